@@ -1,7 +1,8 @@
 /* ops.c: times each op of a backend at the shapes of a training step, and of generation.
  *
- * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line an op: microseconds, the bytes
- * that it must move and the operations that it must do, and both as rates. */
+ * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line an op:
+ * microseconds, the bytes that it must move and the operations that it must do, and both as
+ * rates. */
 #include "base/clock.h"
 #include "ops/backend.h"
 
@@ -293,7 +294,8 @@ static srnn_status zeros(const bench *b, void *out, int64_t count, size_t size) 
 
 enum { NOISE = 1 << 20 };
 
-/* Numbers as a model has them: products of zeros are faster than others, for they need less power. */
+/* Numbers as a model has them: products of zeros are faster than others, for they need less
+ * power. */
 static srnn_status fill_noise(const bench *b, float *host, float *block) {
     uint32_t seed = 1;
     for (int64_t i = 0; i < NOISE; i++) {

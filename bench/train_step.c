@@ -1,6 +1,7 @@
 /* train_step.c: times one training step against the matrix-product rate of the same run.
  *
- * Usage: train_step [ATTENTION [HIDDEN LAYERS HEADS MLP VOCAB BATCH LENGTH]]. Prints one JSON line. */
+ * Usage: train_step [ATTENTION [HIDDEN LAYERS HEADS MLP VOCAB BATCH LENGTH]]. Prints one JSON
+ * line. */
 #include "base/clock.h"
 #include "train/trainer.h"
 

@@ -7,8 +7,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* Where the caller has closed input, output or messages, the next file to be opened would take their
- * place: so they lead nowhere. What is written to the output then is lost, as command_finish tells. */
+/* Where the caller has closed input, output or messages, the next file to be opened would take
+ * their place: so they lead nowhere. What is written to the output then is lost, as command_finish
+ * tells. */
 static void settle_streams(void) {
     for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
         if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)

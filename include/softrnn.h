@@ -68,13 +68,15 @@ SRNN_API const char *srnn_error_detail(void);
 typedef enum srnn_position {
     SRNN_POSITION_ROPE = 0, /* rotary embedding of q and k, rotate-half layout */
     SRNN_POSITION_NONE,
-    SRNN_POSITION_ROPE_FEATURES, /* the equation rotates feature(q), feature(k), by halves of D where
-                                    they are wider; the row sum takes them unrotated */
-    SRNN_POSITION_ROPE_CHUNKS,   /* the equation rotates q and the pooled k by the number of their
+    /* the equation rotates feature(q), feature(k), by halves of D where they are wider; the row sum
+     * takes them unrotated */
+    SRNN_POSITION_ROPE_FEATURES,
+    SRNN_POSITION_ROPE_CHUNKS, /* the equation rotates q and the pooled k by the number of their
                                     chunk of `pool` tokens */
 } srnn_position;
 
-/* How a layer around the equation is wired, and what files call its tensors; the equation does not read it. */
+/* How a layer around the equation is wired, and what files call its tensors; the equation does not
+ * read it. */
 typedef enum srnn_layer {
     SRNN_LAYER_PLAIN = 0,   /* projections to q, k, v and to each gate */
     SRNN_LAYER_POWER,       /* the same with the names of power attention */
@@ -147,15 +149,16 @@ typedef enum srnn_value_gate {
 
 typedef enum srnn_write {
     SRNN_WRITE_ADD = 0,
-    SRNN_WRITE_DELTA, /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = sigmoid(write
-                         gate), kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and
-                         without scale and clamp */
+    /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = sigmoid(write gate),
+     * kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and without scale and clamp */
+    SRNN_WRITE_DELTA,
 } srnn_write;
 
 typedef enum srnn_levels {
     SRNN_LEVELS_NONE = 0,
-    SRNN_LEVELS_FENWICK, /* level_ij = softplus(level_scale[n] * level gate_i[n]), n the bit length of
-                            (i-1) xor (j-1); with the delta rule it multiplies the weights of v */
+    /* level_ij = softplus(level_scale[n] * level gate_i[n]), n the bit length of (i-1) xor (j-1);
+     * with the delta rule it multiplies the weights of v */
+    SRNN_LEVELS_FENWICK,
 } srnn_levels;
 
 typedef enum srnn_skip {
@@ -191,8 +194,9 @@ typedef enum srnn_gate_shape {
 
 typedef enum srnn_norm_width {
     SRNN_NORM_WIDTH_HEAD = 0,
-    SRNN_NORM_WIDTH_ROW, /* over the H*Dv channels of a token; with share=qk over those of each group
-                            of heads that share q and k */
+    /* over the H*Dv channels of a token; with share=qk over those of each group of heads that share
+     * q and k */
+    SRNN_NORM_WIDTH_ROW,
 } srnn_norm_width;
 
 typedef enum srnn_norm {
@@ -220,9 +224,10 @@ typedef struct srnn_attention {
     double decay_divisor;   /* of LOG_SIGMOID; 0: 1 */
     srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
     srnn_decay_place decay_place;
-    int pool; /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g)
-                 x_t with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of
-                 every earlier chunk, and itself. 0: no pooling */
+    /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g) x_t
+     * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
+     * chunk, and itself. 0: no pooling */
+    int pool;
     srnn_value_gate value_gate; /* v_j is multiplied by it */
     srnn_write write;
     srnn_levels levels;
@@ -275,9 +280,9 @@ SRNN_API srnn_status srnn_attention_check(const srnn_attention *attention);
 /* True if the variant has a recurrent form whose state does not grow with the sequence. */
 SRNN_API bool srnn_attention_has_state(const srnn_attention *attention);
 
-/* Numbers in the fixed-size state of one head of keys and values (H of them where q and k are shared, of one
- * level where there are levels), normaliser column included; 0 if there is no such state, SIZE_MAX if it
- * does not fit a size_t. */
+/* Numbers in the fixed-size state of one head of keys and values (H of them where q and k are
+ * shared, of one level where there are levels), normaliser column included; 0 if there is no such
+ * state, SIZE_MAX if it does not fit a size_t. */
 SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, int D, int Dv);
 
 /* ---- 5. Devices ---------------------------------------------------------------------------------
@@ -287,8 +292,8 @@ SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, in
 typedef struct srnn_device srnn_device;
 
 /* Opens "cpu", "cuda" (the first GPU) or "cuda:1". Fails with SRNN_ERR_UNSUPPORTED and the name of
- * what is missing (a build with CUDA, a driver, a GPU) where there is no such device. Plans and states
- * made on a device must be freed before it is closed. */
+ * what is missing (a build with CUDA, a driver, a GPU) where there is no such device. Plans and
+ * states made on a device must be freed before it is closed. */
 SRNN_API srnn_status srnn_device_open(srnn_device **device, const char *name);
 SRNN_API void srnn_device_close(srnn_device *device);
 
@@ -299,8 +304,8 @@ SRNN_API const char *srnn_device_name(const srnn_device *device);
  * device's own. SRNN_ERR_UNSUPPORTED where the device has no streams. */
 SRNN_API srnn_status srnn_device_stream(srnn_device *device, void *stream);
 
-/* Returns when everything that was started on the device is over, and says if any of it failed. On a
- * GPU the calls below only start their work; on the CPU they return when it is done. */
+/* Returns when everything that was started on the device is over, and says if any of it failed. On
+ * a GPU the calls below only start their work; on the CPU they return when it is done. */
 SRNN_API srnn_status srnn_device_wait(srnn_device *device);
 
 /* ---- 6. Attention over a sequence ---------------------------------------------------------------
@@ -338,9 +343,10 @@ typedef struct srnn_problem {
     /* Packed documents: document n holds tokens offsets[n] .. offsets[n+1]-1, where token t of row
      * b has the number b*T + t. (documents + 1) increasing numbers from 0 to B*T; no document
      * crosses a row. A token sees its own document only. NULL: every row is one document. Copied by
-     * srnn_plan_create. NaN or infinity at one position reaches only what may see it, with the kernels of
-     * the CPU; those of GPUs multiply whole tiles, in which it may reach up to 127 tokens beside it, and
-     * with those for Hopper every token of a document that has a part in such a tile. */
+     * srnn_plan_create. NaN or infinity at one position reaches only what may see it, with the
+     * kernels of the CPU; those of GPUs multiply whole tiles, in which it may reach up to 127
+     * tokens beside it, and with those for Hopper every token of a document that has a part in such
+     * a tile. */
     const int64_t *offsets;
     int64_t documents;
 
@@ -360,9 +366,10 @@ typedef struct srnn_tensor {
 } srnn_tensor;
 
 /* What goes into the equation; the same struct receives its gradients. Elements are of the
- * problem's dtype (with SRNN_BF16 the learned vectors, those without a position, are float). Members that
- * the variant does not use are ignored; gates are numbers *before* their sigmoid or other function.
- * Hq is H, Hv is Hkv; where q and k are shared (srnn_share) Hq is Hkv and Hv is H. */
+ * problem's dtype (with SRNN_BF16 the learned vectors, those without a position, are float).
+ * Members that the variant does not use are ignored; gates are numbers *before* their sigmoid or
+ * other function. Hq is H, Hv is Hkv; where q and k are shared (srnn_share) Hq is Hkv and Hv is
+ * H. */
 typedef struct srnn_operands {
     srnn_tensor q;           /* (B, Hq, T, D), position applied if it is rope */
     srnn_tensor k;           /* (B, Hkv, T, D), the same */
@@ -397,8 +404,8 @@ typedef struct srnn_operand {
     int file_rank;       /* of a learned vector in checkpoints: 1, or 4 for (1, size, 1, 1) */
 } srnn_operand;
 
-/* The operands that the problem's variant reads, one after the other; false past the end. Of the problem it
- * looks at attention and sizes only. */
+/* The operands that the problem's variant reads, one after the other; false past the end. Of the
+ * problem it looks at attention and sizes only. */
 SRNN_API bool srnn_operand_at(srnn_operand *operand, const srnn_problem *problem, size_t index);
 
 typedef struct srnn_plan srnn_plan;
@@ -407,8 +414,8 @@ typedef struct srnn_plan srnn_plan;
 SRNN_API srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem);
 SRNN_API void srnn_plan_free(srnn_plan *plan);
 
-/* Other documents for the same plan (as in srnn_problem; NULL: every row is one), for training on packed
- * rows. Takes no memory. */
+/* Other documents for the same plan (as in srnn_problem; NULL: every row is one), for training on
+ * packed rows. Takes no memory. */
 SRNN_API srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets,
                                          int64_t documents);
 
@@ -466,8 +473,8 @@ SRNN_API bool srnn_state_is_recurrent(const srnn_state *state);
 SRNN_API size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens);
 
 /* Copies the state out to, or in from, srnn_state_saved_bytes(state) bytes. Loading checks that the
- * bytes belong to a state of the same problem and are those that were saved (a checksum); SRNN_ERR_FORMAT
- * otherwise. */
+ * bytes belong to a state of the same problem and are those that were saved (a checksum);
+ * SRNN_ERR_FORMAT otherwise. */
 SRNN_API size_t srnn_state_saved_bytes(const srnn_state *state);
 SRNN_API srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size);
 SRNN_API srnn_status srnn_state_load(srnn_state *state, const void *bytes, size_t size);

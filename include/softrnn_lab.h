@@ -1,5 +1,5 @@
-/* softrnn_lab.h: the laboratory around the attention of softrnn.h, for C and for other languages: models,
- * tokenizers, sessions that generate, training runs, studies.
+/* softrnn_lab.h: the laboratory around the attention of softrnn.h, for C and for other languages:
+ * models, tokenizers, sessions that generate, training runs, studies.
  *
  * Unstable: unlike softrnn.h, what stands here may change with every release.
  *
@@ -15,9 +15,10 @@
  *     srnl_session_feed(session, ids, (int)count, NULL);
  *     srnl_session_next(session, &next, &(srnl_sampling){.temperature = 0.8});
  *
- * Conventions are those of softrnn.h: sizes B, T, V (vocabulary); row-major arrays in host memory; whoever
- * creates frees, and every _free accepts NULL; what can fail returns a status, and srnn_error_detail says why.
- * Handles are opaque, and everything else is plain C, so that a foreign function interface can call it. */
+ * Conventions are those of softrnn.h: sizes B, T, V (vocabulary); row-major arrays in host memory;
+ * whoever creates frees, and every _free accepts NULL; what can fail returns a status, and
+ * srnn_error_detail says why. Handles are opaque, and everything else is plain C, so that a foreign
+ * function interface can call it. */
 #ifndef SOFTRNN_LAB_H
 #define SOFTRNN_LAB_H
 
@@ -27,21 +28,22 @@
 extern "C" {
 #endif
 
-/* ---- Models -------------------------------------------------------------------------------------- */
+/* ---- Models
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct srnl_model srnl_model;
 
-/* `where`: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin
- * file. `device`: "cpu", "cuda", "cuda:1"; NULL: cpu. `threads`: of the CPU; 0: every core. `bf16`: products
- * in bf16 with sums in float. */
+/* `where`: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a
+ * llama2.c .bin file. `device`: "cpu", "cuda", "cuda:1"; NULL: cpu. `threads`: of the CPU; 0: every
+ * core. `bf16`: products in bf16 with sums in float. */
 SRNN_API srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device,
                                      int threads, bool bf16);
 
 /* Sessions made from it must be freed before. */
 SRNN_API void srnl_model_free(srnl_model *model);
 
-/* Writes config.json and model.safetensors into an existing folder; `dtype`: "float32", "bfloat16" or
- * "float16". */
+/* Writes config.json and model.safetensors into an existing folder; `dtype`: "float32", "bfloat16"
+ * or "float16". */
 SRNN_API srnn_status srnl_model_save(const srnl_model *model, const char *folder,
                                      const char *dtype);
 
@@ -53,7 +55,8 @@ SRNN_API int
 srnl_model_prefix_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
 SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
 
-/* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like srnn_attention_print. */
+/* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like
+ * srnn_attention_print. */
 SRNN_API size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size);
 
 /* logits (B, T, V) for ids (B, T), each row a sequence of its own. */
@@ -64,7 +67,8 @@ SRNN_API srnn_status srnl_model_logits(srnl_model *model, float *logits, const i
 SRNN_API srnn_status srnl_model_losses(srnl_model *model, float *losses, const int32_t *ids,
                                        const int32_t *targets, int B, int T);
 
-/* ---- Layers: how the layer of a variant makes what the equation reads ------------------------------ */
+/* ---- Layers: how the layer of a variant makes what the equation reads
+ * ------------------------------ */
 
 typedef struct srnl_layer srnl_layer;
 
@@ -77,7 +81,8 @@ typedef struct srnl_layer_sizes {
     bool bias, output_bias;   /* where the layer leaves them to the model */
 } srnl_layer_sizes;
 
-/* From a model's heads, kv_heads and key_size to the sizes that a layer of this variant has there usually. */
+/* From a model's heads, kv_heads and key_size to the sizes that a layer of this variant has there
+ * usually. */
 SRNN_API void srnl_layer_usual(srnl_layer_sizes *sizes, const srnn_attention *attention);
 
 /* The description of a layer; it holds no weights. */
@@ -97,8 +102,8 @@ typedef struct srnl_layer_tensor {
 SRNN_API bool srnl_layer_tensor_at(const srnl_layer *layer, srnl_layer_tensor *tensor,
                                    size_t index);
 
-/* values = what the tensor starts with in a new model; `range`: the standard deviation of those that start
- * normal, 0: 0.02. */
+/* values = what the tensor starts with in a new model; `range`: the standard deviation of those
+ * that start normal, 0: 0.02. */
 SRNN_API srnn_status srnl_layer_start(const srnl_layer *layer, size_t index, float *values,
                                       double range, uint64_t seed);
 
@@ -112,8 +117,8 @@ typedef struct srnl_layer_projection {
 SRNN_API bool srnl_layer_projection_at(const srnl_layer *layer, srnl_layer_projection *projection,
                                        size_t index);
 
-/* A causal convolution over tokens, then SiLU; from columns of projections to those of a second row, in which what
- * convolutions give stands side by side. */
+/* A causal convolution over tokens, then SiLU; from columns of projections to those of a second
+ * row, in which what convolutions give stands side by side. */
 typedef struct srnl_layer_convolution {
     const char *weight, *bias; /* of the tensors; bias NULL: none */
     int64_t source, to, columns;
@@ -137,15 +142,16 @@ typedef struct srnl_layer_operand {
 SRNN_API bool srnl_layer_operand_at(const srnl_layer *layer, srnl_layer_operand *operand,
                                     size_t index);
 
-/* Around the equation: the projection of its output, and the RMS norm (epsilon 1e-5) of the layer's input, around
- * which there is a residual then; NULL: none. */
+/* Around the equation: the projection of its output, and the RMS norm (epsilon 1e-5) of the layer's
+ * input, around which there is a residual then; NULL: none. */
 typedef struct srnl_layer_ends {
     const char *weight, *bias, *own_norm;
 } srnl_layer_ends;
 
 SRNN_API srnl_layer_ends srnl_layer_ends_of(const srnl_layer *layer);
 
-/* ---- Tokenizers ---------------------------------------------------------------------------------- */
+/* ---- Tokenizers
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct srnl_tokenizer srnl_tokenizer;
 
@@ -160,8 +166,9 @@ SRNN_API int srnl_tokenizer_vocabulary(const srnl_tokenizer *tokenizer);
 SRNN_API int32_t srnl_tokenizer_begin(const srnl_tokenizer *tokenizer); /* of a text; -1: none */
 SRNN_API int32_t srnl_tokenizer_end(const srnl_tokenizer *tokenizer);   /* of a text; -1: none */
 
-/* The ids of a text, which may be any bytes; neither begin nor end is added. *count receives how many there
- * are, of which the first `capacity` are written: with more, call again. One thread at a time. */
+/* The ids of a text, which may be any bytes; neither begin nor end is added. *count receives how
+ * many there are, of which the first `capacity` are written: with more, call again. One thread at a
+ * time. */
 SRNN_API srnn_status srnl_tokenizer_encode(srnl_tokenizer *tokenizer, const char *text,
                                            size_t bytes, int32_t *ids, size_t capacity,
                                            size_t *count);
@@ -171,12 +178,13 @@ SRNN_API srnn_status srnl_tokenizer_decode(const srnl_tokenizer *tokenizer, cons
                                            size_t count, char *text, size_t capacity,
                                            size_t *bytes);
 
-/* ---- Sessions: sequences that are fed and continued ---------------------------------------------- */
+/* ---- Sessions: sequences that are fed and continued
+ * ---------------------------------------------- */
 
 typedef struct srnl_session srnl_session;
 
-/* B sequences side by side. A variant with a fixed-size state uses it; the others keep keys and values. The
- * model must outlive the session. */
+/* B sequences side by side. A variant with a fixed-size state uses it; the others keep keys and
+ * values. The model must outlive the session. */
 SRNN_API srnn_status srnl_session_create(srnl_session **session, srnl_model *model, int B);
 SRNN_API void srnl_session_free(srnl_session *session);
 
@@ -203,12 +211,13 @@ SRNN_API int64_t srnl_session_position(const srnl_session *session); /* tokens f
 SRNN_API size_t srnl_session_state_bytes(const srnl_session *session);
 SRNN_API bool srnl_session_is_recurrent(const srnl_session *session); /* the state does not grow */
 
-/* ---- Training: a run in a folder, as `softrnn train` makes it ------------------------------------- */
+/* ---- Training: a run in a folder, as `softrnn train` makes it
+ * ------------------------------------- */
 
 typedef struct srnl_settings srnl_settings;
 
-/* Every setting at its default. Their names are the options of `softrnn train` without the dashes, and those
- * of run.yaml; NULL past the end. */
+/* Every setting at its default. Their names are the options of `softrnn train` without the dashes,
+ * and those of run.yaml; NULL past the end. */
 SRNN_API srnn_status srnl_settings_create(srnl_settings **settings);
 SRNN_API void srnl_settings_free(srnl_settings *settings);
 SRNN_API const char *srnl_setting_name(size_t index);
@@ -243,7 +252,8 @@ SRNN_API bool srnl_run_done(const srnl_run *run);
 /* Writes a checkpoint of the last step done, if there is none. */
 SRNN_API srnn_status srnl_run_save(srnl_run *run);
 
-/* ---- Studies: many runs and what they say, as `softrnn study` makes them --------------------------- */
+/* ---- Studies: many runs and what they say, as `softrnn study` makes them
+ * --------------------------- */
 
 /* Called about twenty times a second; false: stop cleanly. `ended` of `runs` have ended. */
 typedef bool srnl_study_watch(void *context, size_t ended, size_t runs);
@@ -259,8 +269,8 @@ typedef struct srnl_study {
     void *context; /* of watch */
 } srnl_study;
 
-/* Runs a study, or goes on with one, each run in a process of its own, and writes its records. *failed, or
- * NULL, receives how many runs failed. SRNN_ERR_INTERRUPTED if the watch stopped it. */
+/* Runs a study, or goes on with one, each run in a process of its own, and writes its records.
+ * *failed, or NULL, receives how many runs failed. SRNN_ERR_INTERRUPTED if the watch stopped it. */
 SRNN_API srnn_status srnl_study_run(const srnl_study *study, size_t *failed);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* golden.h: numbers of the paper's own code for 17 variants and of neighbouring systems in double, and how near we
- * are to them. */
+/* golden.h: numbers of the paper's own code for 17 variants and of neighbouring systems in double,
+ * and how near we are to them. */
 #ifndef SR_TESTS_GOLDEN_H
 #define SR_TESTS_GOLDEN_H
 

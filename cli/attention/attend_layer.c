@@ -61,7 +61,8 @@ static srnn_status read_count(int *count, const layer_run *run, const char *key,
     return SRNN_OK;
 }
 
-/* What stands before the output projection's weight, "o_proj.weight" or as the layer's form calls it. */
+/* What stands before the output projection's weight, "o_proj.weight" or as the layer's form calls
+ * it. */
 static srnn_status find_prefix(layer_run *run) {
     const sr_layer_form *form = sr_layer_form_of(&run->request->problem.attention);
     const char *found = NULL;
@@ -102,7 +103,8 @@ static bool shapes_tell_width(const srnn_attention *attention) {
     return false;
 }
 
-/* Groups of heads that share keys and values, or queries and keys, as config.json calls them too. */
+/* Groups of heads that share keys and values, or queries and keys, as config.json calls them
+ * too. */
 static srnn_status read_groups(int *groups, const layer_run *run, int H) {
     static const char n_groups[] = "n_groups";
     const bool queries =

@@ -4,8 +4,9 @@
 
 #include "softrnn.h"
 
-/* Prints a Markdown table for each device that is there and each number type it computes in: a line per
- * variant with the kernel of each form and the kind of state. row_at: false past the last variant. */
+/* Prints a Markdown table for each device that is there and each number type it computes in: a line
+ * per variant with the kernel of each form and the kind of state. row_at: false past the last
+ * variant. */
 srnn_status support_print(bool (*row_at)(srnn_variant *row, size_t index), int D);
 
 #endif

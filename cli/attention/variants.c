@@ -27,7 +27,8 @@ static const struct {
 
 enum { FAMILIES = sizeof families / sizeof *families, TEXT_MAX = 512 };
 
-/* Of the state of one head, of all levels that a layer has usually; SIZE_MAX: more than can be counted. */
+/* Of the state of one head, of all levels that a layer has usually; SIZE_MAX: more than can be
+ * counted. */
 static size_t state_numbers(const srnn_attention *attention, int D) {
     const size_t one = srnn_attention_state_numbers(attention, D, D);
     const size_t states = attention->levels == SRNN_LEVELS_NONE ? 1 : SR_LEVELS_USUAL;
@@ -52,8 +53,8 @@ static srnn_status layer_of(sr_tensor_table *table, const srnn_attention *attent
     return sr_layer_tensors(table, "", attention, &dims);
 }
 
-/* name = that of a tensor in files, its bias or weight told in *part; false for a projection that every layer has, and
- * for the bias beside a weight. */
+/* name = that of a tensor in files, its bias or weight told in *part; false for a projection that
+ * every layer has, and for the bias beside a weight. */
 static bool tensor_name(char name[SR_SPEC_NAME], const char **part, const sr_tensor_table *table,
                         size_t i) {
     static const char *const plain[] = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"};
@@ -86,7 +87,8 @@ static void add_own_layer(json_t *list, const srnn_attention *attention) {
     sr_tensor_table_free(&table);
 }
 
-/* [{"name": .., "tensors": ..}, ..], as files name what a layer learns beside the projections of q, k, v and o. */
+/* [{"name": .., "tensors": ..}, ..], as files name what a layer learns beside the projections of q,
+ * k, v and o. */
 static json_t *learned_json(const srnn_attention *attention) {
     sr_learned learned[SR_LEARNED_MAX];
     json_t *list = json_array();

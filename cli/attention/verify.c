@@ -98,7 +98,8 @@ static bool well_conditioned(const srnn_attention *a, const shape *s) {
     bool divided = a->norm != SRNN_NORM_NONE;
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
         return false;
-    /* Such keys have a length of sqrt(D), and the delta rule is stable only where it writes with e^-D: next to nothing. */
+    /* Such keys have a length of sqrt(D), and the delta rule is stable only where it writes with
+     * e^-D: next to nothing. */
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && a->write == SRNN_WRITE_DELTA &&
         a->score == SRNN_SCORE_EXP && s->D > 8)
         return false;

@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 /* `text` in exactly `columns` columns: filled up with spaces, or cut. What a terminal would obey
- * (control characters) and what is not UTF-8 becomes "?". `out` holds `size` bytes; what does not fit
- * is left out. Returns `out`. */
+ * (control characters) and what is not UTF-8 becomes "?". `out` holds `size` bytes; what does not
+ * fit is left out. Returns `out`. */
 const char *column_text(char *out, size_t size, const char *text, int columns);
 
 /* The columns that `text` takes, drawn like that. */

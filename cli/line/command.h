@@ -5,12 +5,13 @@
 #include "ranks/ranks.h"
 #include "softrnn.h"
 
-/* Exit codes: success, failure, wrong usage; ended by a signal: this and its number, as shells do. */
+/* Exit codes: success, failure, wrong usage; ended by a signal: this and its number, as shells
+ * do. */
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
-/* One row of a table of commands: the one in program.c, or that of a command with commands of its own.
- * `run` gets the arguments after the command's name and returns an exit code; results go to stdout,
- * messages to stderr. */
+/* One row of a table of commands: the one in program.c, or that of a command with commands of its
+ * own. `run` gets the arguments after the command's name and returns an exit code; results go to
+ * stdout, messages to stderr. */
 typedef struct command {
     const char *name;
     const char *summary; /* one line for --help */
@@ -53,8 +54,8 @@ int command_report_rank(srnn_status status, const sr_ranks *ranks);
 /* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
 int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Prints "softrnn: <message>", one line, to stderr; what it quotes from a file cannot steer the terminal
- * (sr_text_escape). */
+/* Prints "softrnn: <message>", one line, to stderr; what it quotes from a file cannot steer the
+ * terminal (sr_text_escape). */
 void command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost on a

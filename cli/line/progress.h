@@ -34,8 +34,8 @@ void progress_line(char *line, size_t size, int columns, const progress_state *s
 void progress_end(progress_bar *bar);
 
 /* From now on the first signal that asks the program to end (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and
- * SIGXCPU, which job schedulers send) only makes progress_interrupted say which it was; a second one
- * ends the program. SIGHUP stays ignored where it was (nohup). */
+ * SIGXCPU, which job schedulers send) only makes progress_interrupted say which it was; a second
+ * one ends the program. SIGHUP stays ignored where it was (nohup). */
 void progress_catch_interrupt(void);
 
 /* The signal that came, or 0. */

@@ -42,8 +42,8 @@ static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     return wanted < all ? wanted : all;
 }
 
-/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. The tokens of a synthetic task
- * stand for no text. */
+/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. The tokens of
+ * a synthetic task stand for no text. */
 static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r) {
     sr_run_settings names = {0};
     *tokenizer = NULL;

@@ -236,8 +236,9 @@ static srnn_status next_token(generator *g, int b, size_t position) {
     return s->produced > room ? end_stream(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
-/* Whether at this position all strands that are not done go on with what the model chooses, and one of them will go on after
- * it: then the next step need not wait for the host to see what was chosen. */
+/* Whether at this position all strands that are not done go on with what the model chooses, and one
+ * of them will go on after it: then the next step need not wait for the host to see what was
+ * chosen. */
 static bool goes_by_itself(const generator *g, int count, size_t position) {
     bool more = false;
     if (!is_greedy(g) || !sr_session_runs_ahead(g->session) ||
@@ -262,8 +263,8 @@ static void speak(generator *g, int *speaking, int count) {
     }
 }
 
-/* How many tokens the session will hold, as far as it is worth finding room for them at once: what grows moves, and a recorded
- * step is recorded anew. */
+/* How many tokens the session will hold, as far as it is worth finding room for them at once: what
+ * grows moves, and a recorded step is recorded anew. */
 static int64_t room_of(const generator *g, int count) {
     enum { MOST_AHEAD = 2048 };
     size_t longest = 0;

@@ -19,7 +19,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rows no longer than this unless --length asks for it: work grows with the square of their length. */
+/* Rows no longer than this unless --length asks for it: work grows with the square of their
+ * length. */
 enum { USUAL_LENGTH = 256 };
 
 typedef struct orders_request {

@@ -1,4 +1,5 @@
-/* compare.h: runs that are compared, and what runs that differ in their seed alone have in common. */
+/* compare.h: runs that are compared, and what runs that differ in their seed alone have in
+ * common. */
 #ifndef SR_CLI_STUDY_COMPARE_H
 #define SR_CLI_STUDY_COMPARE_H
 

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
+/* Training FLOP/s a core reaches on models as small as a study's; measured with the default
+ * study. */
 static const double typical_rate = 3e10;
 
 void study_table_plan(const sr_study *study, const sr_study_options *options) {

@@ -1,5 +1,5 @@
-/* bill.h (private): what a layer with a state of finite order costs, against one with a cache of keys and
- * values. */
+/* bill.h (private): what a layer with a state of finite order costs, against one with a cache of
+ * keys and values. */
 #ifndef SR_ANALYSIS_BILL_H
 #define SR_ANALYSIS_BILL_H
 

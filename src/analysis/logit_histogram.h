@@ -1,4 +1,5 @@
-/* logit_histogram.h (private): how numbers are distributed, in memory that does not grow with them. */
+/* logit_histogram.h (private): how numbers are distributed, in memory that does not grow with
+ * them. */
 #ifndef SR_ANALYSIS_LOGIT_HISTOGRAM_H
 #define SR_ANALYSIS_LOGIT_HISTOGRAM_H
 
@@ -25,7 +26,8 @@ void sr_histogram_add(sr_histogram *histogram, const double *x, int count);
 double sr_histogram_low(int bin);
 double sr_histogram_high(int bin);
 
-/* The number below which `share` (0 .. 1) of all lie, to the width of a bin; 0 if there are none. */
+/* The number below which `share` (0 .. 1) of all lie, to the width of a bin; 0 if there are
+ * none. */
 double sr_histogram_quantile(const sr_histogram *histogram, double share);
 
 #endif

@@ -1,13 +1,14 @@
-/* order_sums.h (private): the logits of one head, added up row by row: their distribution, and the size of
- * every order of the series of exp.
+/* order_sums.h (private): the logits of one head, added up row by row: their distribution, and the
+ * size of every order of the series of exp.
  *
  * Order n of exp(x) is x^n / n!. Its size over many pairs (query, key) has no single meaning, so
  * there are several:
  *     log mean           log of the mean of |x|^n / n!        what the sum is made of
  *     mean log           mean of n log|x| - log n!            what it is for a typical pair
  * each over all pairs alike, or with every pair weighted by its share of the row's weights (each
- * row counts 1; a clamp holds the weights, not the powers). Powers are added up as numbers divided by a power of two, so that nothing overflows and
- * nothing is rounded that need not be; logarithms are taken once, at the end. */
+ * row counts 1; a clamp holds the weights, not the powers). Powers are added up as numbers divided
+ * by a power of two, so that nothing overflows and nothing is rounded that need not be; logarithms
+ * are taken once, at the end. */
 #ifndef SR_ANALYSIS_ORDER_SUMS_H
 #define SR_ANALYSIS_ORDER_SUMS_H
 

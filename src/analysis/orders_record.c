@@ -50,8 +50,8 @@ typedef struct error_lists {
     const double *tolerances;
 } error_lists;
 
-/* The relative errors of all cuts about a centre, and the orders they ask for; null for a centre that
- * was not tried. */
+/* The relative errors of all cuts about a centre, and the orders they ask for; null for a centre
+ * that was not tried. */
 static void add_errors(const error_lists *to, const char *name, const double *differences,
                        double size) {
     double relative[SR_CUTS];

@@ -1,5 +1,5 @@
-/* orders_record.h (private): the parts of the record of orders, as JSON. Every function returns a new value,
- * NULL if memory is short. */
+/* orders_record.h (private): the parts of the record of orders, as JSON. Every function returns a
+ * new value, NULL if memory is short. */
 #ifndef SR_ANALYSIS_ORDERS_RECORD_H
 #define SR_ANALYSIS_ORDERS_RECORD_H
 

@@ -21,8 +21,8 @@ struct srnl_tokenizer {
     sr_encoder *encoder;
 };
 
-/* Ids come from a user, and an op would read outside the embedding: (B, T) of them must be 0 .. V-1, or below
- * 0 where that is allowed. */
+/* Ids come from a user, and an op would read outside the embedding: (B, T) of them must be 0 ..
+ * V-1, or below 0 where that is allowed. */
 srnn_status sr_lab_check_ids(const int32_t *ids, int B, int T, int V, bool negative);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct sr_document {
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
  * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
- * numerator has the problem's number type, the statistics its wider one (sr_number_sum). */
+ * numerator has the problem's number type, the statistics its wider one (sr_element_accumulator). */
 typedef struct sr_saved {
     void *numerator; /* (B, H, T, Dv): sum_j w_ij value_gate_j v_j, times exp(-maximum_i) */
     void *row_sum;   /* (B, H, T): sum_j w_ij, times exp(-maximum_i); 0 if nothing needs it */
@@ -31,9 +31,9 @@ enum { SR_PLAN_COUNTERS = 2 };
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
-    srnn_problem
-        core; /* the same as the loop over pairs sees it, behind the edges: D is the width of
+    /* the same as the loop over pairs sees it, behind the edges: D is the width of
                              a feature, Hkv counts heads of keys and values that go together */
+    srnn_problem core;
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
     sr_document *documents; /* (B*T at most), row by row */
@@ -48,8 +48,8 @@ struct srnn_plan {
     size_t scratch_bytes;
 };
 
-/* Rotary position that q and k still lack, or that their gradients still have: channel c of a head turns with channel c + D/2.
- * table NULL: there is nothing to turn. */
+/* Rotary position that q and k still lack, or that their gradients still have: channel c of a head
+ * turns with channel c + D/2. table NULL: there is nothing to turn. */
 typedef struct sr_rope_angles {
     const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
     const int32_t *positions; /* (B*T) of each token in its sequence */
@@ -62,10 +62,10 @@ typedef struct sr_attention_call {
     srnn_tensor o;                  /* forward: output; backward: gradient of the output */
     const srnn_operands *gradients; /* backward */
     sr_saved saved;                 /* numerator is NULL when forward need not save */
-    sr_rope_angles
-        rope; /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
-    bool *
-        rope_inverted; /* backward with a turn: whether gradients were turned back, which only some kernels do */
+    /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
+    sr_rope_angles rope;
+    /* backward with a turn: whether gradients were turned back, which only some kernels do */
+    bool *rope_inverted;
 } sr_attention_call;
 
 /* The turn of q and k before attention; whether their gradients were turned back. */
@@ -74,7 +74,8 @@ typedef struct sr_rope_inverse {
     bool done;
 } sr_rope_inverse;
 
-/* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to the caller. */
+/* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to
+ * the caller. */
 srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
                                        sr_rope_inverse *back);
@@ -84,13 +85,13 @@ struct sr_attention_kernel {
     srnn_form form;
     srnn_dtype dtype;
 
-    /* What it can compute: the axes and values of the equation (equation/support.h); and of those which
-     * sizes, GPUs and combinations (NULL: all). */
+    /* What it can compute: the axes and values of the equation (equation/support.h); and of those
+     * which sizes, GPUs and combinations (NULL: all). */
     const char *computes;
     bool (*fits)(const srnn_problem *problem);
 
-    /* Whether it is the kernel to choose where it can compute a problem (NULL: always); else it runs
-     * only if it is requested by name. */
+    /* Whether it is the kernel to choose where it can compute a problem (NULL: always); else it
+     * runs only if it is requested by name. */
     bool (*pays)(const srnn_problem *problem);
 
     size_t (*scratch)(const srnn_plan *plan); /* bytes */
@@ -126,7 +127,8 @@ typedef struct sr_state_kernel {
     bool recurrent;       /* a fixed-size state; else a KV cache */
     const char *computes; /* as that of a kernel */
 
-    /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty state. */
+    /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty
+     * state. */
     size_t (*bytes)(const srnn_problem *problem, int64_t capacity);
 
     /* Scratch for feeding plan->problem.T tokens, and feeding them; moves the carry on. */
@@ -134,8 +136,8 @@ typedef struct sr_state_kernel {
     srnn_status (*feed)(const sr_attention_call *call, char *memory, int64_t capacity,
                         sr_carry *carry);
 
-    /* The state as plain numbers without padding, the same on every machine, in host memory: how many
-     * bytes, out, in. */
+    /* The state as plain numbers without padding, the same on every machine, in host memory: how
+     * many bytes, out, in. */
     size_t (*plain_bytes)(const srnn_problem *problem, int64_t position);
     srnn_status (*to_plain)(char *plain, const sr_state_memory *state);
     srnn_status (*from_plain)(const sr_state_memory *state, const char *plain);
@@ -154,7 +156,8 @@ typedef struct sr_attention_kernels {
     /* How states of a problem are kept, with a fixed size or as a KV cache; NULL: they are not. */
     const sr_state_kernel *(*state)(const srnn_problem *problem, bool recurrent);
 
-    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
+    /* Whether the chunked form of a problem that has a state is faster here than the parallel
+     * one. */
     bool (*chunked_pays)(const srnn_problem *problem);
 
     int value_size_max; /* of Dv */

@@ -105,8 +105,8 @@ static srnn_status unknown_kernel(const srnn_device *device, const char *name) {
                    nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
-/* ": it does not compute decay_width=channel" where that is the reason why no kernel of this type and
- * form takes the problem; "" where it is another. */
+/* ": it does not compute decay_width=channel" where that is the reason why no kernel of this type
+ * and form takes the problem; "" where it is another. */
 static const char *missing_axis(char text[96], const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     const sr_axis *missing = NULL;

@@ -15,7 +15,8 @@ void sr_plan_fill_core(srnn_plan *plan);
 /* "float", "double", "bf16". */
 const char *sr_element_name(srnn_dtype dtype);
 
-/* Takes plan->first and plan->host_first (one array where the device is the host) for B*T tokens, and plan->counters. */
+/* Takes plan->first and plan->host_first (one array where the device is the host) for B*T tokens,
+ * and plan->counters. */
 srnn_status sr_plan_take_first(srnn_plan *plan);
 
 /* Gives back everything that a plan holds, but not the plan. */
@@ -27,8 +28,8 @@ srnn_status sr_problem_check_state(const srnn_problem *problem);
 /* SRNN_OK if the levels reach over a document of so many tokens. */
 srnn_status sr_problem_check_length(const srnn_problem *problem, int64_t tokens);
 
-/* SRNN_OK if every operand that the variant reads is there, and if tensors have all strides or none;
- * the same of gradients, of which none need be there, and of the output or its gradient. */
+/* SRNN_OK if every operand that the variant reads is there, and if tensors have all strides or
+ * none; the same of gradients, of which none need be there, and of the output or its gradient. */
 srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_problem *problem);
 srnn_status sr_problem_check_gradients(const srnn_operands *gradients, const srnn_problem *problem);
 srnn_status sr_problem_check_output(srnn_tensor o, const srnn_problem *problem, const char *name);

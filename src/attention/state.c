@@ -34,7 +34,8 @@ typedef struct saved_header {
 static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '3'};
 enum { MAGIC_KIND = 6 };
 
-/* Tokens that the first memory has room for. A recorded feed ends when memory moves, so GPUs begin with more. */
+/* Tokens that the first memory has room for. A recorded feed ends when memory moves, so GPUs begin
+ * with more. */
 enum { FIRST_CAPACITY = 96, FIRST_CAPACITY_RECORDED = 1024 };
 
 /* ---- creating ---- */

@@ -1,8 +1,8 @@
-/* cpu_level.h: which instruction set kernels are chosen for: one answer for attention, row operations and
- * matrix products.
+/* cpu_level.h: which instruction set kernels are chosen for: one answer for attention, row
+ * operations and matrix products.
  *
- * The best that the machine has, unless the environment's SOFTRNN_CPU asks for a lower one: base, v3 or v4,
- * after the levels of the x86-64 psABI (base is its second). */
+ * The best that the machine has, unless the environment's SOFTRNN_CPU asks for a lower one: base,
+ * v3 or v4, after the levels of the x86-64 psABI (base is its second). */
 #ifndef SR_BASE_CPU_LEVEL_H
 #define SR_BASE_CPU_LEVEL_H
 
@@ -23,8 +23,8 @@ sr_cpu_level sr_cpu_level_machine(void);
 /* The level in use. */
 sr_cpu_level sr_cpu_level_used(void);
 
-/* Another level from now on, for tests and verify; no better than the machine's. What was made before, such as a
- * plan, keeps its own. */
+/* Another level from now on, for tests and verify; no better than the machine's. What was made
+ * before, such as a plan, keeps its own. */
 void sr_cpu_level_use(sr_cpu_level level);
 
 /* Fails if SOFTRNN_CPU is no level, or the machine lacks instructions of the lowest one. */

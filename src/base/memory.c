@@ -19,8 +19,8 @@
 
 enum { ALIGNMENT = 64, LARGE_PAGE = 1 << 21 };
 
-/* A wish, where the system gives large pages to those who ask: at the beginning of every small one a walk along rows waits
- * for memory anew. */
+/* A wish, where the system gives large pages to those who ask: at the beginning of every small one
+ * a walk along rows waits for memory anew. */
 static void ask_for_large_pages(void *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t first = ((uintptr_t)memory + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
@@ -51,7 +51,8 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-/* A gap behind the `bytes` at `start`; whatever stood there in another layout of the same memory is gone. */
+/* A gap behind the `bytes` at `start`; whatever stood there in another layout of the same memory is
+ * gone. */
 static void set_apart(sr_layout *layout, size_t start, size_t bytes) {
 #ifdef WATCHED
     layout->used += ALIGNMENT;

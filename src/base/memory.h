@@ -23,8 +23,8 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
 typedef struct sr_layout {
     char *base;
     size_t used;
-    /* Scratch, nothing that is copied or zeroed whole: in a build with AddressSanitizer its arrays stand apart, and
-     * what lies between them may not be touched. */
+    /* Scratch, nothing that is copied or zeroed whole: in a build with AddressSanitizer its arrays
+     * stand apart, and what lies between them may not be touched. */
 #ifdef __cplusplus
     bool apart = false; /* kernels for GPUs need not say so */
 #else

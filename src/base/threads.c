@@ -114,10 +114,11 @@ static void wake(atomic_int *state) {
     syscall(SYS_futex, state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* How long a thread without work stays awake: longer than threads wait for the slowest of a call. One that sleeps wakes
- * too late for the next call, which then lasts longer and lets others fall asleep. All but the first moment is
- * offered to other programs; where one takes the core, the machine has other work, and the thread sleeps. It sleeps at
- * once where the system grants less than a core to each thread: what is spent waiting would be missing for work. */
+/* How long a thread without work stays awake: longer than threads wait for the slowest of a call.
+ * One that sleeps wakes too late for the next call, which then lasts longer and lets others fall
+ * asleep. All but the first moment is offered to other programs; where one takes the core, the
+ * machine has other work, and the thread sleeps. It sleeps at once where the system grants less
+ * than a core to each thread: what is spent waiting would be missing for work. */
 static const double awake_seconds = 1e-3, alone_seconds = 50e-6, taken_seconds = 20e-6;
 
 /* Offers this core to other programs. Returns whether one took it. */

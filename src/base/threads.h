@@ -11,14 +11,14 @@ typedef void sr_task(void *context, int64_t task, int worker);
 
 enum { SR_MOST_THREADS = 4096 };
 
-/* Runs tasks 0 .. tasks-1, handed out in that order, on this thread and at most `workers` - 1 others,
- * which stay for the next call: they look for it for up to a millisecond, most of which other programs may have,
- * then sleep. Several threads may call it at a time, each with threads of its own; a process may fork between
- * calls. A call within a task runs on the task's thread. */
+/* Runs tasks 0 .. tasks-1, handed out in that order, on this thread and at most `workers` - 1
+ * others, which stay for the next call: they look for it for up to a millisecond, most of which
+ * other programs may have, then sleep. Several threads may call it at a time, each with threads of
+ * its own; a process may fork between calls. A call within a task runs on the task's thread. */
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 
-/* How many of `workers` threads to wake for so many floating-point operations in all: waking one costs
- * more than a small task. */
+/* How many of `workers` threads to wake for so many floating-point operations in all: waking one
+ * costs more than a small task. */
 int sr_workers_worth(double operations, int workers);
 
 /* How many threads to use when the caller asked for `requested`; 0: what OMP_NUM_THREADS says, else

@@ -1,4 +1,5 @@
-/* device.h: where arrays live and kernels run: memory, order, graphs; one table of functions per device.
+/* device.h: where arrays live and kernels run: memory, order, graphs; one table of functions per
+ * device.
  *
  * Device memory belongs to kernels: everyone else goes through the copies here. Kernels run in the
  * order in which they were launched; what they write may be read by the next one, and by the host
@@ -38,8 +39,8 @@ struct srnn_device {
     srnn_status (*copy)(srnn_device *device, void *to, const void *from, size_t bytes);
     srnn_status (*zero)(srnn_device *device, void *memory, size_t bytes);
 
-    /* ---- order: wait until all launched work is done; launch on this stream from now on (NULL: the
-     * device's own) */
+    /* ---- order: wait until all launched work is done; launch on this stream from now on (NULL:
+     * the device's own) */
     srnn_status (*wait)(srnn_device *device);
     srnn_status (*stream)(srnn_device *device, void *stream);
 
@@ -52,9 +53,9 @@ struct srnn_device {
     srnn_status (*replay)(srnn_device *device, void *graph);
     void (*forget)(srnn_device *device, void *graph); /* accepts NULL */
 
-    /* ---- asynchronous readback (SR_DEVICE_READS_BACK_ASYNC): begin copies the bytes once everything
-     * launched before is done, while later work runs; end waits for them. One at a time, and nothing
-     * may write the bytes in between. */
+    /* ---- asynchronous readback (SR_DEVICE_READS_BACK_ASYNC): begin copies the bytes once
+     * everything launched before is done, while later work runs; end waits for them. One at a time,
+     * and nothing may write the bytes in between. */
     srnn_status (*readback_begin)(srnn_device *device, const void *from, size_t bytes);
     srnn_status (*readback_end)(srnn_device *device, void *host, size_t bytes);
 };

@@ -1,5 +1,5 @@
-/* axes.h: the axes of the equation as one table, from which the text form, its checks and comparisons
- * follow. A new axis is a field of srnn_attention and a row here. */
+/* axes.h: the axes of the equation as one table, from which the text form, its checks and
+ * comparisons follow. A new axis is a field of srnn_attention and a row here. */
 #ifndef SR_EQUATION_AXES_H
 #define SR_EQUATION_AXES_H
 
@@ -35,8 +35,8 @@ typedef struct sr_axis {
     bool of_decay;       /* without effect where there is no decay */
 } sr_axis;
 
-/* In the order in which they are printed; NULL past the end. They are one array that ends in an axis
- * without a name. */
+/* In the order in which they are printed; NULL past the end. They are one array that ends in an
+ * axis without a name. */
 const sr_axis *sr_axis_at(size_t index);
 
 /* False if another axis leaves it without effect. */

@@ -1,4 +1,5 @@
-/* epilogue.h: the second half of the equation, in double: from the sum over a row's keys to its output.
+/* epilogue.h: the second half of the equation, in double: from the sum over a row's keys to its
+ * output.
  *
  *     o = post_gate * norm(output_gate * numerator / normaliser)
  *

@@ -213,8 +213,8 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
-/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there: a
- * skip has another factor, and a norm over several heads has several. */
+/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there:
+ * a skip has another factor, and a norm over several heads has several. */
 static bool norm_ignores_rows(const srnn_attention *a) {
     return sr_norm_is_length(a->norm) && a->skip == SRNN_SKIP_NONE &&
            a->norm_width == SRNN_NORM_WIDTH_HEAD;

@@ -26,10 +26,11 @@ enum { SR_ATTENTION_TEXT = 768 }; /* room for any text form */
 /* SRNN_OK if every field has a value that exists, whatever the others are. */
 srnn_status sr_attention_check_values(const srnn_attention *attention);
 
-/* True if what is beyond the plain equation happens to rows before and after the loop over pairs, which is
- * the plain one: one decay per head on the weights, every key seen, its value as it came. Not with
- * decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences between rows and columns
- * of w dw, which cancel in float; other kernels find each of them directly. */
+/* True if what is beyond the plain equation happens to rows before and after the loop over pairs,
+ * which is the plain one: one decay per head on the weights, every key seen, its value as it came.
+ * Not with decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences
+ * between rows and columns of w dw, which cancel in float; other kernels find each of them
+ * directly. */
 bool sr_pairs_are_plain(const srnn_attention *attention);
 
 /* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
@@ -42,16 +43,17 @@ bool sr_decay_in_logits(const srnn_attention *attention);
 /* True if heads share q and k rather than k and v. */
 bool sr_shares_queries(const srnn_attention *attention);
 
-/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
- * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
+/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged. Then, and only
+ * then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
-/* True if the floor of the norm is a share of the row sum: then a common factor of the row's weights
- * cancels below the floor too, and a row whose logits are all very negative is not a zero row. */
+/* True if the floor of the norm is a share of the row sum: then a common factor of the row's
+ * weights cancels below the floor too, and a row whose logits are all very negative is not a zero
+ * row. */
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
-/* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2) stays
- * below 2, which keys of length one ensure where the score of 1 is at most 2. */
+/* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2)
+ * stays below 2, which keys of length one ensure where the score of 1 is at most 2. */
 bool sr_delta_is_stable(const srnn_attention *attention);
 
 /* The factor between <feature(q), feature(k)> and s. */

@@ -88,7 +88,8 @@ static sr_operand skip_reads(srnn_skip skip) {
     return SR_OPERAND_V;
 }
 
-/* What the normaliser reads beside the weights; SR_OPERAND_V, which is always there, for nothing. */
+/* What the normaliser reads beside the weights; SR_OPERAND_V, which is always there, for
+ * nothing. */
 static sr_operand normaliser_reads(srnn_normaliser normaliser) {
     switch (normaliser) {
     case SRNN_NORMALISER_ROW_SUM:

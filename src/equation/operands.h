@@ -1,8 +1,8 @@
-/* operands.h: the one table of what the equation reads: which operands a descriptor has, their shapes,
- * and how a layer learns them.
+/* operands.h: the one table of what the equation reads: which operands a descriptor has, their
+ * shapes, and how a layer learns them.
  *
- * Checks, strides, layer tensors, files, gradient tests and the list of learned tensors follow from it. A
- * new operand is a member of srnn_operands, an enumerator and a row here. */
+ * Checks, strides, layer tensors, files, gradient tests and the list of learned tensors follow from
+ * it. A new operand is a member of srnn_operands, an enumerator and a row here. */
 #ifndef SR_EQUATION_OPERANDS_H
 #define SR_EQUATION_OPERANDS_H
 
@@ -92,7 +92,8 @@ sr_shape sr_operand_shape(sr_operand which, const srnn_problem *problem);
 sr_shape sr_output_shape(const srnn_problem *problem);
 int64_t sr_shape_numbers(const sr_shape *shape);
 
-/* The type of its numbers: the problem's, or, of what is learned itself, the one in which those are summed. */
+/* The type of its numbers: the problem's, or, of what is learned itself, the one in which those are
+ * summed. */
 srnn_dtype sr_operand_dtype(sr_operand which, const srnn_problem *problem);
 
 /* Where its numbers are in a set of operands; and putting them there, contiguous. */

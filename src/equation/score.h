@@ -125,10 +125,11 @@ static inline double sr_score_slope(srnn_score score, int order, double s) {
     return NAN;
 }
 
-/* For scores other than exp: the logarithm of what the weights of a row are divided by so that neither
- * they nor their sums leave the range of a float, from the largest |s| of the row; 0 where there is no
- * need, minus infinity where all weights are zero. Only for attention that does not notice
- * (sr_row_scale_invariant). Small powers of higher order vanish as easily as large ones overflow. */
+/* For scores other than exp: the logarithm of what the weights of a row are divided by so that
+ * neither they nor their sums leave the range of a float, from the largest |s| of the row; 0 where
+ * there is no need, minus infinity where all weights are zero. Only for attention that does not
+ * notice (sr_row_scale_invariant). Small powers of higher order vanish as easily as large ones
+ * overflow. */
 enum { SR_TAME_POWER = 8 };
 
 static inline double sr_score_log_scale(srnn_score score, int order, double largest) {

@@ -52,7 +52,8 @@ typedef struct place {
 /* As many words as a message can list. */
 enum { LISTED_WORDS = 10 };
 
-/* 'X' is not a known Y; did you mean 'Z'? Where nothing is near and the words are few: there are A, B, C. */
+/* 'X' is not a known Y; did you mean 'Z'? Where nothing is near and the words are few: there are A,
+ * B, C. */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
     char list[128] = "";

@@ -122,7 +122,8 @@ static void remove_left(int folder, const char *name) {
     close(descriptor);
 }
 
-/* Removes what killed processes left of their attempts. Only room depends on it: failures are not told. */
+/* Removes what killed processes left of their attempts. Only room depends on it: failures are not
+ * told. */
 static void tidy(const char *path) {
     const char *slash = strrchr(path, '/'), *target = slash ? slash + 1 : path;
     const size_t length = strlen(target);

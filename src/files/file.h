@@ -11,8 +11,8 @@
  * gives 0, 1 or 2: where those were closed, a message or a result would end up in the file. */
 int sr_descriptor_open(const char *path, int flags);
 
-/* The same for a regular file that is to be written; a link there is not followed, and a pipe does not
- * make it wait. *descriptor = -1 on failure. */
+/* The same for a regular file that is to be written; a link there is not followed, and a pipe does
+ * not make it wait. *descriptor = -1 on failure. */
 srnn_status sr_descriptor_open_own(int *descriptor, const char *path, int flags);
 
 /* A file's bytes, read-only. */
@@ -35,8 +35,8 @@ void sr_mapping_close(sr_mapping *mapping);
 /* A file being written beside the one it will replace. */
 typedef struct sr_replacement sr_replacement;
 
-/* Starts writing; the file at `path`, if any, stays as it is until commit. What killed processes left
- * of their attempts to replace it is removed. */
+/* Starts writing; the file at `path`, if any, stays as it is until commit. What killed processes
+ * left of their attempts to replace it is removed. */
 srnn_status sr_replacement_create(sr_replacement **replacement, const char *path);
 
 /* Appends bytes. After a failure only sr_replacement_free is left to do. */

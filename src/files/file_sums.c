@@ -1,4 +1,5 @@
-/* file_sums.c: sizes and checksums of a folder's files, to see later that they are what they were. */
+/* file_sums.c: sizes and checksums of a folder's files, to see later that they are what they
+ * were. */
 #include "files/file_sums.h"
 
 #include "base/memory.h"

@@ -16,8 +16,8 @@
 /* Whether memory was short for a part of what this thread makes, since somebody looked. */
 static _Thread_local bool incomplete;
 
-/* Jansson does not always see that an allocation failed, and then may read past what it has. So it gets
- * to its end with this reserve, and what it made is thrown away. */
+/* Jansson does not always see that an allocation failed, and then may read past what it has. So it
+ * gets to its end with this reserve, and what it made is thrown away. */
 enum { RESERVE_BYTES = 1 << 16, RESERVE_ALIGNMENT = 16 };
 static struct {
     pthread_mutex_t lock;

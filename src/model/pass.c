@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-/* Logits exist for one tile of rows at a time: as many numbers as the backend likes, at least so many
- * rows. */
+/* Logits exist for one tile of rows at a time: as many numbers as the backend likes, at least so
+ * many rows. */
 enum { LOGIT_ROWS = 128 };
 
 struct sr_pass {

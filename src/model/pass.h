@@ -18,9 +18,10 @@ typedef struct sr_pass_setup {
 
     sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 
-    /* Called by every backward pass when gradients are final, the last first: those of the tensors behind
-     * the last layer with L (a tied head is the embedding's), those of each layer with its number, the
-     * rest with -1. NULL: nobody. Where the device records, only the recording is heard. */
+    /* Called by every backward pass when gradients are final, the last first: those of the tensors
+     * behind the last layer with L (a tied head is the embedding's), those of each layer with its
+     * number, the rest with -1. NULL: nobody. Where the device records, only the recording is
+     * heard. */
     srnn_status (*ready)(void *context, int layer);
     void *ready_context;
 } sr_pass_setup;
@@ -54,8 +55,8 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 
 /* The same for a step of training: losses and hits go to the tally (device memory), nothing comes
- * back to the host, and nothing waits. Tally and scale are the same in every call of one pass, because
- * the first one is recorded where the device can do that. */
+ * back to the host, and nothing waits. Tally and scale are the same in every call of one pass,
+ * because the first one is recorded where the device can do that. */
 srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
                          const int32_t *targets, double scale);
 

@@ -20,8 +20,8 @@ typedef struct candidate {
     float logit, weight;
 } candidate;
 
-/* Tokens are put into buckets by how much less probable than the best they are, so that nobody has to sort all of them:
- * only those of the few buckets in which something begins or ends. */
+/* Tokens are put into buckets by how much less probable than the best they are, so that nobody has
+ * to sort all of them: only those of the few buckets in which something begins or ends. */
 struct sr_sampler {
     sr_sampler_settings settings;
     int V;
@@ -32,7 +32,8 @@ struct sr_sampler {
     double mass[BUCKETS];
 };
 
-/* The tokens of the buckets before `bucket`, and the first `rest` of its own: they weigh `mass` in all. */
+/* The tokens of the buckets before `bucket`, and the first `rest` of its own: they weigh `mass` in
+ * all. */
 typedef struct prefix {
     int bucket;
     int64_t rest;
@@ -84,7 +85,8 @@ static float number_or_least(float logit) {
     return isnan(logit) ? -INFINITY : logit;
 }
 
-/* The largest number; -infinity if there is none. Eight at a time, which compilers make vectors of. */
+/* The largest number; -infinity if there is none. Eight at a time, which compilers make vectors
+ * of. */
 static float largest(const float *logits, int V) {
     enum { LANES = 8 };
     float best[LANES], all = -INFINITY;
@@ -101,8 +103,8 @@ static float largest(const float *logits, int V) {
     return all;
 }
 
-/* e^-x for x from 0 to FAR, nothing beyond: to about 22 bits near the best token, 18 far from it. Written so that compilers
- * make vectors of it. */
+/* e^-x for x from 0 to FAR, nothing beyond: to about 22 bits near the best token, 18 far from it.
+ * Written so that compilers make vectors of it. */
 static float decay(float x) {
     const float power = x * -1.44269504f;
     const int32_t whole = (int32_t)(power - 0.5f); /* never positive: the nearest */
@@ -198,8 +200,8 @@ static prefix first_mass(sr_sampler *sampler, const float *logits, const prefix 
     return p;
 }
 
-/* Which tokens may be chosen: first the k most probable, then of these, as if there were no others, the most probable
- * that make up p. */
+/* Which tokens may be chosen: first the k most probable, then of these, as if there were no others,
+ * the most probable that make up p. */
 static prefix allowed(sr_sampler *sampler, const float *logits) {
     const sr_sampler_settings *s = &sampler->settings;
     const int count = s->top_k > 0 && s->top_k < sampler->V ? s->top_k : sampler->V;

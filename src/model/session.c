@@ -353,7 +353,8 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
     return device->readback_end(device, next, bytes);
 }
 
-/* Feeds two tokens as generation will, the first by calls and the second by a recording of them, and forgets both. */
+/* Feeds two tokens as generation will, the first by calls and the second by a recording of them,
+ * and forgets both. */
 static srnn_status rehearse(sr_session *session, int32_t *ids) {
     SR_TRY(sr_session_feed_greedy(session, ids, ids, 1));
     SR_TRY(sr_session_feed_chosen(session, ids));

@@ -20,24 +20,26 @@ void sr_session_free(sr_session *session);
 /* Forgets everything: the next token is the first. */
 srnn_status sr_session_reset(sr_session *session);
 
-/* Finds room for so many tokens at once where states grow with the text; without this they move as it goes on. */
+/* Finds room for so many tokens at once where states grow with the text; without this they move as
+ * it goes on. */
 srnn_status sr_session_grow(sr_session *session, int64_t tokens);
 
-/* Where a device repeats what was recorded, has a step of one token recorded before the text begins: what comes first would
- * else be slower than the rest. For texts of two tokens or more. Nothing else changes, and nothing happens behind the first
- * token, nor again while states stay where they are. */
+/* Where a device repeats what was recorded, has a step of one token recorded before the text
+ * begins: what comes first would else be slower than the rest. For texts of two tokens or more.
+ * Nothing else changes, and nothing happens behind the first token, nor again while states stay
+ * where they are. */
 srnn_status sr_session_prepare(sr_session *session);
 
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);
 
-/* Feeds them and gives the most probable next tokens (B), host memory, as sr_sampler_choose would: without the
- * logits, which need not leave the device. */
+/* Feeds them and gives the most probable next tokens (B), host memory, as sr_sampler_choose would:
+ * without the logits, which need not leave the device. */
 srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T);
 
-/* Feeds to each sequence the most probable token after the last feed, and gives those tokens, next (B), host memory. Where
- * sr_session_runs_ahead, the device is still busy with them then, and has the next to do before the host asks for what
- * comes of it: sr_session_chosen, or this again. */
+/* Feeds to each sequence the most probable token after the last feed, and gives those tokens, next
+ * (B), host memory. Where sr_session_runs_ahead, the device is still busy with them then, and has
+ * the next to do before the host asks for what comes of it: sr_session_chosen, or this again. */
 srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next);
 bool sr_session_runs_ahead(const sr_session *session);
 

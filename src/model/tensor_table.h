@@ -17,7 +17,8 @@ typedef enum sr_initialiser {
     SR_INIT_UNIFORM,      /* between -size and size */
     SR_INIT_LOG_UNIFORM,  /* logarithms of numbers between low and size */
     SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
-    SR_INIT_TIME_STEP, /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
+    /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
+    SR_INIT_TIME_STEP,
 } sr_initialiser;
 
 enum { SR_SPEC_NAME = 96, SR_SPEC_RANK = 4 };
@@ -47,8 +48,8 @@ void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
 /* The row with this name, or NULL. */
 const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name);
 
-/* ranges (at most count of them) = the places in the arena of tensors without weight decay, in order; returns how
- * many there are. */
+/* ranges (at most count of them) = the places in the arena of tensors without weight decay, in
+ * order; returns how many there are. */
 size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table);
 
 /* Numbers that are learned, gaps not counted. */

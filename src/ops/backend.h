@@ -1,14 +1,14 @@
 /* backend.h: the arithmetic that a model may use, declared once for every device.
  *
  * A backend is a table of functions, none of them NULL. Every array lives in the memory of its
- * device, row-major; `rows` counts tokens (B*T). What enters a product has the backend's number type
- * (activations, their gradients, the working copy of the weights); everything else is float: the
- * residual stream and its gradient, learned vectors, statistics, losses, gradients of weights.
+ * device, row-major; `rows` counts tokens (B*T). What enters a product has the backend's number
+ * type (activations, their gradients, the working copy of the weights); everything else is float:
+ * the residual stream and its gradient, learned vectors, statistics, losses, gradients of weights.
  *
  * Destinations come first; "adds" means that the result is added to what the destination holds. No
  * function allocates or waits, so that what a step starts can be recorded; the bits of a result do
- * not depend on the number of threads. Attention itself goes through srnn_plan_* and srnn_state_* of
- * softrnn.h. */
+ * not depend on the number of threads. Attention itself goes through srnn_plan_* and srnn_state_*
+ * of softrnn.h. */
 #ifndef SR_OPS_BACKEND_H
 #define SR_OPS_BACKEND_H
 
@@ -28,8 +28,8 @@ extern "C" {
 /* Reductions over rows are done in this many fixed parts, summed in order. */
 enum { SR_ROW_PARTS = 32 };
 
-/* The CPU adds squares up in units of so many numbers, then the units in their order, so that several
- * processes can do it together. */
+/* The CPU adds squares up in units of so many numbers, then the units in their order, so that
+ * several processes can do it together. */
 enum { SR_SQUARES_UNIT = 4096 };
 
 /* A linear layer, or its gradients; several side by side are one product where their weights follow
@@ -81,7 +81,8 @@ typedef struct sr_norm_linear {
     int count;
     const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
 
-    /* Not NULL: what would turn in a step of its own is left to the caller, and this says whether it was turned. */
+    /* Not NULL: what would turn in a step of its own is left to the caller, and this says whether
+     * it was turned. */
     bool *rope_applied;
 } sr_norm_linear;
 
@@ -116,8 +117,9 @@ typedef struct sr_number_range {
     int64_t first, end;
 } sr_number_range;
 
-/* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`; they
- * are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0: never). */
+/* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`;
+ * they are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0:
+ * never). */
 typedef struct sr_adamw {
     float *weight, *mean, *square; /* (n) */
     const float *gradient;         /* (n) */
@@ -130,7 +132,8 @@ typedef struct sr_adamw {
     double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
 
-/* The next piece of [0, n) from `from` on that has weight decay throughout, or has none: its end, and which. */
+/* The next piece of [0, n) from `from` on that has weight decay throughout, or has none: its end,
+ * and which. */
 int64_t sr_adamw_piece(const sr_adamw *adamw, int64_t from, bool *decays);
 
 typedef struct sr_backend sr_backend;
@@ -144,8 +147,8 @@ struct sr_backend {
     /* ---- out (n) = x (n) in the number type */
     srnn_status (*narrow)(sr_backend *backend, void *out, const float *x, int64_t n);
 
-    /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r] <
-     * 0 */
+    /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r]
+     * < 0 */
     srnn_status (*embed_forward)(sr_backend *backend, sr_matrix out, const float *weight,
                                  const int32_t *ids);
     /* Adds to d_weight (V, C). */
@@ -153,7 +156,8 @@ struct sr_backend {
                                   const int32_t *ids);
 
     /* ---- linear layers side by side: x (rows, K), y (rows, sum of N) */
-    /* y = x weight^T + bias + addend (rows, sum of N) of y's type, whose data may be NULL, or y's. */
+    /* y = x weight^T + bias + addend (rows, sum of N) of y's type, whose data may be NULL, or
+     * y's. */
     srnn_status (*linear_forward)(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
                                   const sr_linear *layers, int count);
     /* d_x = d_y weight. */
@@ -173,27 +177,28 @@ struct sr_backend {
     srnn_status (*rope_forward)(sr_backend *backend, sr_matrix x, const sr_rope *rope);
     srnn_status (*rope_backward)(sr_backend *backend, sr_matrix d_x, const sr_rope *rope);
 
-    /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the columns
-     * of gate first; out = exact gelu(x) of x (rows, F). A gradient of gelu may be written over
-     * d_out. */
+    /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
+     * columns of gate first; out = exact gelu(x) of x (rows, F). A gradient of gelu may be written
+     * over d_out. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);
     srnn_status (*gelu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
-    /* ---- forward only, in one where few rows make that worthwhile; what is between may stay unwritten: y (rows,
-     * sum of N), number type, = the layers of the norm, turned by rope; out (rows, F) = swiglu of the two layers of the
-     * norm, `up` (rows, 2F) room for these */
+    /* ---- forward only, in one where few rows make that worthwhile; what is between may stay
+     * unwritten: y (rows, sum of N), number type, = the layers of the norm, turned by rope; out
+     * (rows, F) = swiglu of the two layers of the norm, `up` (rows, 2F) room for these */
     srnn_status (*norm_linear_forward)(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
     srnn_status (*norm_swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix up,
                                        const sr_norm_linear *of);
 
-    /* ---- out[r] = the column of the largest number of row r, the first of equals; never that of a NaN while there
-     * is a number */
+    /* ---- out[r] = the column of the largest number of row r, the first of equals; never that of a
+     * NaN while there is a number */
     srnn_status (*argmax)(sr_backend *backend, int32_t *out, sr_matrix x);
 
-    /* ---- what was chosen is read next: ids[r] = chosen[r], positions[r] = position, of `rows` sequences */
+    /* ---- what was chosen is read next: ids[r] = chosen[r], positions[r] = position, of `rows`
+     * sequences */
     srnn_status (*next_inputs)(sr_backend *backend, int32_t *ids, int32_t *positions,
                                const int32_t *chosen, int32_t position, int64_t rows);
 
@@ -215,8 +220,8 @@ struct sr_backend {
 
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits become the gradient of
-     * scale * sum(losses), unless scale is 0, with which they have no meaning. A negative target does
-     * not count: loss, hit and gradient 0. */
+     * scale * sum(losses), unless scale is 0, with which they have no meaning. A negative target
+     * does not count: loss, hit and gradient 0. */
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
                                  sr_matrix logits, const int32_t *targets, float scale);
 
@@ -246,7 +251,8 @@ typedef struct sr_backend_settings {
 srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings);
 void sr_backend_free(sr_backend *backend);
 
-/* norm_linear_forward and norm_swiglu_forward by the other functions of the table, one after the other. */
+/* norm_linear_forward and norm_swiglu_forward by the other functions of the table, one after the
+ * other. */
 srnn_status sr_norm_linear_steps(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
 srnn_status sr_norm_swiglu_steps(sr_backend *backend, sr_matrix out, sr_matrix up,
                                  const sr_norm_linear *of);

@@ -1,7 +1,8 @@
-/* collective.h: sums and copies between the GPUs of several ranks, by NCCL, which is loaded when it is asked for.
+/* collective.h: sums and copies between the GPUs of several ranks, by NCCL, which is loaded when it
+ * is asked for.
  *
- * Everything is started beside what the device computes: between fork and join, and in the same order on every
- * rank. Calls start work and do not wait for it, so that they can be recorded. */
+ * Everything is started beside what the device computes: between fork and join, and in the same
+ * order on every rank. Calls start work and do not wait for it, so that they can be recorded. */
 #ifndef SR_OPS_COLLECTIVE_H
 #define SR_OPS_COLLECTIVE_H
 
@@ -32,7 +33,8 @@ typedef struct sr_collective_state {
 /* Before the device is given a step: it does not wait yet. */
 void sr_collective_begin(sr_collective *collective);
 
-/* Fails if NCCL has found that another rank, or the way to it, is gone: nothing more can be started here then. */
+/* Fails if NCCL has found that another rank, or the way to it, is gone: nothing more can be started
+ * here then. */
 srnn_status sr_collective_look(sr_collective *collective, sr_collective_state *state);
 
 /* What follows waits for what the device was given so far. */
@@ -40,8 +42,8 @@ srnn_status sr_collective_fork(sr_collective *collective);
 /* What the device is given from now on waits for what was started here. */
 srnn_status sr_collective_join(sr_collective *collective);
 
-/* An array that is divided among the ranks: `each` numbers for every one, in their order, and `rest` behind them,
- * which are the last one's too. */
+/* An array that is divided among the ranks: `each` numbers for every one, in their order, and
+ * `rest` behind them, which are the last one's too. */
 typedef struct sr_divided {
     int64_t each, rest;
 } sr_divided;

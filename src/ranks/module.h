@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-/* *several: a launcher of MPI started this process. Fails if Slurm started several that do not know of
- * each other. */
+/* *several: a launcher of MPI started this process. Fails if Slurm started several that do not know
+ * of each other. */
 srnn_status sr_ranks_started(bool *several);
 
 /* Loads softrnn_mpi.so and opens its link. */

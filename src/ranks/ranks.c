@@ -231,8 +231,8 @@ srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done)
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Looks often at first, as most answers come soon, then lets others have the core. Patience is with the others: it does not
- * run while this rank's own device is at work, however long that takes. */
+/* Looks often at first, as most answers come soon, then lets others have the core. Patience is with
+ * the others: it does not run while this rank's own device is at work, however long that takes. */
 srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
                                 double longest_rest) {
     enum { LOOKS = 200 };
@@ -301,8 +301,8 @@ srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, voi
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. They travel in memory of their own: after a wait that was given
- * up the others may still write there. */
+/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. They travel in memory of their own:
+ * after a wait that was given up the others may still write there. */
 static srnn_status gather_apart(sr_ranks *ranks, void *all, size_t bytes) {
     void *apart;
     sr_link_request request;

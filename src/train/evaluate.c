@@ -177,8 +177,8 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
     return status;
 }
 
-/* Rows of T tokens, the model's front tokens and then those of the text from `first` on; tokens past
- * its end have no targets. Returns where the next rows begin. */
+/* Rows of T tokens, the model's front tokens and then those of the text from `first` on; tokens
+ * past its end have no targets. Returns where the next rows begin. */
 static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
     size_t at = first;
     for (int64_t i = 0; i < e->positions; i++) {

@@ -13,8 +13,8 @@ typedef struct sr_evaluation {
     int64_t correct;      /* targets that were the most probable token */
     int64_t bytes;        /* of text behind the targets; 0: unknown */
     int64_t cut, skipped; /* texts that were longer than the model */
-    sr_ranks *
-        ranks; /* that share the batches of a source or a text, and all receive the whole; NULL: none do */
+    /* that share the batches of a source or a text, and all receive the whole; NULL: none do */
+    sr_ranks *ranks;
 } sr_evaluation;
 
 /* What becomes of a text that is longer than the model. */
@@ -37,8 +37,8 @@ typedef struct sr_evaluation_rows {
 srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows);
 
-/* One batch of rows of T tokens, its documents ignored; logits (B, T, V), host memory, receives them if
- * not NULL. */
+/* One batch of rows of T tokens, its documents ignored; logits (B, T, V), host memory, receives
+ * them if not NULL. */
 srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
                               float *logits);
 

@@ -93,7 +93,8 @@ static bool fits(int V, int64_t tokens) {
     return found;
 }
 
-/* A tokenizer in the folder of a .bin file need not have to do with it: name = "" where it cannot. */
+/* A tokenizer in the folder of a .bin file need not have to do with it: name = "" where it
+ * cannot. */
 static srnn_status check_beside(char name[SR_PATH_BYTES], int V) {
     sr_tokenizer *tokenizer;
     SR_TRY(sr_tokenizer_load(&tokenizer, name));
@@ -103,7 +104,8 @@ static srnn_status check_beside(char name[SR_PATH_BYTES], int V) {
     return SRNN_OK;
 }
 
-/* llama2.c calls the tokenizers that it trained by their number of tokens: name = that of V, or "". */
+/* llama2.c calls the tokenizers that it trained by their number of tokens: name = that of V, or
+ * "". */
 static srnn_status find_numbered(char name[SR_PATH_BYTES], const char *folder, int V) {
     static const char *const endings[] = {"bin", "model"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {

@@ -123,7 +123,8 @@ srnn_status sr_moment_files_write(const sr_moment_files *m, const char *folder) 
 
 /* ---- reading */
 
-/* Which moment of which tensor a name in a file is, and which number it begins with. False: none. */
+/* Which moment of which tensor a name in a file is, and which number it begins with. False:
+ * none. */
 static bool parse_name(const char *name, const sr_tensor_table *table, int *which,
                        const sr_tensor_spec **spec, size_t *first) {
     char weight[SR_SPEC_NAME];

@@ -28,8 +28,8 @@ struct sr_trainer {
     sr_trainer_settings settings;
     sr_pass *pass;
     sr_ranks *ranks;
-    sr_shares
-        *shares; /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    sr_shares *shares;
     sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
     sr_masters *masters;             /* NULL: the model has its own */
     sr_share all;                    /* what this rank keeps without either */
@@ -370,8 +370,8 @@ static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const s
 
 /* ---- a step of ranks on GPUs: nothing of it waits for the host */
 
-/* The sums of all ranks, this rank's part of the update, and its spread; what is recorded. Every share is decided
- * upon by the same numbers, of which the last one leaves what it made. */
+/* The sums of all ranks, this rank's part of the update, and its spread; what is recorded. Every
+ * share is decided upon by the same numbers, of which the last one leaves what it made. */
 static srnn_status update_device_shares(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;

@@ -32,19 +32,20 @@ typedef struct sr_step {
 
 typedef struct sr_trainer sr_trainer;
 
-/* The model must outlive the trainer. Where ranks on GPUs that compute in bf16 share moments, each keeps only its part of
- * the float masters too: the model's weights are then written after this, and are room that a step overwrites. */
+/* The model must outlive the trainer. Where ranks on GPUs that compute in bf16 share moments, each
+ * keeps only its part of the float masters too: the model's weights are then written after this,
+ * and are room that a step overwrites. */
 srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
                               const sr_trainer_settings *settings);
 void sr_trainer_free(sr_trainer *trainer);
 
-/* After the model's weights were written: this rank keeps its part. Before they are read: they are whole until the
- * next step; all ranks together. Nothing to do where a rank has them all. */
+/* After the model's weights were written: this rank keeps its part. Before they are read: they are
+ * whole until the next step; all ranks together. Nothing to do where a rank has them all. */
 srnn_status sr_trainer_keep_weights(sr_trainer *trainer);
 srnn_status sr_trainer_gather_weights(sr_trainer *trainer);
 
-/* Step 1, 2, .. on its own rows of the source's training split. All ranks take it together, and have
- * the same result. */
+/* Step 1, 2, .. on its own rows of the source's training split. All ranks take it together, and
+ * have the same result. */
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step);
 
@@ -66,8 +67,8 @@ srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
 /* Bytes of weights, gradients, moments and activations. */
 size_t sr_trainer_bytes(const sr_trainer *trainer);
 
-/* What must be kept to go on: the moments, in backend memory, of the numbers that this rank keeps, and
- * how many updates they have seen. */
+/* What must be kept to go on: the moments, in backend memory, of the numbers that this rank keeps,
+ * and how many updates they have seen. */
 typedef struct sr_moments {
     float *mean, *square;
     int64_t updates;

@@ -18,8 +18,8 @@ typedef struct call_arrays {
 typedef struct attention_call {
     srnn_problem problem; /* sizes all given; offsets are the caller's */
     call_arrays host;
-    call_arrays
-        device; /* the same in the memory of the problem's device; the host's own on the CPU */
+    /* the same in the memory of the problem's device; the host's own on the CPU */
+    call_arrays device;
     const char *kernel; /* what the last call ran: static text */
     srnn_form form;
 } attention_call;

@@ -52,14 +52,15 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
     return 0;
 }
 
-/* Weights of exp that no row's maximum may be taken from: exp(s) itself is a number of float, and s has to stay below 88. */
+/* Weights of exp that no row's maximum may be taken from: exp(s) itself is a number of float, and s
+ * has to stay below 88. */
 static bool undivided_exp(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->clamp == 0 && !sr_row_scale_invariant(a);
 }
 
-/* A query for those: where the equation divides no product by sqrt(D), the query is that much shorter. Numbers that are
- * turned before elu1 would come out above 0 as often as below, however far below they were: near 0 their features are near
- * 1, and products near D. */
+/* A query for those: where the equation divides no product by sqrt(D), the query is that much
+ * shorter. Numbers that are turned before elu1 would come out above 0 as often as below, however
+ * far below they were: near 0 their features are near 1, and products near D. */
 static double draw_small_query(const srnn_attention *a, double normal, int D) {
     if (a->scale != SRNN_SCALE_ONE)
         return 1.5 * normal;
@@ -73,14 +74,16 @@ static double draw_small_query(const srnn_attention *a, double normal, int D) {
 /* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
  * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
- * scores, and scores that may be negative positive queries and keys. So should a length that divides. */
+ * scores, and scores that may be negative positive queries and keys. So should a length that
+ * divides. */
 static double draw_query(const srnn_attention *a, double normal, int D) {
     const bool powers = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
     const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS;
     const bool clamped_series = a->score == SRNN_SCORE_TAYLOR && a->clamp > 0;
     if (sr_needs_row_sum(a) && (powers || clamped_series))
         normal = fabs(normal);
-    /* Never 0 where numbers are divided by their length over the heads, which may be of two of them. */
+    /* Never 0 where numbers are divided by their length over the heads, which may be of two of
+     * them. */
     if (a->clamp > 0)
         return (rint(normal * 12) + (normal == fabs(normal) ? 1 : unit ? -1 : 0)) / 8;
     if (unit)
@@ -97,11 +100,12 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
     return 0;
 }
 
-/* Where products of the grid are rounded all the same, none may stand at a clamp: times this number none of them comes near. */
+/* Where products of the grid are rounded all the same, none may stand at a clamp: times this number
+ * none of them comes near. */
 static const double OFF_GRID = 0.6180339887498949;
 
-/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: features of keys are made short for it. Where
- * one is exp(k), keys are negative. */
+/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: features of keys are
+ * made short for it. Where one is exp(k), keys are negative. */
 static double draw_key(const srnn_attention *a, double normal, int D) {
     const double key = draw_query(a, normal, D);
     if (a->write != SRNN_WRITE_DELTA)
@@ -113,8 +117,8 @@ static double draw_key(const srnn_attention *a, double normal, int D) {
         return (float)key * (float)(OFF_GRID / sqrt((double)D));
     case SRNN_FEATURE_NORM_SPLIT:
     case SRNN_FEATURE_NORM_COSINE:
-        /* sums of k^6, whose largest are far from their mean: exp has to have them all well below 1, and keys for a clamp
-         * are twice as long as others */
+        /* sums of k^6, whose largest are far from their mean: exp has to have them all well below
+         * 1, and keys for a clamp are twice as long as others */
         return (float)key *
                (float)((exponential || a->clamp > 0 ? 0.3 : 0.6) / pow((double)D, 1.0 / 6));
     case SRNN_FEATURE_ELU1:
@@ -127,9 +131,10 @@ static double draw_key(const srnn_attention *a, double normal, int D) {
     return key;
 }
 
-/* The number of a gate that the delta rule writes with, up to about 1 after the sigmoid. Norms over the heads, as unit_heads
- * has them, leave keys of a head as long as sqrt(D) however they were scaled: 1 - beta score(D) would be far below -1, and
- * the recurrence itself grows without bound. There beta is made small instead. */
+/* The number of a gate that the delta rule writes with, up to about 1 after the sigmoid. Norms over
+ * the heads, as unit_heads has them, leave keys of a head as long as sqrt(D) however they were
+ * scaled: 1 - beta score(D) would be far below -1, and the recurrence itself grows without bound.
+ * There beta is made small instead. */
 static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     if (a->feature != SRNN_FEATURE_UNIT_HEADS)
         return normal - 1;
@@ -145,8 +150,9 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     return normal - 1 - log((double)D);
 }
 
-/* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of the logits of exp or of its
- * series it is kept near 1: logits of some hundreds make sums that float does not hold, and sums of an odd series vanish. */
+/* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of
+ * the logits of exp or of its series it is kept near 1: logits of some hundreds make sums that
+ * float does not hold, and sums of an odd series vanish. */
 static double draw_decay(const srnn_attention *a, double normal) {
     const bool series = a->score == SRNN_SCORE_EXP || a->score == SRNN_SCORE_TAYLOR;
     if (a->decay != SRNN_DECAY_LEARNED)
@@ -379,9 +385,10 @@ static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *pr
 }
 
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
-    /* Of the tens of thousands of pairs of a problem whose features leave the grid on which they are drawn, one in a
-     * million's distance from the clamp is not rare. Float's sums are a few units of their last place off; bf16's
-     * are so many that no draw would do, and it has limits of its own. */
+    /* Of the tens of thousands of pairs of a problem whose features leave the grid on which they
+     * are drawn, one in a million's distance from the clamp is not rare. Float's sums are a few
+     * units of their last place off; bf16's are so many that no draw would do, and it has limits of
+     * its own. */
     static const double CLEAR = 4e-6;
     enum { ATTEMPTS = 16 };
     double clearance = 0;
@@ -408,8 +415,8 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
     return status;
 }
 
-/* Whether a clamp may stand exactly at a product that the operand makes, where the slope jumps however small a move: products
- * of features that stay on the grid on which q and k are drawn. */
+/* Whether a clamp may stand exactly at a product that the operand makes, where the slope jumps
+ * however small a move: products of features that stay on the grid on which q and k are drawn. */
 static bool stands_at_clamp(const srnn_attention *a, sr_operand which) {
     const bool grid = a->feature == SRNN_FEATURE_IDENTITY || a->feature == SRNN_FEATURE_RELU ||
                       a->feature == SRNN_FEATURE_ELU1;
@@ -430,7 +437,8 @@ static void nudge_operands(attention_call *call, uint64_t seed) {
     }
 }
 
-/* The errors of one exact computation on operands that were nudged: what is asked for is not better known than that. */
+/* The errors of one exact computation on operands that were nudged: what is asked for is not better
+ * known than that. */
 static srnn_status nudged_errors(probe_errors *errors, const attention_call *oracle,
                                  uint64_t seed) {
     attention_call nudged;
@@ -472,8 +480,9 @@ static void keep_worst(probe_errors *worst, const probe_errors *errors, double s
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle) {
     enum { NUDGES = 5 };
-    /* Thousands of products of a state are many to tell by: kernels lose up to twice what such a computation does. They are
-     * excused four times that, where they are excused sixteen times all else. */
+    /* Thousands of products of a state are many to tell by: kernels lose up to twice what such a
+     * computation does. They are excused four times that, where they are excused sixteen times all
+     * else. */
     static const double STATE_SHARE = 0.25;
     probe_errors own;
     SR_TRY(probe_plain_errors(losses, problem, oracle));
@@ -489,9 +498,10 @@ srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
 }
 
 bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit) {
-    /* Sums in those computations are exact; a kernel rounds each term as well, and where few terms cancel, as those of one
-     * token before a norm do, six of them are few to tell by: mamba2 loses six times as much there, the gradient of a
-     * power of positions seven times. More than MOST is no answer at all. */
+    /* Sums in those computations are exact; a kernel rounds each term as well, and where few terms
+     * cancel, as those of one token before a norm do, six of them are few to tell by: mamba2 loses
+     * six times as much there, the gradient of a power of positions seven times. More than MOST is
+     * no answer at all. */
     static const double ROUNDINGS = 16, MOST = 1e-3;
     for (int n = 0; n < PROBE_TENSORS; n++)
         if (!(errors->of[n] <= limit) &&
@@ -500,7 +510,8 @@ bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, do
     return true;
 }
 
-/* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last place. */
+/* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last
+ * place. */
 double probe_plain_limit(double plain_error) {
     return 2 * plain_error + 0x1p-9;
 }
@@ -550,9 +561,9 @@ double probe_limit(const srnn_problem *problem, srnn_form form) {
     const srnn_attention *attention = &problem->attention;
     const bool powers =
         attention->score == SRNN_SCORE_LINEAR || attention->score == SRNN_SCORE_POWER;
-    /* Twice what the plain computation loses that rounds features, weights, the output and the gradient of
-     * the scores to bf16. The gradient of q cancels where weights are nearly alike: linear_elu loses
-     * 2.2e-2 there, softmax 1e-2. */
+    /* Twice what the plain computation loses that rounds features, weights, the output and the
+     * gradient of the scores to bf16. The gradient of q cancels where weights are nearly alike:
+     * linear_elu loses 2.2e-2 there, softmax 1e-2. */
     if (problem->dtype == SRNN_BF16)
         return powers ? 4e-2 : 2e-2;
     /* GPUs add up in other orders, and their exponential is good to two units in the last place. */

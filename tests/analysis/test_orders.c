@@ -317,8 +317,8 @@ static void check_centres(sr_model *model, const sr_survey *survey, const int32_
     sr_trial_end(&trial);
 }
 
-/* The survey's error of outputs at order 4 is that of the layer as the library runs it, whatever its
- * clamp, normaliser, gates and norm. */
+/* The survey's error of outputs at order 4 is that of the layer as the library runs it, whatever
+ * its clamp, normaliser, gates and norm. */
 static void check_own_equation(sr_backend *backend, const srnn_variant *variant) {
     int32_t ids[KEPT_T];
     kept_output whole, cut;
@@ -487,8 +487,8 @@ static void other_attention(void **state) {
     }
 }
 
-/* The first line of the verdict about a state of 1000 bytes that is smaller than the cache beyond 10
- * tokens, and which, run as a whole, is off by `error`. */
+/* The first line of the verdict about a state of 1000 bytes that is smaller than the cache beyond
+ * 10 tokens, and which, run as a whole, is off by `error`. */
 static bool verdict_says(double error, int positions, const char *words) {
     srnn_attention softmax = {0};
     const sr_model_config config = {

@@ -1,5 +1,5 @@
-/* test_lab.c: softrnn_lab.h from outside, by its shared library alone: a run is trained, and its model
- * loaded, asked and continued. */
+/* test_lab.c: softrnn_lab.h from outside, by its shared library alone: a run is trained, and its
+ * model loaded, asked and continued. */
 #include "test.h"
 
 #include <softrnn_lab.h>
@@ -70,7 +70,8 @@ static int clean(void **state) {
     return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Mamba-2's layer: one projection, one convolution, and every operand from columns of them or learned. */
+/* Mamba-2's layer: one projection, one convolution, and every operand from columns of them or
+ * learned. */
 static void layers_are_described(void **state) {
     (void)state;
     srnn_attention attention;

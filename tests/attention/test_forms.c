@@ -1,4 +1,5 @@
-/* test_forms.c: all forms are one function, to the last digits in double, to the last bit over threads. */
+/* test_forms.c: all forms are one function, to the last digits in double, to the last bit over
+ * threads. */
 #include "equation/facts.h"
 #include "test.h"
 #include "verify/probe.h"
@@ -208,8 +209,8 @@ static void large_logits_stay_exact(void **state) {
         check_changed(specs[n], large, 1e-6);
 }
 
-/* All logits at -28 to -35, values small: what the norm divides is far below its floor, but for the row
- * maximum. */
+/* All logits at -28 to -35, values small: what the norm divides is far below its floor, but for the
+ * row maximum. */
 static double small(sr_operand which, double drawn) {
     switch (which) {
     case SR_OPERAND_Q:
@@ -457,8 +458,9 @@ static void automatic_forms_are_sound(void **state) {
 
 /* ---- which kernel ---- */
 
-/* The systems whose pairs are not softmax's, and what computes each form; NULL: nothing does. What the parallel form
- * leaves to the generic kernel has a state, and is never chosen to be computed in that form. */
+/* The systems whose pairs are not softmax's, and what computes each form; NULL: nothing does. What
+ * the parallel form leaves to the generic kernel has a state, and is never chosen to be computed in
+ * that form. */
 static const struct {
     const char *name, *parallel, *chunked, *chosen;
 } system_kernels[] = {

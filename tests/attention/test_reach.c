@@ -1,5 +1,5 @@
-/* test_reach.c: NaN, infinity or a gate that forgets everything at one position reaches only what may
- * see it: no earlier token, no other document, row or head. */
+/* test_reach.c: NaN, infinity or a gate that forgets everything at one position reaches only what
+ * may see it: no earlier token, no other document, row or head. */
 #include "equation/facts.h"
 #include "test.h"
 #include "verify/probe.h"

@@ -1,5 +1,5 @@
-/* test_layout.c: arrays of one block do not overlap; in a build with AddressSanitizer a step beyond one of them is
- * caught. */
+/* test_layout.c: arrays of one block do not overlap; in a build with AddressSanitizer a step beyond
+ * one of them is caught. */
 #include "base/memory.h"
 #include "test.h"
 

@@ -1,4 +1,5 @@
-/* test_text.c: a mistyped word finds the one that was meant; bytes in words; text that is safe to show. */
+/* test_text.c: a mistyped word finds the one that was meant; bytes in words; text that is safe to
+ * show. */
 #include "base/text.h"
 #include "base/units.h"
 #include "test.h"

@@ -1,4 +1,5 @@
-/* test_threads.c: every task runs once, whoever calls; threads without work leave the cores alone. */
+/* test_threads.c: every task runs once, whoever calls; threads without work leave the cores
+ * alone. */
 #include "test.h"
 
 #include "base/clock.h"

@@ -274,7 +274,8 @@ static void plain_layer(double *y, const float *x, float *const *weights) {
         }
 }
 
-/* A layer of Mamba-2 with heads of 3 numbers in 2 groups, whose keys have 2; `heads` do not divide C. */
+/* A layer of Mamba-2 with heads of 3 numbers in 2 groups, whose keys have 2; `heads` do not divide
+ * C. */
 static void attend_groups(float *y, const char *key) {
     enum { HEADS = 10, WIDTH = 3, GROUPS = 2, KEY = 2, INNER = HEADS * WIDTH };
     content file = begin();

@@ -1,4 +1,5 @@
-/* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each way. */
+/* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each
+ * way. */
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"

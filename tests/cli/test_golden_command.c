@@ -16,8 +16,8 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-/* Runs `softrnn ...` inside the folder, on the device SOFTRNN_TEST_DEVICE if that is set; its words go to
- * the file `out`. */
+/* Runs `softrnn ...` inside the folder, on the device SOFTRNN_TEST_DEVICE if that is set; its words
+ * go to the file `out`. */
 static void run_program(const char *arguments) {
     char command[1024];
     const char *device = getenv("SOFTRNN_TEST_DEVICE");

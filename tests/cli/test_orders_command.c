@@ -282,7 +282,8 @@ static void runs_are_followed(void **state) {
     assert_true(holds(path, "Orders along training"));
 }
 
-/* A study's report shows the orders of those of its runs that have a record, and nothing without. */
+/* A study's report shows the orders of those of its runs that have a record, and nothing
+ * without. */
 static void studies_show_orders(void **state) {
     (void)state;
     static const char yaml[] = "seeds: [1]\nvariants: {softmax: softmax, norm: norm}\n"

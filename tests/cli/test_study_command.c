@@ -1,5 +1,5 @@
-/* test_study_command.c: `softrnn study` and `softrnn compare` from outside: interrupted, killed, with
- * a run that fails. */
+/* test_study_command.c: `softrnn study` and `softrnn compare` from outside: interrupted, killed,
+ * with a run that fails. */
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -244,7 +244,8 @@ static int ask_status(const char *study) {
     return finish(start(arguments));
 }
 
-/* Long enough to be looked at. Its data is relative to its file, and the folder's own copy of that lies elsewhere. */
+/* Long enough to be looked at. Its data is relative to its file, and the folder's own copy of that
+ * lies elsewhere. */
 static pid_t start_long_study(void) {
     char path[100], place[200], record[200];
     snprintf(path, sizeof path, "%s/long.yaml", folder);

@@ -1,4 +1,5 @@
-/* test_study_view.c: lines and columns of the study's tables and of progress, whatever the names and the terminal. */
+/* test_study_view.c: lines and columns of the study's tables and of progress, whatever the names
+ * and the terminal. */
 #include "base/units.h"
 #include "cli/line/columns.h"
 #include "cli/line/progress.h"

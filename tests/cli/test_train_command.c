@@ -1,5 +1,5 @@
-/* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a full
- * disk. */
+/* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a
+ * full disk. */
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -295,7 +295,8 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                  models[i], models[i]);
         assert_int_equal(shell(command), 0);
     }
-    /* What lies beside a .bin file may be of another model: one of bytes does without, others say so. */
+    /* What lies beside a .bin file may be of another model: one of bytes does without, others say
+     * so. */
     assert_int_equal(shell("$S train --out named/bytes --data text.txt --steps 1 " SIZES " && "
                            "$S convert --in named/bytes --out bin/bytes.bin && "
                            "$S eval --model bin/bytes.bin --data text.txt && "
@@ -365,7 +366,8 @@ static void converted_models_say_who_loads_them(void **state) {
         0);
 }
 
-/* A folder that holds something is not mixed with a model: neither a run, nor a model, nor notes. */
+/* A folder that holds something is not mixed with a model: neither a run, nor a model, nor
+ * notes. */
 static void converted_models_get_folders_of_their_own(void **state) {
     (void)state;
     static const char *const cases[][2] = {

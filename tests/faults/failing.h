@@ -1,8 +1,8 @@
 /* failing.h: one call of a program fails: what the libraries that are preloaded for it share.
  *
- * SOFTRNN_FAIL_AT=N: the Nth call does, counted from 1 over the process and those it forks; 0 or not set: none.
- * SOFTRNN_FAIL_COUNT=FILE: the number of calls is written there when the process ends, and before it the name of
- * the one that failed. */
+ * SOFTRNN_FAIL_AT=N: the Nth call does, counted from 1 over the process and those it forks; 0 or
+ * not set: none. SOFTRNN_FAIL_COUNT=FILE: the number of calls is written there when the process
+ * ends, and before it the name of the one that failed. */
 #ifndef SR_TESTS_FAILING_H
 #define SR_TESTS_FAILING_H
 

@@ -1,7 +1,8 @@
-/* failing_allocator.c: a library to be preloaded: one allocation of a program fails (failing.h says which).
+/* failing_allocator.c: a library to be preloaded: one allocation of a program fails (failing.h says
+ * which).
  *
- * Allocations of libraries in C++ and of their thread runtime are not counted: they end the process when
- * one fails, which no caller can prevent. */
+ * Allocations of libraries in C++ and of their thread runtime are not counted: they end the process
+ * when one fails, which no caller can prevent. */
 #include "failing.h"
 
 #include <errno.h>

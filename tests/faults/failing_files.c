@@ -1,8 +1,9 @@
-/* failing_files.c: a library to be preloaded: calls of a program that touch files fail (failing.h says which).
+/* failing_files.c: a library to be preloaded: calls of a program that touch files fail (failing.h
+ * says which).
  *
- * SOFTRNN_FAIL_WITH=EIO: one call fails, whichever. =ENOSPC: the disk is full from one call on: of those
- * that need room, which alone are counted then. A write that fails has written half of its bytes; what the
- * program asks of its libraries' files, pipes and terminals works. */
+ * SOFTRNN_FAIL_WITH=EIO: one call fails, whichever. =ENOSPC: the disk is full from one call on: of
+ * those that need room, which alone are counted then. A write that fails has written half of its
+ * bytes; what the program asks of its libraries' files, pipes and terminals works. */
 #include "failing.h"
 
 #include <dirent.h>

@@ -274,7 +274,8 @@ static void compare(const comparison *c, const char *got, const char *want, bool
 
 /* ---- the loop */
 
-/* What is looked for in a folder: the name of a file, up to a `*` in it, and whether it was found. */
+/* What is looked for in a folder: the name of a file, up to a `*` in it, and whether it was
+ * found. */
 static struct {
     const char *name;
     bool found;

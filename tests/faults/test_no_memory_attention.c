@@ -1,5 +1,5 @@
-/* test_no_memory_attention.c: each allocation of the attention library's calls fails once in turn: the call fails
- * with SRNN_ERR_MEMORY, or gives the right numbers, and nothing stays allocated. */
+/* test_no_memory_attention.c: each allocation of the attention library's calls fails once in turn:
+ * the call fails with SRNN_ERR_MEMORY, or gives the right numbers, and nothing stays allocated. */
 #include "softrnn.h"
 #include "test.h"
 

@@ -91,7 +91,8 @@ static void patience_is_rewarded(void **state) {
     close(ready[1]);
 }
 
-/* A lock that was taken away while somebody waited for it keeps nobody out: whoever gets it has one that is there. */
+/* A lock that was taken away while somebody waited for it keeps nobody out: whoever gets it has one
+ * that is there. */
 static void a_lock_that_went_is_made_again(void **state) {
     (void)state;
     int lock, status;

@@ -1,5 +1,5 @@
-/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients are those of the values, and what
- * is said about later tokens is so. */
+/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients are those of the
+ * values, and what is said about later tokens is so. */
 #include "golden.h"
 #include "model/avey/avey.h"
 #include "model/pass.h"
@@ -152,7 +152,8 @@ static void block(void **state) {
     sr_tensor_table_free(&table);
 }
 
-/* Fed token by token, a causal model gives the logits of the whole sequence; any model those of each prefix. */
+/* Fed token by token, a causal model gives the logits of the whole sequence; any model those of
+ * each prefix. */
 static void generation(void **state) {
     enum { B = 2, T = 14, V = 32 };
     static const char *const kinds[] = {"avey_causal,chunk=4,chunks=3", "avey,chunk=4,chunks=3"};

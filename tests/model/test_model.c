@@ -13,7 +13,8 @@ enum { B = 2, T = 13, ROWS = B * T };
 
 static sr_backend *cpu;
 
-/* Every layer of its own with convolutions that its authors do not give it, and keys of another width turned. */
+/* Every layer of its own with convolutions that its authors do not give it, and keys of another
+ * width turned. */
 static const char *const layers[] = {"forget,short_conv=3,skip=conv:2",
                                      "mamba2,short_conv=3,skip=conv:2,position=rope",
                                      "gated_softmax_plusplus_mamba,short_conv=3,skip=conv:2",
@@ -34,7 +35,8 @@ static float *whole_logits(sr_model *model, const int32_t *ids) {
     return logits;
 }
 
-/* Feeds the rows in pieces of the given lengths and gathers all logits. Room is made for more or fewer tokens on the way. */
+/* Feeds the rows in pieces of the given lengths and gathers all logits. Room is made for more or
+ * fewer tokens on the way. */
 static float *piece_logits(sr_model *model, const int32_t *ids, const int *pieces) {
     const sr_session_setup setup = {.B = B, .T = T};
     const int V = model->config.V;
@@ -77,7 +79,8 @@ static void check_decoding(const char *attention) {
     sr_model_free(model);
 }
 
-/* The token that a session follows by itself is the one after the last feed, whatever feed that was. */
+/* The token that a session follows by itself is the one after the last feed, whatever feed that
+ * was. */
 static void chosen_follows_the_last_feed(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -184,8 +187,8 @@ static void gradients_are_slopes(void **state) {
         check_slope(layers[i], SR_MLP_SWIGLU, i % 2 == 0, false);
 }
 
-/* Weights of all that an attention layer projects its input to follow each other, which lets a backend
- * take them for one matrix. */
+/* Weights of all that an attention layer projects its input to follow each other, which lets a
+ * backend take them for one matrix. */
 static void check_projections(const char *attention, bool bias, int want) {
     sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, bias, false);
     size_t end = 0;

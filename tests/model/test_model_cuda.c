@@ -1,4 +1,5 @@
-/* test_model_cuda.c: a model that was read from files onto a GPU, real or emulated, multiplies with what it read. */
+/* test_model_cuda.c: a model that was read from files onto a GPU, real or emulated, multiplies with
+ * what it read. */
 #include "base/bf16.h"
 #include "files/folder.h"
 #include "model/files/model_folder.h"
@@ -92,7 +93,8 @@ static sr_model *model_of(sr_backend *backend, const char *attention, int D) {
     return model;
 }
 
-/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
+/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32
+ * lanes hold. */
 static sr_model *wide_model(sr_backend *backend, const char *attention) {
     return model_of(backend, attention, 32);
 }
@@ -110,7 +112,8 @@ static void check_chosen(sr_session *session, const float *logits, int B) {
     }
 }
 
-/* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B, LONGEST). */
+/* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B,
+ * LONGEST). */
 static void feed_steps(float *logits, sr_session *session, const int32_t *ids, int B, int before) {
     int32_t piece[MANY * BEFORE];
     for (int b = 0; b < B; b++)
@@ -127,8 +130,8 @@ static void feed_steps(float *logits, sr_session *session, const int32_t *ids, i
     }
 }
 
-/* Feeding a GPU gives what feeding the CPU does, and the same bits again: the first time by starting kernels, then by
- * repeating what was recorded. */
+/* Feeding a GPU gives what feeding the CPU does, and the same bits again: the first time by
+ * starting kernels, then by repeating what was recorded. */
 static void check_feeding(const char *attention, srnn_form form, int B, int before) {
     const size_t numbers = (size_t)(STEPS * B) * 71;
     const sr_session_setup setup = {.B = B, .T = BEFORE, .form = form};
@@ -326,7 +329,8 @@ static float *gradients_of(sr_model *model, const int32_t *ids, const int32_t *t
     return gradients;
 }
 
-/* Heads of the kernels for Hopper (64, 128) and of others: positions are turned back once, whoever does it. */
+/* Heads of the kernels for Hopper (64, 128) and of others: positions are turned back once, whoever
+ * does it. */
 static void gradients(void **state) {
     (void)state;
     static const int heads[] = {32, 64, 128};

@@ -102,7 +102,8 @@ static void change_config(const char *from, const char *to) {
     write_text("config.json", changed);
 }
 
-/* Shapes are compared before a model is made, which would take the memory that config.json asks for. */
+/* Shapes are compared before a model is made, which would take the memory that config.json asks
+ * for. */
 static void shapes_come_before_memory(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -393,7 +394,8 @@ static void other_widths_are_no_llama(void **state) {
     }
 }
 
-/* The tensors of a tied model, with a head that is the embedding, but for `change` in one number. */
+/* The tensors of a tied model, with a head that is the embedding, but for `change` in one
+ * number. */
 static void write_with_head(const sr_model *model, float change) {
     char path[256];
     sr_safetensors_writer *writer;

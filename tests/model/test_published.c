@@ -1,8 +1,9 @@
-/* test_published.c: models of the neighbouring systems as their public code writes them give its logits, come back in
- * its names, and are refused by name where they differ.
+/* test_published.c: models of the neighbouring systems as their public code writes them give its
+ * logits, come back in its names, and are refused by name where they differ.
  *
- * tests/crosscheck/systems.py made tests/inputs/published: configurations, names and shapes of tensors, tokens and
- * logits, Mamba-2's by transformers. Weights follow from the names (weight_of), there and here. */
+ * tests/crosscheck/systems.py made tests/inputs/published: configurations, names and shapes of
+ * tensors, tokens and logits, Mamba-2's by transformers. Weights follow from the names (weight_of),
+ * there and here. */
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -286,7 +287,8 @@ static void nonsense_is_refused(void **state) {
     }
 }
 
-/* int(12 * 32.125 * 2 / 3) = 257, and then a multiple of 256; of 2 int(12 * 32.125) / 3 it would be 256. */
+/* int(12 * 32.125 * 2 / 3) = 257, and then a multiple of 256; of 2 int(12 * 32.125) / 3 it would be
+ * 256. */
 static void width_of_the_mlp(void **state) {
     (void)state;
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -332,7 +334,8 @@ static void tensors_without_a_place(void **state) {
     }
 }
 
-/* Tensors of other sizes than config.json says, or with biases that it denies, are not read by what they look like. */
+/* Tensors of other sizes than config.json says, or with biases that it denies, are not read by what
+ * they look like. */
 static void shapes_do_not_overrule(void **state) {
     (void)state;
     sr_model *model;
@@ -371,7 +374,8 @@ static void infinity_is_read(void **state) {
     sr_model_config_free(&config);
 }
 
-/* Widths that are no whole multiple of the model's, and epsilons with many digits, come back from the file. */
+/* Widths that are no whole multiple of the model's, and epsilons with many digits, come back from
+ * the file. */
 static void uneven_sizes_come_back(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,5 @@
-/* test_cublaslt.c: what cuBLASLt is asked for, with a library of the test's own in its place (fake_cublaslt.c). */
+/* test_cublaslt.c: what cuBLASLt is asked for, with a library of the test's own in its place
+ * (fake_cublaslt.c). */
 #include "base/bf16.h"
 #include "ops/cuda/gemm/cublaslt.h"
 #include "test.h"
@@ -123,7 +124,8 @@ static void questions(void **state) {
     dlclose(file);
 }
 
-/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the GPU; else the first. */
+/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the
+ * GPU; else the first. */
 static void proposals(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);

@@ -1,4 +1,5 @@
-/* test_ops_cuda.c: every op of the CUDA backend, in float and in bf16, against plain double arithmetic.
+/* test_ops_cuda.c: every op of the CUDA backend, in float and in bf16, against plain double
+ * arithmetic.
  *
  * Runs on a GPU, or on an emulated one; skipped where there is neither. */
 #include "attention/state.h"
@@ -117,7 +118,8 @@ static float *fetched_matrix(both m) {
     return x;
 }
 
-/* Close as numbers of this type can be: the errors together, and each with what it is rounded to. */
+/* Close as numbers of this type can be: the errors together, and each with what it is rounded
+ * to. */
 static void close_to(const float *got, const double *want, int64_t count, srnn_dtype dtype) {
     const double each = dtype == SRNN_BF16 ? 1.0 / 128 : 1e-5;
     double difference = 0, size = 1e-30;
@@ -404,7 +406,8 @@ static void *saved_state(const srnn_state *state, size_t *bytes) {
     return saved;
 }
 
-/* A state that turns what it is fed gives the bits of one that is fed what was turned, and keeps them. */
+/* A state that turns what it is fed gives the bits of one that is fed what was turned, and keeps
+ * them. */
 static void check_turned_state(const turned_case *c) {
     enum { POSITIONS = 9, TOKENS = 5 };
     const int64_t turned = c->H + c->Hkv, columns = (turned + c->Hkv) * c->D;
@@ -514,7 +517,8 @@ typedef struct normed_case {
     int heads, D, turned;   /* of the heads, so many turn */
 } normed_case;
 
-/* x (rows, C) times the norm's weights as they are multiplied: more rows than a few are in the number type then. */
+/* x (rows, C) times the norm's weights as they are multiplied: more rows than a few are in the
+ * number type then. */
 static float *scaled_rows(const float *x, const float *norm, int64_t rows, int64_t C) {
     float *scaled = host_array((size_t)(rows * C) * sizeof *scaled);
     for (int64_t i = 0; i < rows * C; i++) {
@@ -672,7 +676,8 @@ static const conv_case conv_cases[] = {
     {2, 9, 72, 3, 8, false, true},  {1, 2, 40, 5, 0, true, true}, {1, 90, 16, 64, 0, true, false},
     {2, 300, 8, 2, 0, false, false}};
 
-/* Channel c of the token j before row `row`; false if there is none. Its parameters are the members of what it fills. */
+/* Channel c of the token j before row `row`; false if there is none. Its parameters are the members
+ * of what it fills. */
 static bool conv_input(double *x, const conv_case *c, const float *inputs, const float *history,
                        const int32_t *positions, int64_t row, int j, int64_t channel) {
     const int64_t token = row % c->T - j, kept = c->width - 1;
@@ -877,7 +882,8 @@ static void losses(void **state) {
     check_losses(9, 100, 0, 4, 0);
 }
 
-/* A row of NaN gives NaN, is not a hit and leaves its neighbours alone; one that does not count gives zeros. */
+/* A row of NaN gives NaN, is not a hit and leaves its neighbours alone; one that does not count
+ * gives zeros. */
 static void losses_of_nan(void **state) {
     (void)state;
     enum { V = 40 };

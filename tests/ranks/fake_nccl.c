@@ -1,9 +1,11 @@
-/* fake_nccl.c: as much of NCCL as softrnn uses, over MPI, for GPUs that are emulated: a library that SOFTRNN_NCCL names.
+/* fake_nccl.c: as much of NCCL as softrnn uses, over MPI, for GPUs that are emulated: a library
+ * that SOFTRNN_NCCL names.
  *
- * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream comes to it, and which
- * may touch the GPU's memory. Ranks must therefore come to their streams' calls in the same order, as with NCCL.
- * FAKE_NCCL_SECONDS: how long a rank waits for others before the communicator has failed; FAKE_NCCL_REFUSES: it cannot
- * begin on this rank; FAKE_NCCL_STOPS: this rank stands still before its work with that number. */
+ * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream
+ * comes to it, and which may touch the GPU's memory. Ranks must therefore come to their streams'
+ * calls in the same order, as with NCCL. FAKE_NCCL_SECONDS: how long a rank waits for others before
+ * the communicator has failed; FAKE_NCCL_REFUSES: it cannot begin on this rank; FAKE_NCCL_STOPS:
+ * this rank stands still before its work with that number. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <sched.h>

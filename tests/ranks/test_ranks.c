@@ -1,4 +1,5 @@
-/* test_ranks.c: ranks that wait in vain name whom they wait for, and leave alone what may still arrive. */
+/* test_ranks.c: ranks that wait in vain name whom they wait for, and leave alone what may still
+ * arrive. */
 #include "base/clock.h"
 #include "ranks/ranks.h"
 #include "test.h"

@@ -1,9 +1,10 @@
-/* make_records.c: writes the records of a study whose runs ended as a list says, without training, with the
- * statistics that `softrnn study` would make of them: make_records STUDY.yaml ENDINGS FOLDER
+/* make_records.c: writes the records of a study whose runs ended as a list says, without training,
+ * with the statistics that `softrnn study` would make of them: make_records STUDY.yaml ENDINGS
+ * FOLDER
  *
- * A line of the list: a run's id, how it ended ("finished", "diverged", "failed", "running"), its last
- * validation loss and accuracy ("nan": none), skipped steps. Runs that are not in it have not begun; those
- * called "unasked" were not asked for. */
+ * A line of the list: a run's id, how it ended ("finished", "diverged", "failed", "running"), its
+ * last validation loss and accuracy ("nan": none), skipped steps. Runs that are not in it have not
+ * begun; those called "unasked" were not asked for. */
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"

@@ -1,4 +1,5 @@
-/* make_study.c: writes a made study into a folder: make_study FOLDER [hostile|one-seed|broken|systems]. */
+/* make_study.c: writes a made study into a folder: make_study FOLDER
+ * [hostile|one-seed|broken|systems]. */
 #include "made_study.h"
 
 #include <stdio.h>

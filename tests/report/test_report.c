@@ -481,7 +481,8 @@ static void verdicts_are_read(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* A speed that was not measured side by side with the baseline's has a mark, and the mark a note. */
+/* A speed that was not measured side by side with the baseline's has a mark, and the mark a
+ * note. */
 static void speeds_apart_are_marked(void **state) {
     (void)state;
     expect_no_text(plain, "report.html", "side by side");

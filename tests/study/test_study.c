@@ -485,8 +485,8 @@ static void each_at_its_best_rate(void **state) {
     unmake(&m);
 }
 
-/* Runs that were not asked for count only once they have ended; a variant of one run in a cell of two seeds is
- * compared by what the others are, and not judged. */
+/* Runs that were not asked for count only once they have ended; a variant of one run in a cell of
+ * two seeds is compared by what the others are, and not judged. */
 static void what_was_not_asked_for(void **state) {
     (void)state;
     made m;

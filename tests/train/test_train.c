@@ -462,7 +462,8 @@ static int enter(void **state) {
     return out && fclose(out) == 0 ? 0 : -1;
 }
 
-/* A rank that does not see run.json has not read its share of the files; a model that is no checkpoint has none. */
+/* A rank that does not see run.json has not read its share of the files; a model that is no
+ * checkpoint has none. */
 static void checkpoints_have_a_list(void **state) {
     (void)state;
     char model[SR_PATH_BYTES];

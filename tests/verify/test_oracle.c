@@ -1,5 +1,5 @@
-/* test_oracle.c: the oracle's derivatives are those of its values, and every kernel agrees with it over
- * random combinations of all axes. */
+/* test_oracle.c: the oracle's derivatives are those of its values, and every kernel agrees with it
+ * over random combinations of all axes. */
 #include "base/random.h"
 #include "equation/axes.h"
 #include "test.h"
@@ -58,7 +58,8 @@ static double loss_along(attention_call *call, sr_operand which, const double *f
     return loss(call);
 }
 
-/* The derivative along some directions of random signs: a wrong number of the gradient shows in each of them. */
+/* The derivative along some directions of random signs: a wrong number of the gradient shows in
+ * each of them. */
 static void check_derivative(attention_call *call, sr_operand which) {
     const sr_shape shape = sr_operand_shape(which, &call->problem);
     const int64_t numbers = sr_shape_numbers(&shape);
@@ -147,7 +148,8 @@ static void kernels_agree_on_random_combinations(void **state) {
     }
 }
 
-/* Gates near one leave little of each token: what they leave must have as many digits as they have. */
+/* Gates near one leave little of each token: what they leave must have as many digits as they
+ * have. */
 static void pool_gates_near_one(void **state) {
     (void)state;
     srnn_problem problem = {.B = 1, .H = 2, .Hkv = 2, .T = 37, .D = 16, .Dv = 16};
@@ -173,8 +175,8 @@ static void pool_gates_near_one(void **state) {
     call_free(&oracle);
 }
 
-/* A decay of 11 at every token, and one of hundreds at one: what a key would have been worth to the queries before it is
- * more than a float holds, and must be worth nothing. */
+/* A decay of 11 at every token, and one of hundreds at one: what a key would have been worth to the
+ * queries before it is more than a float holds, and must be worth nothing. */
 static void check_steep_decay(const char *name, float a_log, float once) {
     srnn_problem problem = {.B = 1, .H = 1, .Hkv = 1, .T = 70, .D = 16, .Dv = 16};
     attention_call oracle, run;
@@ -191,8 +193,8 @@ static void check_steep_decay(const char *name, float a_log, float once) {
     assert_int_equal(call_forward_backward(&run), SRNN_OK);
     const double output = probe_output_error(&run, &oracle),
                  gradient = probe_gradient_error(&run, &oracle);
-    probe_errors
-        plain; /* of levels it loses more than the limit, as hardly anything is left of a key */
+    /* of levels it loses more than the limit, as hardly anything is left of a key */
+    probe_errors plain;
     assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
     const double limit = fmax(probe_limit(&problem, SRNN_FORM_CHUNKED), 2 * probe_worst(&plain));
     if (!(output <= limit && gradient <= limit))
@@ -241,9 +243,9 @@ typedef struct cancelling_case {
     double limit;
 } cancelling_case;
 
-/* Where terms of a gradient cancel before they are rounded, nothing of them is left: of a skip's weight where the skip is all
- * that a norm sees, of the gates of heads that are normed alone, and of pairs that stand in front of the same gate, most
- * of all each token's with itself. */
+/* Where terms of a gradient cancel before they are rounded, nothing of them is left: of a skip's
+ * weight where the skip is all that a norm sees, of the gates of heads that are normed alone, and
+ * of pairs that stand in front of the same gate, most of all each token's with itself. */
 static void cancelling_terms(void **state) {
     (void)state;
     static const cancelling_case cases[] = {
@@ -372,7 +374,8 @@ static double softmax_weight(const attention_call *call, int i, int j) {
     return exp(s / sqrt((double)D));
 }
 
-/* A kernel that multiplies the weight of one key in `every` by `factor`, in rows from `first` on. */
+/* A kernel that multiplies the weight of one key in `every` by `factor`, in rows from `first`
+ * on. */
 typedef struct fault {
     int first, every;
     double factor;
@@ -445,8 +448,8 @@ static void clamps_excuse_nothing(void **state) {
     }
 }
 
-/* The weight of a power or a series of that order, or of what is left of it where one product of the state, that of the first
- * channels, is multiplied by `factor`. */
+/* The weight of a power or a series of that order, or of what is left of it where one product of
+ * the state, that of the first channels, is multiplied by `factor`. */
 static double expanded_weight(const attention_call *call, int i, int j, double factor) {
     const int D = call->problem.D, order = call->problem.attention.order;
     const bool power = call->problem.attention.score == SRNN_SCORE_POWER;
@@ -462,7 +465,8 @@ static double expanded_weight(const attention_call *call, int i, int j, double f
     return (power ? term : sum) + product;
 }
 
-/* True if a kernel is excused, whatever the limit, in whose state one product is that much too large, before an l2 norm. */
+/* True if a kernel is excused, whatever the limit, in whose state one product is that much too
+ * large, before an l2 norm. */
 static bool is_excused_through_state(const char *name, uint64_t seed, double factor) {
     enum { T = 41, D = 6 };
     srnn_problem p = {.dtype = SRNN_F32,
@@ -501,7 +505,8 @@ static bool is_excused_through_state(const char *name, uint64_t seed, double fac
     return probe_is_excused(&errors, &losses, 0);
 }
 
-/* What any state of floats loses excuses no coefficient that is 1e-3 off, and no product that is missing. */
+/* What any state of floats loses excuses no coefficient that is 1e-3 off, and no product that is
+ * missing. */
 static void states_excuse_no_fault(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -518,8 +523,8 @@ static void states_excuse_no_fault(void **state) {
         }
 }
 
-/* (q k)^p may be small where the products that a state has of it are not. That is lost through any state of floats,
- * where no pair is computed by itself, and excused there alone. */
+/* (q k)^p may be small where the products that a state has of it are not. That is lost through any
+ * state of floats, where no pair is computed by itself, and excused there alone. */
 static void states_lose_what_pairs_do_not(void **state) {
     (void)state;
     static const int64_t documents[] = {0, 1, 18, 35, 97};
@@ -552,8 +557,8 @@ static void states_lose_what_pairs_do_not(void **state) {
     call_free(&oracle);
 }
 
-/* Combinations with exp whose sums, or the delta rule itself, once left the range of float; and, the last, one in which
- * a pair once stood nearer to the clamp than float can tell. */
+/* Combinations with exp whose sums, or the delta rule itself, once left the range of float; and,
+ * the last, one in which a pair once stood nearer to the clamp than float can tell. */
 static void draws_are_in_range(void **state) {
     (void)state;
     static const uint64_t seeds[] = {9094,  9104,  9148,    9218,    20277,

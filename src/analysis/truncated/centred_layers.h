@@ -1,11 +1,12 @@
-/* centred_layers.h (private): layers that truncate the series of exp about a centre, in double, in the place
- * of what a model made. */
+/* centred_layers.h (private): layers that truncate the series of exp about a centre, in double, in
+ * the place of what a model made. */
 #ifndef SR_ANALYSIS_TRUNCATED_CENTRED_LAYERS_H
 #define SR_ANALYSIS_TRUNCATED_CENTRED_LAYERS_H
 
 #include "analysis/truncated/model.h"
 
-/* True if such a layer is cut about a centre other than zero, one that its attention leaves free. */
+/* True if such a layer is cut about a centre other than zero, one that its attention leaves
+ * free. */
 bool sr_is_centred(const srnn_attention *attention, sr_cut cut);
 
 typedef struct sr_centred_layers sr_centred_layers;

@@ -10,7 +10,8 @@ static const double cancels = -8, overflows = 690;
 /* Terms of the series that are smaller than this share of exp(x) are as good as zero. */
 static const double vanishes = 1e-20;
 
-/* Reciprocals, and the last term that is computed: where |x| is at most the order, those after it have vanished. */
+/* Reciprocals, and the last term that is computed: where |x| is at most the order, those after it
+ * have vanished. */
 enum { FAR = 3 * SR_TAYLOR_ORDER_MAX };
 typedef struct reciprocals {
     double of[FAR + 1]; /* from 1 on */
@@ -167,7 +168,8 @@ static double centre_of(sr_centre centre, const sr_truncation_row *row) {
     return NAN;
 }
 
-/* What makes weights comparable: their sum where only shares count, else what the layer divides by. */
+/* What makes weights comparable: their sum where only shares count, else what the layer divides
+ * by. */
 static double unit_of(const sr_row_facts *facts, double row_sum) {
     return sr_row_scale_invariant(facts->attention) ? row_sum : sr_row_denominator(facts, row_sum);
 }

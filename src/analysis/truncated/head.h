@@ -2,15 +2,15 @@
  * finite order.
  *
  * Where the layer divides by the sum of its weights, or by the length of what they add up to, a
- * constant added to a row of logits changes nothing (sr_row_scale_invariant), so exp may be expanded
- * about any centre: with T_N the series up to order N, weights are T_N(s_ij - c) / sum_j T_N(s_ij -
- * c). A centre asks for no more state, since
+ * constant added to a row of logits changes nothing (sr_row_scale_invariant), so exp may be
+ * expanded about any centre: with T_N the series up to order N, weights are T_N(s_ij - c) / sum_j
+ * T_N(s_ij - c). A centre asks for no more state, since
  *     T_N(s - c) = sum_{n=0}^{N} s^n/n! T_{N-n}(-c):
  * it only changes the factor with which a query reads the state of each order. It may differ from
- * row to row as long as the query can know it: the mean of a row is scale * q_i . (mean of k), which
- * D running sums give. The middle of a row is a bound on what centres can save: T_N is good from
- * about -N to N, so half the range of the logits is the least that N can be, but no finite state
- * knows the extremes of a row.
+ * row to row as long as the query can know it: the mean of a row is scale * q_i . (mean of k),
+ * which D running sums give. The middle of a row is a bound on what centres can save: T_N is good
+ * from about -N to N, so half the range of the logits is the least that N can be, but no finite
+ * state knows the extremes of a row.
  *
  * Elsewhere zero is the only centre, and weights have a size of their own: they are what the layer
  * divides them by. A clamp is not a power series: the truncated layer has none. */
@@ -59,8 +59,8 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
                        double *scratch);
 size_t sr_truncation_scratch(int count, int D, int most_order);
 
-/* out (D) = the row's output truncated at this order about this centre; not finite where that has no
- * number. The same scratch. */
+/* out (D) = the row's output truncated at this order about this centre; not finite where that has
+ * no number. The same scratch. */
 void sr_truncation_output(double *out, const sr_truncation_row *row, sr_centre centre, int order,
                           double *scratch);
 

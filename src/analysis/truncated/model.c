@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What can be measured order by order: softmax with any epilogue whose parts have one number per head
- * and position. */
+/* What can be measured order by order: softmax with any epilogue whose parts have one number per
+ * head and position. */
 static const char MEASURED[] =
     "score=exp position=rope|none scale=inverse_sqrt|one clamp=any value_gate=off|sigmoid "
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "

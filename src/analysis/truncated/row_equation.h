@@ -1,5 +1,5 @@
-/* row_equation.h (private): what a layer makes of one row's weights, in double: the equation of softrnn.h from
- * the weights on. */
+/* row_equation.h (private): what a layer makes of one row's weights, in double: the equation of
+ * softrnn.h from the weights on. */
 #ifndef SR_ANALYSIS_TRUNCATED_ROW_EQUATION_H
 #define SR_ANALYSIS_TRUNCATED_ROW_EQUATION_H
 

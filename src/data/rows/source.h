@@ -32,8 +32,8 @@ struct sr_source {
     int64_t stamp; /* of the sizes and times of its files, 0 or more: while it stays the same,
                                 nobody has written to them */
     srnn_status (*fill)(const sr_source *source, sr_token_row *row, sr_split split, int64_t number);
-    /* Reads all of the files, and fails if they do not hold what the sum says. NULL: it was made from
-     * all that is used. */
+    /* Reads all of the files, and fails if they do not hold what the sum says. NULL: it was made
+     * from all that is used. */
     srnn_status (*verify)(const sr_source *source);
     void (*free)(sr_source *source);
 };
@@ -46,13 +46,13 @@ typedef struct sr_batch {
     int rank, ranks;  /* row b here is row rank + b * ranks of the step; ranks 0 counts as 1 */
     int32_t *ids;     /* (B, T) */
     int32_t *targets; /* (B, T), -1: not counted */
-    int64_t
-        *offsets; /* (B * T + 1), receives documents + 1 numbers as srnn_problem.offsets has them */
+    /* (B * T + 1), receives documents + 1 numbers as srnn_problem.offsets has them */
+    int64_t *offsets;
     int64_t documents;
 } sr_batch;
 
-/* Fills the batch for a step, 0 or more. Fails with SRNN_ERR_ARGUMENT if the split is empty or there
- * is no such step or rank. */
+/* Fills the batch for a step, 0 or more. Fails with SRNN_ERR_ARGUMENT if the split is empty or
+ * there is no such step or rank. */
 srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split split, int64_t step);
 
 /* Puts `front` empty tokens (id 0, no target) in front of every document of rows of T tokens. The

@@ -170,8 +170,8 @@ static srnn_status shuffle(sr_source **source, sr_dataset datasets[SR_SPLITS], s
 
 srnn_status sr_source_open(sr_source **source, const char *where,
                            const sr_source_settings *settings) {
-    /* A name with a colon that is not a file was meant to be a task: its error says which there are.
-     */
+    /* A name with a colon that is not a file was meant to be a task: its error says which there
+     * are. */
     if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
         return settings->validation
                    ? SR_FAIL(

@@ -10,8 +10,9 @@ typedef struct sr_source_settings {
     sr_token_layout layout; /* not for synthetic tasks */
     bool whole;             /* the tokens behind the last full row are a row too: for evaluation */
 
-    /* A file of text or a .bin file has no splits of its own. Where the data is a folder of shards, the validation split
-     * may be that of another folder: all its documents. A synthetic task takes none. */
+    /* A file of text or a .bin file has no splits of its own. Where the data is a folder of shards,
+     * the validation split may be that of another folder: all its documents. A synthetic task takes
+     * none. */
     const char *validation;  /* data of the same kind that is the validation split, or NULL */
     double validation_share; /* text, without such a file: the last share of it, 0 .. 1 */
     sr_bin_settings bin;

@@ -1,4 +1,5 @@
-/* synthetic_task.h (private): what a synthetic task is, shared by the tasks and the reader of their text. */
+/* synthetic_task.h (private): what a synthetic task is, shared by the tasks and the reader of their
+ * text. */
 #ifndef SR_DATA_ROWS_SYNTHETIC_TASK_H
 #define SR_DATA_ROWS_SYNTHETIC_TASK_H
 

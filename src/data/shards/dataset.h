@@ -28,7 +28,8 @@ srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder);
 /* From shards that agree in tokenizer and vocabulary; takes them over, also on failure. */
 srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t count);
 
-/* `hash` (base/hash.h) with the checksums of its shards; with the sizes and times of their files. */
+/* `hash` (base/hash.h) with the checksums of its shards; with the sizes and times of their
+ * files. */
 uint64_t sr_dataset_sum(const sr_dataset *dataset, uint64_t hash);
 uint64_t sr_dataset_stamp(const sr_dataset *dataset, uint64_t hash);
 

@@ -63,8 +63,8 @@ srnn_status sr_shard_from_text(sr_shard *shard, const char *text, size_t bytes);
 /* Leaves { 0 }, which may be closed again. */
 void sr_shard_close(sr_shard *shard);
 
-/* Fails if the file has been cut shorter since it was opened, so that `tokens` and `starts` must not
- * be touched. */
+/* Fails if the file has been cut shorter since it was opened, so that `tokens` and `starts` must
+ * not be touched. */
 srnn_status sr_shard_check(const sr_shard *shard);
 
 /* ids = tokens begin .. begin+count-1, which must exist. Fails with SRNN_ERR_FORMAT on a token that

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 /* Sets `out` to the line with every number, NaN and Infinity as 0: they may be too large for the
- * parser, and nobody asks for them. With `replace`, half a surrogate pair, which is not a character,
- * becomes U+FFFD. */
+ * parser, and nobody asks for them. With `replace`, half a surrogate pair, which is not a
+ * character, becomes U+FFFD. */
 srnn_status sr_json_repair(sr_bytes *out, const char *line, size_t bytes, bool replace);
 
 #endif

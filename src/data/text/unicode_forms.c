@@ -7,7 +7,8 @@
 #include <utf8proc.h>
 
 /* The normal forms of Hugging Face's tokenizers are those of Unicode 9: of the characters that came
- * later they know neither a combining class nor a decomposition. These have one, up to Unicode 14. */
+ * later they know neither a combining class nor a decomposition. These have one, up to Unicode
+ * 14. */
 static const uint32_t unknown[][2] = {
     /* clang-format off */
     {0x7FD, 0x7FD}, {0x898, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C}, {0xD3B, 0xD3C},

@@ -1,4 +1,5 @@
-/* added.h (private): finds the tokens that a tokenizer.json lists beside its model, such as <|endoftext|>. */
+/* added.h (private): finds the tokens that a tokenizer.json lists beside its model, such as
+ * <|endoftext|>. */
 #ifndef SR_DATA_TOKENIZER_ADDED_H
 #define SR_DATA_TOKENIZER_ADDED_H
 

@@ -49,7 +49,8 @@ static srnn_status replace(sr_bytes *out, const sr_normal_step *step, sr_matcher
 }
 
 /* SentencePiece takes a symbol or a character at a time, without the spaces in front of it after
- * another space. It drops spaces at the end once they are marks, and so marks of the text itself. */
+ * another space. It drops spaces at the end once they are marks, and so marks of the text
+ * itself. */
 static srnn_status collapse_spaces(sr_bytes *out, const sr_added *symbols, const char *text,
                                    size_t bytes) {
     SR_TRY(sr_bytes_reserve(out, bytes));

@@ -32,8 +32,8 @@ typedef struct sr_normalizer {
 srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step);
 void sr_normalizer_free(sr_normalizer *normalizer);
 
-/* *text (*bytes) becomes the normalised text: it stays if there is nothing to do, else it lies inside
- * one of the two buffers, valid until they change. */
+/* *text (*bytes) becomes the normalised text: it stays if there is nothing to do, else it lies
+ * inside one of the two buffers, valid until they change. */
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
                               sr_bytes buffers[2], const char **text, size_t *bytes);
 

@@ -1,4 +1,5 @@
-/* splitter.h (private): the steps that cut a normalised text into the pieces that are merged separately. */
+/* splitter.h (private): the steps that cut a normalised text into the pieces that are merged
+ * separately. */
 #ifndef SR_DATA_TOKENIZER_SPLITTER_H
 #define SR_DATA_TOKENIZER_SPLITTER_H
 

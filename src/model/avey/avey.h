@@ -1,5 +1,6 @@
-/* avey.h: Avey (2506.11305), a mixer that is not attention: chunks of a sequence that a ranker finds stand before
- * each chunk, and blocks mix the rows of each such context. On the CPU, in float. */
+/* avey.h: Avey (2506.11305), a mixer that is not attention: chunks of a sequence that a ranker
+ * finds stand before each chunk, and blocks mix the rows of each such context. On the CPU, in
+ * float. */
 #ifndef SR_MODEL_AVEY_AVEY_H
 #define SR_MODEL_AVEY_AVEY_H
 
@@ -12,15 +13,16 @@ typedef struct sr_avey {
     int chunks;    /* of a context, the last of which is the asking one */
     int expansion; /* rows are so many times wider inside a block */
     double share;  /* of that width which is mixed between rows */
-    bool
-        causal; /* the previous chunk asks. As published the whole current one does, and so later tokens reach
+    /* the previous chunk asks. As published the whole current one does, and so later tokens reach
                       earlier ones */
+    bool causal;
 } sr_avey;
 
 #define SR_AVEY_EPSILON 1e-10 /* of its norms */
 
-/* Reads "avey" or "avey_causal" and changes after it ("avey,chunk=4,chunks=3,expansion=4,share=0.5"); *known is
- * false if the text begins with another name. */
+/* Reads "avey" or "avey_causal" and changes after it
+ * ("avey,chunk=4,chunks=3,expansion=4,share=0.5"); *known is false if the text begins with another
+ * name. */
 srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text);
 
 /* True if the text names Avey as published, which is not causal. */
@@ -46,7 +48,8 @@ typedef struct sr_avey_ranking {
     int64_t first; /* the chunk from which on contexts are made */
 } sr_avey_ranking;
 
-/* out (B * (N - first) * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory ends. */
+/* out (B * (N - first) * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory
+ * ends. */
 srnn_status sr_avey_rank(const sr_avey_ranking *ranking, float *out, const float *e);
 
 /* d_e = the gradient of e, given that of the contexts. */
@@ -63,7 +66,7 @@ void sr_avey_layer_free(sr_avey_layer *layer);
 size_t sr_avey_layer_saved_bytes(const sr_avey_layer *layer);
 size_t sr_avey_layer_scratch_bytes(const sr_avey_layer *layer);
 
-/* As in attention_layer.h. */
+/* As in layer/attention.h. */
 srnn_status sr_avey_layer_attend(sr_avey_layer *layer, sr_matrix x, const sr_layer_weights *weights,
                                  void *saved);
 srnn_status sr_avey_layer_finish(sr_avey_layer *layer, sr_matrix y, sr_matrix addend,

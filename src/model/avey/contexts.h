@@ -1,5 +1,5 @@
-/* contexts.h (private): the rows that the blocks of an Avey model see in place of a batch's: the contexts that its
- * ranker makes of the embedded tokens. */
+/* contexts.h (private): the rows that the blocks of an Avey model see in place of a batch's: the
+ * contexts that its ranker makes of the embedded tokens. */
 #ifndef SR_MODEL_AVEY_CONTEXTS_H
 #define SR_MODEL_AVEY_CONTEXTS_H
 
@@ -15,7 +15,8 @@ typedef struct sr_contexts {
     float *gradient; /* the same */
 } sr_contexts;
 
-/* For batches of B sequences of up to T tokens. The model, an Avey model on the CPU, must outlive it. */
+/* For batches of B sequences of up to T tokens. The model, an Avey model on the CPU, must outlive
+ * it. */
 srnn_status sr_contexts_create(sr_contexts *contexts, sr_model *model, int B, int T);
 void sr_contexts_free(sr_contexts *contexts); /* leaves { 0 } */
 
@@ -26,8 +27,8 @@ size_t sr_contexts_bytes(const sr_contexts *contexts);
 /* x (rows, C) = the contexts of ids (B, T). */
 srnn_status sr_contexts_make(sr_contexts *contexts, float *x, const int32_t *ids);
 
-/* out (B * T, C) = each token's row in the context of its own chunk; the gradient goes the other way, to
- * d_x (rows, C). */
+/* out (B * T, C) = each token's row in the context of its own chunk; the gradient goes the other
+ * way, to d_x (rows, C). */
 void sr_contexts_read(const sr_contexts *contexts, float *out, const float *x);
 void sr_contexts_read_back(const sr_contexts *contexts, float *d_x, const float *d_out);
 

@@ -1,4 +1,5 @@
-/* feed.h (private): an Avey model fed token by token: it keeps every embedding, which its ranker reads. */
+/* feed.h (private): an Avey model fed token by token: it keeps every embedding, which its ranker
+ * reads. */
 #ifndef SR_MODEL_AVEY_FEED_H
 #define SR_MODEL_AVEY_FEED_H
 
@@ -12,8 +13,8 @@ srnn_status sr_avey_feed_create(sr_avey_feed **feed, sr_model *model, int B);
 void sr_avey_feed_free(sr_avey_feed *feed);
 void sr_avey_feed_reset(sr_avey_feed *feed);
 
-/* Row b of x (B, C), `stride` numbers apart, = what the blocks make of the next token of sequence b, which is
- * ids[b * id_stride]. */
+/* Row b of x (B, C), `stride` numbers apart, = what the blocks make of the next token of sequence
+ * b, which is ids[b * id_stride]. */
 srnn_status sr_avey_feed_token(sr_avey_feed *feed, float *x, int64_t stride, const int32_t *ids,
                                int64_t id_stride);
 

@@ -1,5 +1,5 @@
-/* layer.c: the mixer of an Avey block: rows made wider, some of their channels mixed between the rows of a
- * context, and made narrow again. */
+/* layer.c: the mixer of an Avey block: rows made wider, some of their channels mixed between the
+ * rows of a context, and made narrow again. */
 #include "base/memory.h"
 #include "base/threads.h"
 #include "model/avey/avey.h"

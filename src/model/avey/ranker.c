@@ -58,7 +58,8 @@ static int64_t asking(const job *j, int64_t n) {
     return (j->r->avey->causal ? n - 1 : n) * j->r->avey->chunk;
 }
 
-/* A chunk's scores of all before it, and the chunks that it takes, in order of time; returns how many. */
+/* A chunk's scores of all before it, and the chunks that it takes, in order of time; returns how
+ * many. */
 static int choose(const job *j, int64_t b, int64_t n) {
     const sr_avey *a = j->r->avey;
     double *scores = j->scores + b * j->r->N;

@@ -58,8 +58,8 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
 srnn_status sr_model_config_check(const sr_model_config *config);
 
 /* Sets the attention of all L layers (config->L is set) from a text: one variant for all, or
- * variants by layers, "0-3:norm,4-:order:2", that name every layer once; and their sizes, from the other
- * members. */
+ * variants by layers, "0-3:norm,4-:order:2", that name every layer once; and their sizes, from the
+ * other members. */
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
 
 /* *text = what sr_model_config_attention reads back; free() it. */
@@ -79,13 +79,15 @@ bool sr_model_config_ends(const sr_model_config *config, int32_t token);
 /* The sizes of one attention layer. */
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
 
-/* True if every layer is softmax attention with the heads of the model, which is what others call a Llama's. */
+/* True if every layer is softmax attention with the heads of the model, which is what others call a
+ * Llama's. */
 bool sr_model_config_is_softmax(const sr_model_config *config);
 
 /* Width of the keys that rotary position turns, the same in all layers that have it. */
 int sr_model_config_rope_width(const sr_model_config *config);
 
-/* Reads config.json. Unknown keys are ignored; known keys with values that this program does not have are refused. */
+/* Reads config.json. Unknown keys are ignored; known keys with values that this program does not
+ * have are refused. */
 srnn_status sr_model_config_read(sr_model_config *config, const char *path);
 
 #endif

@@ -37,15 +37,17 @@ const sr_family *sr_family_named(const json_t *model_type);
 /* The family by number, NULL past the end. */
 const sr_family *sr_family_at(size_t index);
 
-/* The family with tensors named as here under which transformers computes what this program computes: Llama or
- * Qwen2, and for all that they are not "softrnn", which a transformers without softrnn refuses. */
+/* The family with tensors named as here under which transformers computes what this program
+ * computes: Llama or Qwen2, and for all that they are not "softrnn", which a transformers without
+ * softrnn refuses. */
 const sr_family *sr_family_of(const sr_model_config *config);
 
-/* The family whose files others load as this very model: one of the neighbouring systems where it fits, else
- * sr_family_of. */
+/* The family whose files others load as this very model: one of the neighbouring systems where it
+ * fits, else sr_family_of. */
 srnn_status sr_model_config_public(const sr_family **family, const sr_model_config *config);
 
-/* Writes config.json as files of this family are, which must fit. `dtype`: of the weights beside it. */
+/* Writes config.json as files of this family are, which must fit. `dtype`: of the weights beside
+ * it. */
 srnn_status sr_model_config_write(const sr_model_config *config, const sr_family *family,
                                   sr_dtype dtype, const char *path);
 

@@ -1,4 +1,5 @@
-/* foreign.h (private): members of config.json that would change a model's numbers and are not here. */
+/* foreign.h (private): members of config.json that would change a model's numbers and are not
+ * here. */
 #ifndef SR_MODEL_CONFIG_FOREIGN_H
 #define SR_MODEL_CONFIG_FOREIGN_H
 

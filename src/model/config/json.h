@@ -4,7 +4,8 @@
 
 #include "model/config/family.h"
 
-/* Fills *config, which is { 0 }; whoever called frees it, also after a failure. `path` is for messages. */
+/* Fills *config, which is { 0 }; whoever called frees it, also after a failure. `path` is for
+ * messages. */
 srnn_status sr_config_from_json(sr_model_config *config, const char *path, const json_t *root);
 
 #endif

@@ -5,8 +5,8 @@
 #include "model/config/config.h"
 #include "model/config/member.h"
 
-/* Sets the sizes that the file has: one object for all layers, or a list of one for each. Also n_groups, as
- * Mamba-2's own files say it. */
+/* Sets the sizes that the file has: one object for all layers, or a list of one for each. Also
+ * n_groups, as Mamba-2's own files say it. */
 void sr_config_sizes_read(sr_config_reader *reader, sr_model_config *config);
 
 /* The member, or NULL where the other members say it all. */

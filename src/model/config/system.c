@@ -118,7 +118,8 @@ static double limit_of(const json_t *value) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Larger numbers than a float holds are as good as no limit; so files are read whose Infinity became one. */
+/* Larger numbers than a float holds are as good as no limit; so files are read whose Infinity
+ * became one. */
 static void check_time_steps(sr_config_reader *r, const char *key) {
     const json_t *limit = sr_config_value(r->root, key);
     if (!limit || r->status != SRNN_OK)
@@ -307,7 +308,8 @@ const sr_tensor_names *sr_config_system_names(const sr_config_system *system) {
     return &system->names;
 }
 
-/* The model around the layers: no position, so that its own sizes of heads only have to make sense. */
+/* The model around the layers: no position, so that its own sizes of heads only have to make
+ * sense. */
 static void read_model(sr_config_reader *r, const sr_config_system *system,
                        const system_layer *layer, sr_model_config *c) {
     c->names = &system->names;

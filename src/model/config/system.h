@@ -11,8 +11,8 @@ typedef struct sr_config_system sr_config_system;
 extern const sr_config_system sr_system_mamba2, sr_system_gla, sr_system_delta_net,
     sr_system_gated_delta_net;
 
-/* Sets all but V, C, L, tied and tokens, which are known. SRNN_ERR_UNSUPPORTED, naming the member and the reason, for
- * what this program would compute otherwise. */
+/* Sets all but V, C, L, tied and tokens, which are known. SRNN_ERR_UNSUPPORTED, naming the member
+ * and the reason, for what this program would compute otherwise. */
 srnn_status sr_config_system_read(sr_config_reader *reader, const sr_config_system *system,
                                   sr_model_config *config);
 

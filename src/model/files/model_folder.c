@@ -30,7 +30,8 @@ static const sr_tensor *find_tensor(const void *files, const char *name) {
     return sr_weight_files_find(files, name);
 }
 
-/* Sizes of layers that their tensors tell better than config.json, which may not know them; and biases. */
+/* Sizes of layers that their tensors tell better than config.json, which may not know them; and
+ * biases. */
 static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
     if (config->names) /* others' files: their config.json says all, and what differs is refused */
         return sr_model_config_check(config);
@@ -111,7 +112,8 @@ static bool begins(const char *text, const char *with) {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* Whether logits would need it. The head itself has no place in a tied model, which has it as its embedding. */
+/* Whether logits would need it. The head itself has no place in a tied model, which has it as its
+ * embedding. */
 static bool is_of_model(const char *name, const char *root) {
     return begins(name, root) || (begins(name, "lm_head.") && strcmp(name, HEAD) != 0);
 }

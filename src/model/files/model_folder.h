@@ -8,13 +8,14 @@
 
 /* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
  * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
- * or not the configuration speaks of them. A tensor inside the model that would be left out is refused; buffers and what lies outside of
- * `model.` are not. Folders of Mamba-2 (transformers), GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have
- * names of their own. */
+ * or not the configuration speaks of them. A tensor inside the model that would be left out is
+ * refused; buffers and what lies outside of `model.` are not. Folders of Mamba-2 (transformers),
+ * GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have names of their own. */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
-/* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of its tensors compared
- * with config.json, before memory is taken for them; and its weights into a model made from that. */
+/* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of
+ * its tensors compared with config.json, before memory is taken for them; and its weights into a
+ * model made from that. */
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder);
 srnn_status sr_model_load_weights(sr_model *model, const char *folder);
 
@@ -26,9 +27,10 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
  * dtype: SR_DTYPE_F32, SR_DTYPE_BF16 or SR_DTYPE_F16. */
 srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype);
 
-/* One of `count` files that writers make side by side, in Hugging Face's layout of several: of the weights in float those
- * tensors whose place in the arena is in its part. Each writes its file, if there are any; the first one config.json and
- * model.safetensors.index.json too. With one part it is sr_model_save. */
+/* One of `count` files that writers make side by side, in Hugging Face's layout of several: of the
+ * weights in float those tensors whose place in the arena is in its part. Each writes its file, if
+ * there are any; the first one config.json and model.safetensors.index.json too. With one part it
+ * is sr_model_save. */
 typedef struct sr_model_part {
     int index, count; /* 0 .. count-1 */
 } sr_model_part;
@@ -39,8 +41,8 @@ srnn_status sr_model_save_part(const sr_model *model, const char *folder, sr_mod
 bool sr_model_part_has(sr_model_part part, const sr_model *model, const sr_tensor_spec *spec);
 srnn_status sr_model_part_file(char path[SR_PATH_BYTES], const char *folder, sr_model_part part);
 
-/* The same as sr_model_save with the names and members that others know, where one of their models computes the same
- * (sr_model_config_public). */
+/* The same as sr_model_save with the names and members that others know, where one of their models
+ * computes the same (sr_model_config_public). */
 srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_dtype dtype);
 
 /* llama2.c's format: float32, softmax attention, no biases. */

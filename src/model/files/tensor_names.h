@@ -17,8 +17,8 @@ typedef struct sr_tensor_names {
     sr_name_pair layers[SR_NAME_PAIRS]; /* after "layers.N." */
 } sr_tensor_names;
 
-/* out = the name that the files have for `name`, and the other way round; cut off where it is too long. Names outside
- * of the root stay. `names` NULL: the files have ours. */
+/* out = the name that the files have for `name`, and the other way round; cut off where it is too
+ * long. Names outside of the root stay. `names` NULL: the files have ours. */
 void sr_tensor_name_there(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name);
 void sr_tensor_name_here(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name);
 

@@ -15,7 +15,8 @@ srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size
 /* to (count), backend memory, = the numbers of a tensor in a file. */
 srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor);
 
-/* Fails with SRNN_ERR_IO if a tensor in the file at `path` is not these numbers (count), bit by bit. */
+/* Fails with SRNN_ERR_IO if a tensor in the file at `path` is not these numbers (count), bit by
+ * bit. */
 srnn_status sr_stream_compare(sr_backend *backend, const float *numbers, size_t count,
                               const sr_tensor *tensor, const char *path);
 

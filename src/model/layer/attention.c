@@ -28,7 +28,8 @@ static void lay_out_saved(sr_attention_layer *layer) {
     s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
 }
 
-/* Backward's scratch has the gradient of each saved array in the same place, and then what it needs beside. */
+/* Backward's scratch has the gradient of each saved array in the same place, and then what it needs
+ * beside. */
 static void lay_out_scratch(sr_attention_layer *layer) {
     const size_t rows =
         (size_t)layer->B * (size_t)layer->T * sr_element_bytes(layer->backend->number);

@@ -32,7 +32,8 @@ typedef struct sr_layer_setup {
     size_t state_limit;
 } sr_layer_setup;
 
-/* positions (rows), host memory: where each token stands in its document; offsets as in the setup. */
+/* positions (rows), host memory: where each token stands in its document; offsets as in the
+ * setup. */
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
                         int64_t documents);
 
@@ -55,8 +56,8 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
 /* Bytes that the layer itself holds. */
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 
-/* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T, C)
- * = the layer's output + addend, whose data may be NULL. */
+/* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T,
+ * C) = the layer's output + addend, whose data may be NULL. */
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
                                       const sr_layer_weights *weights, void *saved);
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
@@ -67,7 +68,8 @@ srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
                                           const sr_layer_weights *weights, void *saved);
 
-/* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. Its parameters are forward's, and a gradient for each. */
+/* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. Its
+ * parameters are forward's, and a gradient for each. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,
@@ -99,9 +101,9 @@ size_t sr_layer_state_bytes(const sr_layer_state *state);
 /* Finds room for so many tokens in all, ahead of time. */
 srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *moved);
 
-/* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T) of
- * every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float; positions
- * (B*T) in device memory; `saved` (sr_attention_layer_saved_bytes) is scratch. */
+/* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T)
+ * of every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float;
+ * positions (B*T) in device memory; `saved` (sr_attention_layer_saved_bytes) is scratch. */
 srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved);
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place);

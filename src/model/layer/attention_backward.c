@@ -73,8 +73,8 @@ static srnn_status add_small(const back *b) {
     return SRNN_OK;
 }
 
-/* From the gradient of o to those of everything that the equation read. `position`: of q and k, and whether their gradients
- * are freed of it. */
+/* From the gradient of o to those of everything that the equation read. `position`: of q and k, and
+ * whether their gradients are freed of it. */
 static srnn_status attend_back(const back *b, sr_rope_inverse *position) {
     sr_attention_layer *layer = b->layer;
     const srnn_operands in = sr_layer_operands(layer, &b->in, b->weights, layer->T);
@@ -103,8 +103,8 @@ static srnn_status conv_back(const back *b, int which) {
     return wire->shared ? backend->add_rows(backend, d_from, d_x) : SRNN_OK;
 }
 
-/* From the gradients of operands to those of their projections: position and convolutions, of which those that
- * write come before those that add. */
+/* From the gradients of operands to those of their projections: position and convolutions, of which
+ * those that write come before those that add. */
 static srnn_status place_back(const back *b, bool rope_inverted) {
     const sr_layer_wiring *w = &b->layer->wiring;
     if (!rope_inverted)

@@ -109,7 +109,8 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
                         .C = layer->dims.C};
 }
 
-/* Whether q and k are the first columns of what the input is projected to, with nothing between that and their turn. */
+/* Whether q and k are the first columns of what the input is projected to, with nothing between
+ * that and their turn. */
 static bool rope_at_once(const sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];

@@ -1,4 +1,5 @@
-/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual. A model of Avey has no MLPs. */
+/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual. A model of Avey
+ * has no MLPs. */
 #ifndef SR_MODEL_LAYER_BLOCK_H
 #define SR_MODEL_LAYER_BLOCK_H
 
@@ -33,8 +34,8 @@ typedef struct sr_block_gradient {
     void *narrow; /* `wide` where the number type is float */
 } sr_block_gradient;
 
-/* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may change
- * o before the layer goes on. */
+/* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may
+ * change o before the layer goes on. */
 typedef struct sr_observer {
     srnn_status (*see)(void *context, int layer, const srnn_operands *in, srnn_tensor o);
     void *context;

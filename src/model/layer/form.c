@@ -33,7 +33,8 @@
         "v_conv1d", {V}, NEVER                            \
     }
 
-/* Mamba-2's layer: one projection of everything, one convolution of x, B and C, which are v, k and q. */
+/* Mamba-2's layer: one projection of everything, one convolution of x, B and C, which are v, k and
+ * q. */
 #define MAMBA                                                                        \
     .projections = {{"in_proj", {GATE, V, K, Q, DECAY, LEVEL}, .start = FAN, ZERO}}, \
     .convs = {{"conv1d", {V, K, Q}, ALWAYS, .start = FAN}, SKIP_CONV},               \
@@ -65,7 +66,8 @@ static const sr_layer_form plain_conv = {
 static const sr_layer_form forms[] = {
     [SRNN_LAYER_POWER] = {
         .projections = {QKV_PROJECTIONS,
-                        {"g_proj", {DECAY}, ALWAYS, .bias_start = VALUE(6.906768)}}, /* sigmoid: 0.999 */
+                        /* sigmoid: 0.999 */
+                        {"g_proj", {DECAY}, ALWAYS, .bias_start = VALUE(6.906768)}},
         .convs = {QKV_CONVS, SKIP_CONV},
         .output = OUT},
     [SRNN_LAYER_MAMBA2] = {

@@ -1,8 +1,8 @@
-/* form.h: the forms of a layer, as data: from which projections, convolutions and learned vectors it makes what
- * the equation reads, and what files call them.
+/* form.h: the forms of a layer, as data: from which projections, convolutions and learned vectors
+ * it makes what the equation reads, and what files call them.
  *
- * What a form does not mention is made as the table of operands says, and each has the convolutions that its variant may
- * lack, so that every form goes with every variant. */
+ * What a form does not mention is made as the table of operands says, and each has the convolutions
+ * that its variant may lack, so that every form goes with every variant. */
 #ifndef SR_MODEL_LAYER_FORM_H
 #define SR_MODEL_LAYER_FORM_H
 
@@ -26,7 +26,8 @@ typedef enum sr_start_rule {
     SR_START_VALUE,       /* `low` */
     SR_START_LOG_UNIFORM, /* logarithms of numbers between `low` and `high` */
     SR_START_LOG_COUNT,   /* logarithms of 1, 2, 3, .. */
-    SR_START_TIME_STEP, /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
+    /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
+    SR_START_TIME_STEP,
     SR_START_LOG_POOL, /* logarithms of numbers between 1 and pool - 1 */
 } sr_start_rule;
 
@@ -61,8 +62,10 @@ typedef struct sr_form_projection {
 typedef struct sr_form_conv {
     const char *name; /* NULL ends the list */
     int parts[SR_FORM_PARTS];
-    int target; /* the part that it makes, with the variant's skip_conv taps, of the parts as they are projected;
-                   SR_PART_NONE: short_conv taps, and the equation reads the parts as the convolution leaves them */
+    /* the part that it makes, with the variant's skip_conv taps, of the parts as they are
+     * projected; SR_PART_NONE: short_conv taps, and the equation reads the parts as the convolution
+     * leaves them */
+    int target;
     sr_form_bias bias;
     sr_start start;
 } sr_form_conv;
@@ -107,8 +110,8 @@ typedef struct sr_layer_form {
     sr_form_conv convs[SR_FORM_CONVS];
     sr_form_learned learned[SR_FORM_LEARNED];
     sr_form_projection output; /* its parts are not read */
-    const char
-        *own_norm; /* RMS norm of the input, around which the layer has a residual; NULL: none */
+    /* RMS norm of the input, around which the layer has a residual; NULL: none */
+    const char *own_norm;
     sr_form_sizes sizes;
     sr_form_rule rules[SR_FORM_RULES];
 } sr_layer_form;

@@ -1,4 +1,5 @@
-/* mixer.h: what mixes the tokens in a decoder block. This is the one place that knows the kinds there are. */
+/* mixer.h: what mixes the tokens in a decoder block. This is the one place that knows the kinds
+ * there are. */
 #ifndef SR_MODEL_LAYER_MIXER_H
 #define SR_MODEL_LAYER_MIXER_H
 
@@ -13,7 +14,7 @@ typedef struct sr_mixer {
 
 void sr_mixer_free(sr_mixer *mixer); /* leaves { 0 } */
 
-/* As in attention_layer.h. */
+/* As in layer/attention.h. */
 srnn_status sr_mixer_documents(const sr_mixer *mixer, const int64_t *offsets, int64_t documents);
 size_t sr_mixer_saved_bytes(const sr_mixer *mixer);
 size_t sr_mixer_scratch_bytes(const sr_mixer *mixer);

@@ -51,8 +51,8 @@ static const sr_tensor *find(const search *s, const char *name) {
     return length < (int)sizeof full ? s->finder.find(s->finder.context, full) : NULL;
 }
 
-/* The variant and sizes with one of them set. Heads of keys and values grow with the others where nothing is
- * shared. */
+/* The variant and sizes with one of them set. Heads of keys and values grow with the others where
+ * nothing is shared. */
 static void set_size(sr_layer_dims *d, srnn_attention *a, sr_form_size which, int value) {
     switch (which) {
     case SR_SIZE_NONE:
@@ -85,7 +85,8 @@ static void set_size(sr_layer_dims *d, srnn_attention *a, sr_form_size which, in
     }
 }
 
-/* The extent that the rule's tensor has with this value of the rule's size; 0: the layer has no such tensor. */
+/* The extent that the rule's tensor has with this value of the rule's size; 0: the layer has no
+ * such tensor. */
 static srnn_status extent_with(int64_t *extent, const search *s, const sr_form_rule *rule,
                                int value) {
     sr_layer_dims dims = *s->dims;

@@ -93,8 +93,8 @@ srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *mov
     return sr_state_reserve(state->attention, tokens, moved);
 }
 
-/* Keeps the last inputs of the convolutions. They end up where they were read from, so that the same
- * call can be replayed. */
+/* Keeps the last inputs of the convolutions. They end up where they were read from, so that the
+ * same call can be replayed. */
 static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *arrays,
                             const sr_layer_weights *weights, const sr_layer_piece *piece) {
     const sr_attention_layer *layer = state->layer;

@@ -82,7 +82,8 @@ static void place_part(builder *b, int part, sr_columns at) {
         (sr_wire_place){.there = true, .at = at, .width = shape.rank == 4 ? shape.sizes[3] : 1};
 }
 
-/* The next rows of the projection's weight: with those before it where neither has a bias of its own. */
+/* The next rows of the projection's weight: with those before it where neither has a bias of its
+ * own. */
 static srnn_status add_linear(builder *b, int projection, sr_columns to, int bias) {
     sr_layer_wiring *w = b->w;
     const sr_wire_projection *p = &w->projections[projection];

@@ -1,5 +1,6 @@
-/* wiring.h: a form with a variant and sizes put into it: which columns of which array each projection,
- * convolution and operand of a layer has. Tensors, forward, backward and feeding by pieces all walk these lists. */
+/* wiring.h: a form with a variant and sizes put into it: which columns of which array each
+ * projection, convolution and operand of a layer has. Tensors, forward, backward and feeding by
+ * pieces all walk these lists. */
 #ifndef SR_MODEL_LAYER_WIRING_H
 #define SR_MODEL_LAYER_WIRING_H
 
@@ -50,7 +51,8 @@ typedef struct sr_wire_projection {
     bool shared; /* which somebody else reads too */
 } sr_wire_projection;
 
-/* Some rows of a projection's weight, as one product: parts with a bias of their own stand alone. */
+/* Some rows of a projection's weight, as one product: parts with a bias of their own stand
+ * alone. */
 typedef struct sr_wire_linear {
     int projection;
     int64_t row; /* the first, of the weight */

@@ -20,8 +20,8 @@ typedef struct sr_product {
 /* The name of the library, static text. */
 const char *sr_gemm_library(void);
 
-/* No instructions beyond this level, in products to come. A library that has multiplied before may keep to what it
- * chose then. */
+/* No instructions beyond this level, in products to come. A library that has multiplied before may
+ * keep to what it chose then. */
 void sr_gemm_limit(sr_cpu_level level);
 
 /* Called from a task of sr_parallel, where the library uses the calling thread only. False if the

@@ -61,7 +61,8 @@ static bool same_shape(const sr_product_bf16 *x, const sr_product_bf16 *y) {
            x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b && x->add == y->add;
 }
 
-/* A matrix (rows, columns) whose stored rows, or columns if it is transposed, lie `stride` apart. */
+/* A matrix (rows, columns) whose stored rows, or columns if it is transposed, lie `stride`
+ * apart. */
 static bool describe(dnnl_memory_desc_t *out, dnnl_data_type_t type, int64_t rows, int64_t columns,
                      int64_t stride, bool transposed) {
     const dnnl_dims_t sizes = {rows, columns};

@@ -25,8 +25,8 @@ void sr_gemm_limit(sr_cpu_level level) {
 /* Where a sum is long, oneDNN's kernel for AVX takes the block that it allocated for its copies as
  * its stack. A signal handler would then run below that block, in memory that is somebody else's: a
  * Ctrl-C at the wrong moment broke the heap. So no handler may run here meanwhile; signals that
- * tell of a fault of this thread still arrive. Sums up to SHORT_SUM never were long in that sense (320
- * was not, 640 is), and small products feel the price. */
+ * tell of a fault of this thread still arrive. Sums up to SHORT_SUM never were long in that sense
+ * (320 was not, 640 is), and small products feel the price. */
 enum { SHORT_SUM = 128 };
 
 static void hold_signals(sigset_t *before) {

@@ -7,20 +7,21 @@
 
 /* Each tile of a result is one single-threaded library call: the bits do not depend on the number
  * of threads, and skinny shapes keep every core busy. For tiles this small libraries do not copy
- * their operands; rows that lie a power of two apart then fall into the same few cache lines (a third
- * of the speed was measured). So operands whose rows run along the sum are copied first, to rows a
- * little farther apart; a worker keeps its last copies, which the next tile mostly needs again.
+ * their operands; rows that lie a power of two apart then fall into the same few cache lines (a
+ * third of the speed was measured). So operands whose rows run along the sum are copied first, to
+ * rows a little farther apart; a worker keeps its last copies, which the next tile mostly needs
+ * again.
  *
- * Gradients of weights are small results of long sums: too few tiles for many cores. There the sum is
- * cut too, into parts that are added in order afterwards. */
+ * Gradients of weights are small results of long sums: too few tiles for many cores. There the sum
+ * is cut too, into parts that are added in order afterwards. */
 enum { TILE_M = SR_PACK_A, TILE_N = SR_PACK_B, TILE_NUMBERS = TILE_M * TILE_N };
 
 typedef struct tile_size {
     int64_t m, n;
 } tile_size;
 
-/* Where only B is copied, more rows to a tile copy less of it. Where nothing is, and tiles would be few, smaller ones
- * let threads end together. */
+/* Where only B is copied, more rows to a tile copy less of it. Where nothing is, and tiles would be
+ * few, smaller ones let threads end together. */
 static tile_size tile_size_of(const sr_product *p) {
     enum { FEW = 32 };
     if (p->transpose_a)
@@ -181,7 +182,8 @@ static void multiply_tile(void *context, int64_t task, int worker) {
             tile.c[row * tile.c_stride + column] += at.item->bias[at.n + column];
 }
 
-/* All products that make up one tile of a sum, in order; long sums in stretches that fit the packs. */
+/* All products that make up one tile of a sum, in order; long sums in stretches that fit the
+ * packs. */
 static void add_up_tile(void *context, int64_t task, int worker) {
     tiled_products *job = context;
     for (int i = 0; i < job->added; i++) {
@@ -265,8 +267,9 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
     return job;
 }
 
-/* Products that need not wait for each other, with sums of one length, of which one stretch at a time fits
- * packs and room. How they are cut depends on shapes alone, as threads must not change the bits. */
+/* Products that need not wait for each other, with sums of one length, of which one stretch at a
+ * time fits packs and room. How they are cut depends on shapes alone, as threads must not change
+ * the bits. */
 static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
     const sr_product *first = &items->product;
     const bool packs = runs_along(first) || ((const sr_backend_cpu *)backend)->packs->bf16;

@@ -1,4 +1,5 @@
-/* link_mpi.c: the link between ranks by MPI; a module of its own, so that the program needs no MPI. */
+/* link_mpi.c: the link between ranks by MPI; a module of its own, so that the program needs no
+ * MPI. */
 #include "ranks/link.h"
 
 #include <mpi.h>

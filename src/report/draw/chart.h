@@ -52,11 +52,13 @@ void sr_chart_describe(sr_chart *chart, const char *format, ...)
 /* Starts a series; points then go to it. */
 void sr_chart_series(sr_chart *chart, const char *name, int style);
 
-/* One unit of the series' x is so many tokens, seconds and floating-point operations: the page then offers these as
- * axes, where all series have them. What is not finite or not above 0 is not known. */
+/* One unit of the series' x is so many tokens, seconds and floating-point operations: the page then
+ * offers these as axes, where all series have them. What is not finite or not above 0 is not
+ * known. */
 void sr_chart_scale(sr_chart *chart, double tokens, double seconds, double flops);
 
-/* A point whose y is not finite (or beyond 1e30) is left out; so is an x of 0 or less on a logarithmic axis. */
+/* A point whose y is not finite (or beyond 1e30) is left out; so is an x of 0 or less on a
+ * logarithmic axis. */
 void sr_chart_point(sr_chart *chart, double x, double y, double low, double high);
 
 /* Of ranks: a band of half this width around the reference; one observation behind a point; words

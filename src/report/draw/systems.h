@@ -1,4 +1,5 @@
-/* systems.h (private): the neighbouring systems in words: what they choose, how they follow from softmax, what they cost. */
+/* systems.h (private): the neighbouring systems in words: what they choose, how they follow from
+ * softmax, what they cost. */
 #ifndef SR_REPORT_DRAW_SYSTEMS_H
 #define SR_REPORT_DRAW_SYSTEMS_H
 

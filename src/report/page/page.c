@@ -77,8 +77,8 @@ void sr_page_paragraph(sr_page *page, const char *format, ...) {
     free(text);
 }
 
-/* A figure or a table can be made again from the records at any time: it is neither made durable nor
- * written beside the old one, which took a minute for the thousands of a large study. */
+/* A figure or a table can be made again from the records at any time: it is neither made durable
+ * nor written beside the old one, which took a minute for the thousands of a large study. */
 static srnn_status write_simply(const char *path, const char *text, size_t bytes) {
     int descriptor;
     SR_TRY(sr_descriptor_open_own(&descriptor, path, O_WRONLY | O_CREAT | O_TRUNC));

@@ -1,4 +1,5 @@
-/* page.h (private): the page while it is being written, with its figures and tables as files beside it. */
+/* page.h (private): the page while it is being written, with its figures and tables as files beside
+ * it. */
 #ifndef SR_REPORT_PAGE_PAGE_H
 #define SR_REPORT_PAGE_PAGE_H
 

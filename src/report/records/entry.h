@@ -68,7 +68,8 @@ sr_cost sr_entry_cost(const sr_entry *entry);
 /* Bytes of its state, else of keys and values. */
 double sr_entry_memory(const sr_entry *entry);
 
-/* True if the variant is compared with the baseline, whether or not its runs are enough to judge. */
+/* True if the variant is compared with the baseline, whether or not its runs are enough to
+ * judge. */
 bool sr_entry_compared(const sr_entry *entry);
 
 /* True if its runs are enough to judge it. */

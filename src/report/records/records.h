@@ -17,7 +17,8 @@ typedef struct sr_run_record {
     sr_curve curve;
 } sr_run_record;
 
-/* One task, size and learning rate; or one task and size, each variant at its best learning rate. */
+/* One task, size and learning rate; or one task and size, each variant at its best learning
+ * rate. */
 typedef struct sr_cell_record {
     const char *task, *size;
     char *title;  /* owned: the task's, with what else tells the cell from others */

@@ -5,7 +5,8 @@
 #include "base/status.h"
 
 /* Reads run.yaml, metrics.jsonl and timings.jsonl of `count` folders and writes report.html into
- * `folder`, which exists, with figures and tables beside it. *bytes and *leaks as in sr_report_write. */
+ * `folder`, which exists, with figures and tables beside it. *bytes and *leaks as in
+ * sr_report_write. */
 srnn_status sr_report_write_runs(char *const *runs, size_t count, const char *folder, size_t *bytes,
                                  bool *leaks);
 

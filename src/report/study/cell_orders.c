@@ -8,8 +8,8 @@
 
 enum { TEXT = 256 };
 
-/* The order of a series that ends; linear attention is order 1. -1: it does not end, is not known, or
- * stands in the layer of another system, which differs in more than its order. */
+/* The order of a series that ends; linear attention is order 1. -1: it does not end, is not known,
+ * or stands in the layer of another system, which differs in more than its order. */
 static int order_of(const sr_entry *entry) {
     const srnn_attention *a = &entry->variant->descriptor;
     if (!entry->variant->known || a->layer != SRNN_LAYER_PLAIN)

@@ -16,8 +16,8 @@ static const struct {
     {"pairs", "Accuracy against the number of pairs to recall", "pairs"},
 };
 
-/* Cells that measure accuracy, of one size, each place of the dimension once; of several learning rates the cell
- * that leads. */
+/* Cells that measure accuracy, of one size, each place of the dimension once; of several learning
+ * rates the cell that leads. */
 typedef struct family {
     dimension of;
     const sr_cell_record **cells; /* (count), by place */

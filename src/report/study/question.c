@@ -1,4 +1,5 @@
-/* question.c: what a study asks, before what it found: the paper, the tasks, the variants in words. */
+/* question.c: what a study asks, before what it found: the paper, the tasks, the variants in
+ * words. */
 #include "files/json.h"
 #include "files/path.h"
 #include "report/draw/escape.h"

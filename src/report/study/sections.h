@@ -23,7 +23,8 @@ srnn_status sr_section_claims(sr_page *page, const sr_records *records);
 /* Cell `index`: differences, orders, curves, costs. */
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index);
 
-/* Variants that differ from the baseline in one axis alone, axis by axis, if there are two or more. */
+/* Variants that differ from the baseline in one axis alone, axis by axis, if there are two or
+ * more. */
 srnn_status sr_cell_axes(sr_page *page, const sr_cell_record *cell, const char *stem);
 
 /* Quality over the order of the Taylor series, where a cell has orders. */
@@ -53,7 +54,8 @@ void sr_variant_write_equation(FILE *out, const sr_variant_record *variant);
 /* True if the study has one of the neighbouring systems; softmax alone is none. */
 bool sr_study_has_systems(const sr_records *records);
 
-/* A page for each of the neighbouring systems that the study has, and links to them; nothing if it has none. */
+/* A page for each of the neighbouring systems that the study has, and links to them; nothing if it
+ * has none. */
 srnn_status sr_section_systems(sr_page *page, const sr_records *records);
 
 /* All runs, their settings, the program and the machine, and how to repeat it. */

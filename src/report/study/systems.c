@@ -1,5 +1,5 @@
-/* systems.c: a page for each of the neighbouring systems in a study: its equation, how it follows from softmax, what
- * it costs. */
+/* systems.c: a page for each of the neighbouring systems in a study: its equation, how it follows
+ * from softmax, what it costs. */
 #include "report/draw/systems.h"
 #include "files/path.h"
 #include "report/draw/escape.h"

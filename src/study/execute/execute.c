@@ -15,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds to wait for the workers of a study that was killed, which hold its folder until they end. */
+/* Seconds to wait for the workers of a study that was killed, which hold its folder until they
+ * end. */
 static const double lock_patience = 5;
 
 static srnn_status read_study(sr_study *study, const char *path) {
@@ -94,7 +95,8 @@ static srnn_status check_selection(const sr_study *study, const sr_study_options
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
-/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the last. */
+/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the
+ * last. */
 static srnn_status add_cluster(sr_study_options *options, const sr_study *study,
                                const sr_study_request *r) {
     for (size_t i = 0; i < study->cluster.count; i++) {

@@ -13,12 +13,12 @@ typedef struct sr_study_request {
     const char *only, *skip; /* "a,b"; NULL: all, none */
     const char *cluster; /* options of sbatch beside those of the study: "partition=short,gpus=1" */
     bool plan_only;      /* nothing is written */
-    bool
-        status_only; /* nor here; the folder must be there, and without a file its own study is meant */
+    /* nor here; the folder must be there, and without a file its own study is meant */
+    bool status_only;
 } sr_study_request;
 
-/* Reads the study, makes its folder (but see the request) and its plan, and fills only and skip of the way, which is { 0 } in both.
- * Free study and way in any case. */
+/* Reads the study, makes its folder (but see the request) and its plan, and fills only and skip of
+ * the way, which is { 0 } in both. Free study and way in any case. */
 srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
                              const sr_study_request *request);
 void sr_study_options_free(sr_study_options *options);
@@ -26,13 +26,14 @@ void sr_study_options_free(sr_study_options *options);
 /* Runs one run of a prepared study in this process, and nothing else: what launchers start. */
 srnn_status sr_study_member(const sr_study *study, const sr_study_request *request, const char *id);
 
-/* views (study->run_count) = how the runs of a prepared study that the way selects stand, by their records. */
+/* views (study->run_count) = how the runs of a prepared study that the way selects stand, by their
+ * records. */
 srnn_status sr_study_status(const sr_study *study, const char *folder,
                             const sr_study_options *options, sr_run_view *views);
 
-/* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the status says
- * so). `command` repeats the study, for its records; `views` (study->run_count) receives how it went. Free
- * `summary` in any case. */
+/* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the
+ * status says so). `command` repeats the study, for its records; `views` (study->run_count)
+ * receives how it went. Free `summary` in any case. */
 srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary);

@@ -5,7 +5,8 @@
 #include "files/path.h"
 #include "study/plan/study.h"
 
-/* SRNN_OK if every run in the folder is one of the plan, with the same settings. Changes nothing. */
+/* SRNN_OK if every run in the folder is one of the plan, with the same settings. Changes
+ * nothing. */
 srnn_status sr_study_check(const sr_study *study, const char *folder);
 
 /* The folder of a run. */

@@ -49,8 +49,8 @@ bool sr_study_selects(const sr_study *study, const sr_study_options *options,
 /* How many runs at a time, and threads for each. */
 void sr_study_shares(int *jobs, int *threads, int asked);
 
-/* views[i] = how run i of the plan ended, if it has, and whether the way selects it; those that failed and are selected
- * count as not ended. */
+/* views[i] = how run i of the plan ended, if it has, and whether the way selects it; those that
+ * failed and are selected count as not ended. */
 srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
                                 const sr_study_options *options, sr_run_view *views);
 
@@ -58,7 +58,8 @@ srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
  *
  * Runs what has not ended, each in a process of its own on its own cores; those that failed before
  * are tried again. A run that fails does not end the study. Fails with SRNN_ERR_INTERRUPTED if the
- * watch stopped it: all runs can then be continued. `views` (study->run_count) receives how it went. */
+ * watch stopped it: all runs can then be continued. `views` (study->run_count) receives how it
+ * went. */
 srnn_status sr_study_execute(const sr_study *study, const char *folder,
                              const sr_study_options *options, sr_run_view *views);
 

@@ -18,7 +18,8 @@
 enum { JOB_NAME = 32, OPTIONS_MAX = 32, LOOK_MICROSECONDS = 100000 };
 static const double between_questions = 2, patience = 120;
 
-/* The files beside the runs: which runs the array has, line by line; what each job does; its number. */
+/* The files beside the runs: which runs the array has, line by line; what each job does; its
+ * number. */
 #define LIST   "array.txt"
 #define SCRIPT "array.sh"
 #define JOB    "array.job"
@@ -99,7 +100,8 @@ static srnn_status write_script(const array *a) {
     return status;
 }
 
-/* sbatch's arguments: ours, then those that were asked for, "partition=short" as "--partition=short". */
+/* sbatch's arguments: ours, then those that were asked for, "partition=short" as
+ * "--partition=short". */
 typedef struct arguments {
     char *list[OPTIONS_MAX];
     size_t count;

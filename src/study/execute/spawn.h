@@ -4,9 +4,9 @@
 
 #include "base/status.h"
 
-/* Runs a program found on the path, with these arguments (the first is its name, the last NULL), without a shell.
- * *output = what it printed, messages included; free() it. Fails, with its last words, if it is not there or
- * its exit code is not 0. */
+/* Runs a program found on the path, with these arguments (the first is its name, the last NULL),
+ * without a shell. *output = what it printed, messages included; free() it. Fails, with its last
+ * words, if it is not there or its exit code is not 0. */
 srnn_status sr_spawn_read(char **output, char *const *arguments);
 
 #endif

@@ -160,7 +160,8 @@ static srnn_status add_records(sr_result *result, const char *folder) {
     return status;
 }
 
-/* Another process may have come in between: what it finished stays, and what it only looks at is free in a moment. */
+/* Another process may have come in between: what it finished stays, and what it only looks at is
+ * free in a moment. */
 srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
     sr_result there;
     int lock;
@@ -201,7 +202,8 @@ static void remove_place(const char *folder) {
         unlink(path);
 }
 
-/* False if it names a process of this machine that has ended; of other machines nothing is known. */
+/* False if it names a process of this machine that has ended; of other machines nothing is
+ * known. */
 static bool may_live(const char *place) {
     char host[64];
     static const char says[] = ", process ";

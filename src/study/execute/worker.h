@@ -21,16 +21,17 @@ typedef struct sr_worker_board {
 bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
                    sr_worker_board *board);
 
-/* The same for the run that is called `id`, in a process that a launcher started, with its cores. False,
- * with a failure told, also if the run itself failed. */
+/* The same for the run that is called `id`, in a process that a launcher started, with its cores.
+ * False, with a failure told, also if the run itself failed. */
 srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id);
 
 /* Writes how a run ended, unless another process is at work in its folder: that one will tell. */
 srnn_status sr_worker_tell(const sr_result *result, const char *folder);
 
-/* view->place = the machine and the job or process at work in the run's folder, if one is, and view->seconds those since
- * its last record, NaN if there is none: it keeps the file "place" while it lives. One that was killed leaves it
- * behind: on this machine that is seen, on another its last record grows old. */
+/* view->place = the machine and the job or process at work in the run's folder, if one is, and
+ * view->seconds those since its last record, NaN if there is none: it keeps the file "place" while
+ * it lives. One that was killed leaves it behind: on this machine that is seen, on another its last
+ * record grows old. */
 void sr_worker_where(sr_run_view *view, const char *folder);
 
 /* True if a run was started in the folder. */

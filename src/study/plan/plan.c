@@ -313,7 +313,8 @@ static const sr_pairs *beside_data(const sr_study *study, const sr_study_run *ru
     return line_of(task, "data") ? task : &study->settings;
 }
 
-/* A length beside data that has its own, as tasks do, would do nothing; one for all runs may be meant for others. */
+/* A length beside data that has its own, as tasks do, would do nothing; one for all runs may be
+ * meant for others. */
 static srnn_status check_length(const sr_study *study, const sr_study_run *run,
                                 const data_facts *facts) {
     const sr_pairs *beside = beside_data(study, run);

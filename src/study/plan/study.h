@@ -103,13 +103,14 @@ srnn_status sr_study_list_runs(sr_study *study, const char *text);
 /* Works out again what the runs cost, now that all data is there. */
 srnn_status sr_study_price(sr_study *study);
 
-/* Fails, naming the nearest name, if one of the words fits no run; `where` says where they stand. */
+/* Fails, naming the nearest name, if one of the words fits no run; `where` says where they
+ * stand. */
 srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
                                  const char *where);
 
-/* True if the run is one of `only` (empty: all are) and none of `skip`. A word is a task, a variant, a
- * size, or else a run's id or a pattern of it (with * and ?). Of `only`, words of one kind add up and
- * kinds narrow each other; each word of `skip` stands for itself. */
+/* True if the run is one of `only` (empty: all are) and none of `skip`. A word is a task, a
+ * variant, a size, or else a run's id or a pattern of it (with * and ?). Of `only`, words of one
+ * kind add up and kinds narrow each other; each word of `skip` stands for itself. */
 bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const sr_word_list *only,
                            const sr_word_list *skip);
 

@@ -123,8 +123,8 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
-/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80 to
- * 0x9f, in UTF-8 a byte 0xc2 before. (What is not UTF-8 the YAML reader has refused.) */
+/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80
+ * to 0x9f, in UTF-8 a byte 0xc2 before. (What is not UTF-8 the YAML reader has refused.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");

@@ -239,7 +239,8 @@ static sr_verdict judge(const sr_summary_variant *v) {
 
 /* ---- speeds */
 
-/* How many other runs of the study were at work on the machine of a run while it ran, on average. */
+/* How many other runs of the study were at work on the machine of a run while it ran, on
+ * average. */
 static double company_of(const maker *m, size_t run) {
     const sr_result *own = &m->records[run].result;
     double shared = 0;
@@ -382,7 +383,8 @@ static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) 
     return isnan(rank) || v->diverged || v->not_finite ? INFINITY : rank;
 }
 
-/* The learning rate of the cells like this one at which the variant ends best; NaN: it is in none. */
+/* The learning rate of the cells like this one at which the variant ends best; NaN: it is in
+ * none. */
 static double best_rate(const sr_summary *summary, const maker *m, const sr_summary_cell *like,
                         size_t variant) {
     double rate = NAN, best = INFINITY;

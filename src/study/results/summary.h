@@ -19,7 +19,8 @@ typedef enum sr_verdict {
     SR_VERDICT_UNCLEAR,     /* the interval holds 0 */
     SR_VERDICT_BETTER,
     SR_VERDICT_WORSE,
-    SR_VERDICT_UNSTABLE, /* a run of it diverged or ended without a number: whatever the others say */
+    /* a run of it diverged or ended without a number: whatever the others say */
+    SR_VERDICT_UNSTABLE,
 } sr_verdict;
 const char *sr_verdict_name(sr_verdict verdict); /* "better"; static text */
 
@@ -51,8 +52,8 @@ typedef struct sr_summary_variant {
     double tokens_per_second, memory_bytes; /* means */
     bool apart; /* its runs were not side by side with the baseline's: speeds cannot be compared */
     double parameters, state_bytes, cache_bytes;
-    double
-        more_parameters; /* share beyond the baseline's, less than 0: fewer; NaN: within SR_PARAMETER_MARGIN */
+    /* share beyond the baseline's, less than 0: fewer; NaN: within SR_PARAMETER_MARGIN */
+    double more_parameters;
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate; or of one task and size, every variant at the
@@ -76,8 +77,8 @@ typedef struct sr_summary {
     size_t left_out;                            /* that have not ended and were not asked for */
 } sr_summary;
 
-/* `records` (study->run_count), in the order of the plan; `asked` (study->run_count): runs that were
- * asked for, NULL: all; others count only if they have ended. Free with sr_summary_free in any
+/* `records` (study->run_count), in the order of the plan; `asked` (study->run_count): runs that
+ * were asked for, NULL: all; others count only if they have ended. Free with sr_summary_free in any
  * case. */
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
                             const bool *asked);

@@ -63,7 +63,8 @@ static srnn_status take_own(sr_device_shares *s, const sr_model *model) {
 
 static srnn_status open_collective(sr_device_shares *s) {
     char id[SR_COLLECTIVE_ID] = {0};
-    /* All of them ask, so that one without the library is heard before the others wait in it; rank 0's answer counts. */
+    /* All of them ask, so that one without the library is heard before the others wait in it; rank
+     * 0's answer counts. */
     SR_TRY(sr_ranks_agree(s->ranks, sr_collective_id(id)));
     SR_TRY(sr_ranks_share(s->ranks, id, sizeof id));
     /* A rank that cannot open it ends all: the others are inside, and would not hear. */

@@ -1,4 +1,5 @@
-/* evaluation_parts.h: parts of an evaluation that ranks take turns at; their sums are the same with any number of ranks. */
+/* evaluation_parts.h: parts of an evaluation that ranks take turns at; their sums are the same with
+ * any number of ranks. */
 #ifndef SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
 #define SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
 

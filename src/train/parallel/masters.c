@@ -9,8 +9,8 @@ struct sr_masters {
     sr_model *model;
     sr_device_shares *shares;
     float *own; /* (own numbers), device memory */
-    sr_share *
-        copies; /* (copy_count): what of `own` belongs to the model's wide tensors, `first` counted there */
+    /* (copy_count): what of `own` belongs to the model's wide tensors, `first` counted there */
+    sr_share *copies;
     size_t copy_count;
 };
 

@@ -15,8 +15,8 @@ static int64_t up_to_unit(int64_t number) {
     return sr_units(number) * SR_SQUARES_UNIT;
 }
 
-/* starts (L + 1): where each layer begins, with its norm. What comes behind the last layer is ready first; where a
- * table does not show that, everything counts as ready when the embedding is. */
+/* starts (L + 1): where each layer begins, with its norm. What comes behind the last layer is ready
+ * first; where a table does not show that, everything counts as ready when the embedding is. */
 static void find_layers(int64_t *starts, const sr_model *model) {
     const int L = model->config.L;
     int layer = 0;

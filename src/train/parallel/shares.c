@@ -1,4 +1,5 @@
-/* shares.c: how the numbers of a model are divided among ranks, and how gradients become one sum. */
+/* shares.c: how the numbers of a model are divided among ranks, and how gradients become one
+ * sum. */
 #include "train/parallel/shares.h"
 
 #include "base/memory.h"

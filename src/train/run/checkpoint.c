@@ -177,7 +177,8 @@ static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     return status;
 }
 
-/* ---- writing: each rank writes its part of the weights and what it keeps of the optimiser's arrays */
+/* ---- writing: each rank writes its part of the weights and what it keeps of the optimiser's
+ * arrays */
 
 static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     const sr_moment_files moments = {run->model, run->trainer, run->ranks};
@@ -196,7 +197,8 @@ static srnn_status begin_folder(const char *writing, const char *path) {
     return sr_folder_make(writing);
 }
 
-/* A file of weights and one of moments: what a rank of several writes, and reads for its checksum. */
+/* A file of weights and one of moments: what a rank of several writes, and reads for its
+ * checksum. */
 enum { OWN_FILES = 2 };
 
 static srnn_status sum_own_files(sr_file_sum own[OWN_FILES], const char *folder,
@@ -290,8 +292,9 @@ static bool is_whole(const char *folder, const char *name, const sr_run_settings
            sr_progress_check_files(path, &(sr_file_sums_part){0}) == SRNN_OK;
 }
 
-/* The failure just told, with the newest of the older checkpoints that is whole. What to remove is said by a name that is not
- * cut, whatever is before it: half a path is another folder. What cannot be read here and now may be whole: it stays. */
+/* The failure just told, with the newest of the older checkpoints that is whole. What to remove is
+ * said by a name that is not cut, whatever is before it: half a path is another folder. What cannot
+ * be read here and now may be whole: it stays. */
 static srnn_status name_older(srnn_status status, const char *folder,
                               const sr_run_settings *settings) {
     char why[800], damaged[64] = "", whole[64] = "";

@@ -104,8 +104,9 @@ static srnn_status has_bytes(bool *bytes, const sr_tokenizer *tokenizer) {
     return status;
 }
 
-/* Text is read as bytes: a model of another tokenizer would read it wrongly, and a model of bytes with another one
- * beside it would be read wrongly ever after. `what`: in words, what named the tokenizer. */
+/* Text is read as bytes: a model of another tokenizer would read it wrongly, and a model of bytes
+ * with another one beside it would be read wrongly ever after. `what`: in words, what named the
+ * tokenizer. */
 static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, const char *what) {
     sr_tokenizer *named;
     bool bytes = true;

@@ -1,4 +1,5 @@
-/* log_file.h (private): a file that a run appends to, and takes back to an earlier length when it resumes. */
+/* log_file.h (private): a file that a run appends to, and takes back to an earlier length when it
+ * resumes. */
 #ifndef SR_TRAIN_RUN_LOG_FILE_H
 #define SR_TRAIN_RUN_LOG_FILE_H
 

@@ -23,7 +23,8 @@ typedef struct sr_progress {
 } sr_progress;
 
 /* Writes run.json into the folder of a checkpoint: whose it is, the progress, and the sizes and
- * checksums of the files that are there, which are read for it but for those that are known (count). */
+ * checksums of the files that are there, which are read for it but for those that are known
+ * (count). */
 srnn_status sr_progress_write(const sr_progress *progress, const char *identity, const char *folder,
                               const sr_file_sum *known, size_t count);
 

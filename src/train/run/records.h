@@ -9,8 +9,8 @@
 
 typedef struct sr_run_records sr_run_records;
 
-/* Opens the files of a run's folder and cuts them to the lengths in `progress`, where the record of its
- * step must end. */
+/* Opens the files of a run's folder and cuts them to the lengths in `progress`, where the record of
+ * its step must end. */
 srnn_status sr_run_records_open(sr_run_records **records, const char *folder,
                                 const sr_progress *progress);
 void sr_run_records_free(sr_run_records *records);

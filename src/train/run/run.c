@@ -421,7 +421,8 @@ static void count_step(sr_progress *progress, const sr_step *step, const sr_run_
     progress->skipped_in_row = step->applied ? 0 : progress->skipped_in_row + 1;
 }
 
-/* A checkpoint that could not be written is no reason to stop; ranks that do not hear each other are. */
+/* A checkpoint that could not be written is no reason to stop; ranks that do not hear each other
+ * are. */
 static srnn_status save_when_due(sr_run *run, sr_run_report *report) {
     if (!due(run->progress.step, run->settings.save_every))
         return SRNN_OK;

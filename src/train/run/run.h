@@ -19,9 +19,10 @@ typedef struct sr_run_report {
 
 typedef struct sr_run sr_run;
 
-/* Starts a run in a folder that is new or holds no other: writes run.yaml. Names of files become absolute in it. A
- * folder belongs to one process at a time, or to the ranks of one job, which call everything here
- * together; rank 0 writes what is not a rank's own. With ranks, settings->accumulate counts the batches of each. */
+/* Starts a run in a folder that is new or holds no other: writes run.yaml. Names of files become
+ * absolute in it. A folder belongs to one process at a time, or to the ranks of one job, which call
+ * everything here together; rank 0 writes what is not a rank's own. With ranks,
+ * settings->accumulate counts the batches of each. */
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
 /* Goes on from the last checkpoint of a run's folder, or from its start if there is none. Settings
@@ -47,8 +48,8 @@ const sr_model *sr_run_model(const sr_run *run);
 /* False if the data has nothing to validate with. */
 bool sr_run_can_validate(const sr_run *run);
 
-/* The instruction set with which the run began, if this machine has another one: from here on its bits
- * are not those of a run that was never moved. NULL if it is the same. */
+/* The instruction set with which the run began, if this machine has another one: from here on its
+ * bits are not those of a run that was never moved. NULL if it is the same. */
 const char *sr_run_other_instructions(const sr_run *run);
 
 /* Tensors that began with new values, and not with those of settings->model, when this process made
@@ -61,16 +62,16 @@ size_t sr_run_bytes(const sr_run *run);
 /* True when the last step is done, or a stop was reached. */
 bool sr_run_done(const sr_run *run);
 
-/* What all ranks agree on before a step: *done if one of them is, and the largest of the signals that
- * they were sent. */
+/* What all ranks agree on before a step: *done if one of them is, and the largest of the signals
+ * that they were sent. */
 typedef struct sr_run_verdict {
     int64_t done, signal;
 } sr_run_verdict;
 srnn_status sr_run_agree(sr_run *run, sr_run_verdict *verdict, int signal);
 
 /* The next step, with validation and checkpoint where they are due. A checkpoint or a record that
- * cannot be written is reported and the run goes on; too many steps skipped in a row fail, with a checkpoint
- * written if it can be. */
+ * cannot be written is reported and the run goes on; too many steps skipped in a row fail, with a
+ * checkpoint written if it can be. */
 srnn_status sr_run_step(sr_run *run, sr_run_report *report);
 
 /* Writes a checkpoint of the last step done, if there is none. */

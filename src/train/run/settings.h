@@ -90,8 +90,8 @@ void sr_run_settings_free(sr_run_settings *settings);
 /* Copies every setting into settings that were created. */
 srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
 
-/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is not a value of
- * it. */
+/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is not a value
+ * of it. */
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
 
 /* The name of a setting whose values differ, but for those that change no result, as threads;

@@ -77,7 +77,8 @@ static void write_setting(FILE *out, const sr_run_settings *settings, const sr_s
     putc('\n', out);
 }
 
-/* Where and with what the run was made; of this only who it is and its instructions are read back. */
+/* Where and with what the run was made; of this only who it is and its instructions are read
+ * back. */
 static void write_origin(FILE *out, const sr_run_settings *settings) {
     sr_machine machine;
     sr_machine_look(&machine);

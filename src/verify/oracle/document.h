@@ -1,4 +1,5 @@
-/* document.h (private): one document of a problem as terms on a tape, step by step through the equation. */
+/* document.h (private): one document of a problem as terms on a tape, step by step through the
+ * equation. */
 #ifndef SR_VERIFY_ORACLE_DOCUMENT_H
 #define SR_VERIFY_ORACLE_DOCUMENT_H
 
@@ -27,8 +28,8 @@ typedef struct sr_document {
     int64_t levels;             /* numbers of a level gate */
     const uint64_t *state_seed; /* NULL: no state stands between keys and queries */
     sr_heads heads;
-    double
-        clearance; /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
+    /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
+    double clearance;
     sr_target *targets;
     int64_t target_count, target_workspace;
 
@@ -94,7 +95,8 @@ srnn_status sr_document_prepare(sr_document *x);
 /* u, where the delta rule has one for all rows. */
 void sr_document_write(sr_document *x, int64_t value_head);
 
-/* x->weights and x->sum_weights (j <= i) of a query, all divided by one number where that has no effect. */
+/* x->weights and x->sum_weights (j <= i) of a query, all divided by one number where that has no
+ * effect. */
 void sr_document_weigh(sr_document *x, sr_query at);
 
 /* o from the weights, and then the norm and the gate after it. */

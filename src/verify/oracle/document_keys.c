@@ -1,4 +1,5 @@
-/* document_keys.c: what the equation makes of q, k, v and the decay before any pair is looked at. */
+/* document_keys.c: what the equation makes of q, k, v and the decay before any pair is looked
+ * at. */
 #include "verify/oracle/document.h"
 
 #include "base/memory.h"

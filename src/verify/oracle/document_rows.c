@@ -114,8 +114,8 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
     return sr_tape_multiply(x->tape, beta, kappa);
 }
 
-/* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head; with levels only beta_j kappa_jm is kept: each
- * row then takes the weights of v apart. */
+/* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head; with levels only beta_j kappa_jm is
+ * kept: each row then takes the weights of v apart. */
 void sr_document_write(sr_document *x, int64_t value) {
     const int64_t Dv = x->problem->Dv, T = x->length;
     if (x->kappa)
@@ -162,9 +162,10 @@ static double logit_scale(const sr_document *x) {
     return x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
 }
 
-/* What the weight of a pair is off by if every number of a state is off by half a unit of float's last place. Of order n a
- * state has the products of n numbers of each key, and (q k)^n is a sum of such products: with a sign for each channel, those
- * of a product's channels say together which way it is off. */
+/* What the weight of a pair is off by if every number of a state is off by half a unit of float's
+ * last place. Of order n a state has the products of n numbers of each key, and (q k)^n is a sum of
+ * such products: with a sign for each channel, those of a product's channels say together which way
+ * it is off. */
 static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
     const sr_term *q = x->q + (at.query * x->length + at.i) * x->width;
     const sr_term *k = x->signed_k + (at.key * x->length + j) * x->width;
@@ -385,8 +386,8 @@ static sr_term length_of(sr_document *x, int64_t count, double floor) {
     return at_least(x, sr_tape_affine(x->tape, sr_square_root(x, squares), largest, 0), floor);
 }
 
-/* The floor of an l2 norm is one of rows divided by their sum: exp has it for sums that were not divided by,
- * where the row is all that the norm sees. */
+/* The floor of an l2 norm is one of rows divided by their sum: exp has it for sums that were not
+ * divided by, where the row is all that the norm sees. */
 static double length_floor(const sr_document *x, sr_term row_sum) {
     const bool undivided = x->a->score == SRNN_SCORE_EXP &&
                            x->a->normaliser != SRNN_NORMALISER_ROW_SUM &&
@@ -416,7 +417,8 @@ static void normalise(sr_document *x, int64_t count, sr_term row_sum) {
     }
 }
 
-/* Heads h .. h+heads-1 of row i: the norm over all their channels, its weights, the gate after it. */
+/* Heads h .. h+heads-1 of row i: the norm over all their channels, its weights, the gate after
+ * it. */
 static void finish_row(sr_document *x, int64_t h, int64_t heads, int64_t i) {
     const int64_t Dv = x->problem->Dv;
     for (int64_t n = 0; n < heads; n++)

@@ -215,7 +215,8 @@ static void zero_gradients(const srnn_operands *g, const srnn_problem *p) {
     }
 }
 
-/* Runs every document of the problem; `common` has what they have in common, and gets their clearance. */
+/* Runs every document of the problem; `common` has what they have in common, and gets their
+ * clearance. */
 static srnn_status run(sr_document *common, double *o, const srnn_operands *gradients,
                        const double *d_o, const srnn_operands *in) {
     const srnn_problem *p = common->problem;

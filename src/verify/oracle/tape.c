@@ -88,7 +88,8 @@ sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope) {
     return append_node(tape, value);
 }
 
-/* The nearest number of so many significant bits, ties to even; the range of exponents is not looked at. */
+/* The nearest number of so many significant bits, ties to even; the range of exponents is not
+ * looked at. */
 static double nearest(double x, int bits) {
     int exponent;
     const double fraction = frexp(x, &exponent);

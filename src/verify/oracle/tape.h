@@ -1,9 +1,9 @@
-/* tape.h (private): arithmetic in double that remembers what it did, so that derivatives need not be
- * written by hand.
+/* tape.h (private): arithmetic in double that remembers what it did, so that derivatives need not
+ * be written by hand.
  *
- * Every operation appends a term to the tape, with its value and its partial derivatives by the terms
- * it was made of; one walk from the end then gives the derivative of the whole by every term. Where
- * memory runs out, terms stop to mean anything and sr_tape_backward fails. */
+ * Every operation appends a term to the tape, with its value and its partial derivatives by the
+ * terms it was made of; one walk from the end then gives the derivative of the whole by every term.
+ * Where memory runs out, terms stop to mean anything and sr_tape_backward fails. */
 #ifndef SR_VERIFY_ORACLE_TAPE_H
 #define SR_VERIFY_ORACLE_TAPE_H
 
@@ -16,8 +16,8 @@ typedef struct sr_tape sr_tape;
 srnn_status sr_tape_create(sr_tape **tape);
 void sr_tape_free(sr_tape *tape);
 
-/* From now on sr_tape_round and sr_tape_round_back round to so many significant bits (bf16: 8, float: 24); until then they
- * give back their term. */
+/* From now on sr_tape_round and sr_tape_round_back round to so many significant bits (bf16: 8,
+ * float: 24); until then they give back their term. */
 void sr_tape_use_bits(sr_tape *tape, int bits);
 
 /* Forgets every term. */
@@ -38,8 +38,8 @@ sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant)
 /* f(a), given its value and its slope there. */
 sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope);
 
-/* What a computation in a narrower type makes of a: the nearest number that the type has; derivatives are rounded on their way
- * back. The second rounds only those. */
+/* What a computation in a narrower type makes of a: the nearest number that the type has;
+ * derivatives are rounded on their way back. The second rounds only those. */
 sr_term sr_tape_round(sr_tape *tape, sr_term a);
 sr_term sr_tape_round_back(sr_tape *tape, sr_term a);
 

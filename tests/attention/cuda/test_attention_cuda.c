@@ -1,4 +1,5 @@
-/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double oracle. */
+/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double
+ * oracle. */
 #include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
 #include "equation/support.h"
@@ -75,8 +76,8 @@ static void create_both(attention_call *run, attention_call *oracle, srnn_proble
     assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
 }
 
-/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient is what the sums of a
- * row leave of it in float. */
+/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient
+ * is what the sums of a row leave of it in float. */
 static void check_kernels(const char *spec, attention_call *run, const attention_call *oracle,
                           double limit) {
     const double gradient_limit = 1e-4;
@@ -147,7 +148,8 @@ static void rows_without_weights(void **state) {
     }
 }
 
-/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about 10^4. */
+/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
+ * 10^4. */
 static void large_logits(void **state) {
     (void)state;
     static const char *const specs[] = {"softmax,scale=one", "norm,scale=one",
@@ -258,7 +260,8 @@ static void states_in_bf16(void **state) {
     }
 }
 
-/* Longer than what a state first has room for, wide heads, one query head more than go over a state at a time. */
+/* Longer than what a state first has room for, wide heads, one query head more than go over a state
+ * at a time. */
 static void long_and_wide_states(void **state) {
     (void)state;
     static const char *const specs[] = {"gated_softmax_decay", "linear_elu,decay,norm=rms",

@@ -1,6 +1,7 @@
-/* test_attention_hopper.c: the kernels for Hopper against a reference in double on random rows of problems with many tiles,
- * twice for the same bits. With the argument "large", on a GPU: five large problems with their times, or one of them:
- * "large 0" .. "large 4", and of one variant: "large 0 norm", by one kernel: "large 0 norm hopper_ordered". */
+/* test_attention_hopper.c: the kernels for Hopper against a reference in double on random rows of
+ * problems with many tiles, twice for the same bits. With the argument "large", on a GPU: five
+ * large problems with their times, or one of them: "large 0" .. "large 4", and of one variant:
+ * "large 0 norm", by one kernel: "large 0 norm hopper_ordered". */
 #include "attention/kernel.h"
 #include "base/bf16.h"
 #include "device/device.h"
@@ -76,8 +77,8 @@ static float random_number(uint64_t at) {
     return (float)(sum - 131070) * (1.7320508f / 65536.0f);
 }
 
-/* The first third of the keys of each head is `longer` than the rest, so that early keys weigh more and more. Large
- * arrays take their numbers from a table, in another order each time through it. */
+/* The first third of the keys of each head is `longer` than the rest, so that early keys weigh more
+ * and more. Large arrays take their numbers from a table, in another order each time through it. */
 static void fill(run *x, int input, float longer) {
     enum { TABLE = 1 << 18 };
     static float table[TABLE];
@@ -200,8 +201,8 @@ static void error_add(error_sum *e, const uint16_t *got, int64_t row, const doub
     e->count += D;
 }
 
-/* Of gradients of q and k a part of their terms counts too, which are of the size of the gradient of v: of steep weights,
- * which choose one key, nothing is left but what the terms are off by. */
+/* Of gradients of q and k a part of their terms counts too, which are of the size of the gradient
+ * of v: of steep weights, which choose one key, nothing is left but what the terms are off by. */
 static double relative_error(const error_sum *errors, int n, bool steep) {
     const error_sum *values = &errors[D_V];
     const double terms = sqrt(values->size / (double)values->count * (double)errors[n].count) *
@@ -407,7 +408,8 @@ static void check(const run *x, int queries, int keys, int late, char *text, siz
 
 static const int64_t documents[] = {0, 1, 60, 200, 512, 513, 700, 1000, 1400};
 
-/* Longer early keys move the reference of the exponentials (12), and beyond what it can follow (20, 60). */
+/* Longer early keys move the reference of the exponentials (12), and beyond what it can follow (20,
+ * 60). */
 static const struct {
     srnn_problem problem;
     float longer;
@@ -466,8 +468,9 @@ static void check_outputs(run *x, int queries) {
                  relative_error(errors, O, x->steep));
 }
 
-/* More tiles than blocks, and more than a block of the forward pass remembers where few of them run at a time: each is computed
- * by some block, and again by it where a reference failed, which is every other one of T = 200; and by the next call too. */
+/* More tiles than blocks, and more than a block of the forward pass remembers where few of them run
+ * at a time: each is computed by some block, and again by it where a reference failed, which is
+ * every other one of T = 200; and by the next call too. */
 static void many_tiles(void **state) {
     (void)state;
     static const srnn_problem many[] = {{.B = 2, .H = 50, .T = 200, .D = 64},
@@ -608,7 +611,8 @@ static void measure(run *x) {
     printf("    errors%s\n", text);
 }
 
-/* Of all five problems, or of the one with this number; of all variants, or of this one; by the kernel that is chosen, or by this. */
+/* Of all five problems, or of the one with this number; of all variants, or of this one; by the
+ * kernel that is chosen, or by this. */
 static int large(const char *number, const char *spec, const char *kernel) {
     static const srnn_problem five[] = {{.B = 36, .H = 16, .T = 1024, .D = 64},
                                         {.B = 8, .H = 16, .T = 4096, .D = 64},

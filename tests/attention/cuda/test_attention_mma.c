@@ -1,10 +1,10 @@
-/* test_attention_mma.c: attention in bf16 on a GPU, or on an emulated one, against the double oracle: every variant,
- * awkward shapes, arrays as a layer has them.
+/* test_attention_mma.c: attention in bf16 on a GPU, or on an emulated one, against the double
+ * oracle: every variant, awkward shapes, arrays as a layer has them.
  *
- * What is allowed. A number in bf16 is off by up to 2^-9 of itself, 1.1e-3 in the mean. The plain computation rounds
- * features, factors on v, weights and the output once each, so an output is off by 2e-3 to 3e-3 of its norm; a gradient
- * by as much again for the saved numerator, the gradient of the weights, and its own rounding. Twice that is 6e-3
- * and 1e-2. */
+ * What is allowed. A number in bf16 is off by up to 2^-9 of itself, 1.1e-3 in the mean. The plain
+ * computation rounds features, factors on v, weights and the output once each, so an output is off
+ * by 2e-3 to 3e-3 of its norm; a gradient by as much again for the saved numerator, the gradient of
+ * the weights, and its own rounding. Twice that is 6e-3 and 1e-2. */
 #include "attention/cuda/shared/computes.h"
 #include "base/bf16.h"
 #include "device/device.h"
@@ -34,8 +34,8 @@ static srnn_device *gpu;
 
 /* ---- one piece of device memory with all tensors of a call ---- */
 
-/* How tensors lie there: one after the other, (B, heads, T, width) each; or token by token, q, k and v side by side as a
- * layer has them, with rows at multiples of 16 bytes or not. */
+/* How tensors lie there: one after the other, (B, heads, T, width) each; or token by token, q, k
+ * and v side by side as a layer has them, with rows at multiples of 16 bytes or not. */
 typedef enum arrangement { CONTIGUOUS, BY_TOKEN, BY_TOKEN_ODD } arrangement;
 
 typedef struct place {
@@ -162,8 +162,8 @@ static void **vector_in(srnn_operands *operands, int which) {
     return vectors[which - SR_OPERAND_NORM_WEIGHT];
 }
 
-/* Forward and backward of a float call, in bf16 on the device; its results come back into it. False: the kernel does not
- * support it. */
+/* Forward and backward of a float call, in bf16 on the device; its results come back into it.
+ * False: the kernel does not support it. */
 static bool run_on_device(attention_call *call, arrangement how, const char *kernel) {
     srnn_problem problem = call->problem;
     problem.dtype = SRNN_BF16;
@@ -276,10 +276,11 @@ static double error_of(const float *x, const double *expected, int64_t count, do
     return sum == 0 ? 0 : sqrt(sum) / (norm_of(expected, count) + more);
 }
 
-/* What is added to a gradient's norm before its error is measured by it: one whose terms cancel is as wrong as its terms
- * are, which are of the size of the gradient of v, or, of learned vectors, as many. The plain computation has an
- * error of 2.7e-2 in the gradient of q of linear_elu, which is 80 times smaller than that of v. Of one key, and of
- * large scores, which choose one, nothing is left but that; terms of the gradient of k are as long as queries. */
+/* What is added to a gradient's norm before its error is measured by it: one whose terms cancel is
+ * as wrong as its terms are, which are of the size of the gradient of v, or, of learned vectors, as
+ * many. The plain computation has an error of 2.7e-2 in the gradient of q of linear_elu, which is
+ * 80 times smaller than that of v. Of one key, and of large scores, which choose one, nothing is
+ * left but that; terms of the gradient of k are as long as queries. */
 static double size_of_terms(const attention_call *oracle, int which, double factor) {
     const double part = oracle->problem.T == 1 || factor > 1 ? 1 : 1.0 / 16;
     const int64_t values = elements_of(oracle, SR_OPERAND_V);
@@ -490,8 +491,8 @@ static void long_segments(void **state) {
                       (stretch){.which = SR_OPERAND_Q, .factor = 1});
 }
 
-/* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into spans, as it does all heads of
- * the cases above. */
+/* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into
+ * spans, as it does all heads of the cases above. */
 static void heads_left_over(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 2, .H = 268, .Hkv = 134, .T = 193, .D = 8};
@@ -530,8 +531,8 @@ static void check_finite_gradients(const attention_call *call, int from, int to,
                      sr_operand_at((sr_operand)which)->name);
 }
 
-/* What is not a number in one document does not pass to another by a state: beyond the 128 tokens that are computed together
- * around where the second begins, nothing is seen of it. */
+/* What is not a number in one document does not pass to another by a state: beyond the 128 tokens
+ * that are computed together around where the second begins, nothing is seen of it. */
 static void documents_apart(void **state) {
     (void)state;
     enum { BEGIN = 400, TOGETHER = 128, T = 520 };
@@ -583,7 +584,8 @@ static void documents_apart(void **state) {
     }
 }
 
-/* Scores up to about 10^4, which leave the range of float as exponentials, high orders and powers. */
+/* Scores up to about 10^4, which leave the range of float as exponentials, high orders and
+ * powers. */
 static void large_scores(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 1, .H = 2, .T = 100, .D = 64};
@@ -602,15 +604,16 @@ static void large_scores(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         check_stretched(specs[n], problem, BY_TOKEN,
                         (stretch){.which = SR_OPERAND_Q, .factor = 2048});
-    /* Half of sixteen logits are far below zero, and nothing stands beside them: what a tile has past the end of the
-     * sequence must not take its scale from there. */
+    /* Half of sixteen logits are far below zero, and nothing stands beside them: what a tile has
+     * past the end of the sequence must not take its scale from there. */
     const srnn_problem alone = {.B = 4, .H = 4, .T = 1, .D = 64};
     for (size_t n = 0; n < 4; n++)
         check_stretched(specs[n], alone, BY_TOKEN,
                         (stretch){.which = SR_OPERAND_Q, .factor = 2048});
 }
 
-/* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and rows of nothing. */
+/* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and
+ * rows of nothing. */
 static void small_values(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 1, .H = 2, .T = 150, .D = 64};

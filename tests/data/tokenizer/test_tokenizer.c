@@ -463,7 +463,8 @@ static void normalised_added_tokens_keep_their_spaces(void **state) {
 }
 
 /* A piece that begins with an unknown character, whose token was fused with the one before, must
- * not be remembered without it. Such a piece needs a character that only seems to be a neighbour. */
+ * not be remembered without it. Such a piece needs a character that only seems to be a
+ * neighbour. */
 static void cache_keeps_unknown_tokens(void **state) {
     (void)state;
     static const char file[] =

@@ -1,4 +1,5 @@
-/* test_emulator.cu: the emulated GPU: each instruction against its definition, and the mistakes that it must find. */
+/* test_emulator.cu: the emulated GPU: each instruction against its definition, and the mistakes
+ * that it must find. */
 #include "device/cuda/cooperative.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
@@ -89,7 +90,8 @@ static void test_every_thread_runs_once(void **state) {
     RIGHT(cudaFree(memory));
 }
 
-/* Sums 256 numbers in shared memory. Without barriers it is wrong, in one order of threads or the other. */
+/* Sums 256 numbers in shared memory. Without barriers it is wrong, in one order of threads or the
+ * other. */
 template <bool barriers> __global__ void sum_in_shared_memory(float *to, const float *from) {
     SR_SHARED(float, part);
     part[threadIdx.x] = from[threadIdx.x];
@@ -135,7 +137,8 @@ static void test_barriers(void **state) {
 }
 
 #ifdef SR_EMULATOR_RACES
-/* Lanes of a warp hand numbers on: with __syncwarp before the write that follows a read, or only before the read. */
+/* Lanes of a warp hand numbers on: with __syncwarp before the write that follows a read, or only
+ * before the read. */
 template <bool ordered> __global__ void pass_on(int *to) {
     __shared__ int passed[64];
     const int thread = threadIdx.x;
@@ -290,7 +293,8 @@ static void test_blocks_together(void **state) {
     assert_fails("pass_on", "need not run at the same time");
 }
 
-/* out[x] = the number that thread x of the next block of the cluster has, twice with a barrier between. */
+/* out[x] = the number that thread x of the next block of the cluster has, twice with a barrier
+ * between. */
 __global__ void ask_neighbour(float *out, int size) {
     SR_SHARED(float, memory);
     const int block = (int)blockIdx.x, thread = (int)threadIdx.x;
@@ -511,7 +515,8 @@ static void test_matrices(void **state) {
 
 /* ---- asynchronous copies ---- */
 
-/* Two groups of copies, of which only the first is waited for, or both; the second ends in zeros. */
+/* Two groups of copies, of which only the first is waited for, or both; the second ends in
+ * zeros. */
 template <int pending> __global__ void copy_groups(float *to, const float *from) {
     SR_SHARED(float, memory);
     const int lane = threadIdx.x;
@@ -624,7 +629,8 @@ static void test_accesses_that_a_gpu_forbids(void **state) {
 #endif
 }
 
-/* Memory that is not pinned is read and written before a copy returns; other work waits for the host to wait. */
+/* Memory that is not pinned is read and written before a copy returns; other work waits for the
+ * host to wait. */
 static void test_work_waits(void **state) {
     (void)state;
     float plain[2] = {1, 2}, back[2] = {0, 0};

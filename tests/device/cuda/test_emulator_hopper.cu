@@ -1,4 +1,5 @@
-/* test_emulator_hopper.cu: Hopper's instructions on the emulated GPU, each against its definition; the order of tiles. */
+/* test_emulator_hopper.cu: Hopper's instructions on the emulated GPU, each against its definition;
+ * the order of tiles. */
 #include "attention/cuda/hopper/tiles.h"
 #include "device/cuda/cooperative.h"
 
@@ -168,7 +169,8 @@ template <int columns> SR_DEVICE void sums_store(float *out, const float (&sum)[
             fragment_column()] = sum[n];
 }
 
-/* A B' from shared memory and from registers; then the first 64 columns of A times B, added to it. */
+/* A B' from shared memory and from registers; then the first 64 columns of A times B, added to
+ * it. */
 __global__ void multiply(float *by_rows, float *by_registers, float *by_columns) {
     SR_SHARED(product_memory, shared);
     tile_write(shared->a, HOPPER_ROWS, 0);

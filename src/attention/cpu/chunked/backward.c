@@ -95,7 +95,8 @@ static void scale_rows(real *rows, int64_t ld, const real *factor, int64_t count
             rows[r * ld + d] *= factor[r];
 }
 
-/* along (tokens) += the features from .. from + count - 1 times their gradients (count, ld), token by token. */
+/* along (tokens) += the features from .. from + count - 1 times their gradients (count, ld), token
+ * by token. */
 static void add_along(double *along, const real *d, const feature_tokens *tokens, int64_t from,
                       int64_t count) {
     const feature_basis *basis = tokens->basis;
@@ -115,8 +116,9 @@ static void add_along(double *along, const real *d, const feature_tokens *tokens
     }
 }
 
-/* d_columns (D, tokens) = gradient of the tokens through their features, whose gradient is state.matrix
- * times value_columns plus, with `sums`, state.column times row. along (tokens), or NULL: of all features together. */
+/* d_columns (D, tokens) = gradient of the tokens through their features, whose gradient is
+ * state.matrix times value_columns plus, with `sums`, state.column times row. along (tokens), or
+ * NULL: of all features together. */
 static void features_backward(const workspace *w, const feature_tokens *tokens,
                               const srnn_problem *p, double *along) {
     const running_state *state = &w->room.state;
@@ -156,8 +158,8 @@ static void add_transposed(real *rows, int64_t ld, const real *columns, int64_t 
             rows[t * ld + d] += columns[d * ld_columns + t];
 }
 
-/* The gradients inside a chunk, from weights (s) and their gradients (d): each product by itself, so that the compiler
- * knows which way round its operands are. */
+/* The gradients inside a chunk, from weights (s) and their gradients (d): each product by itself,
+ * so that the compiler knows which way round its operands are. */
 static void add_gradients(const workspace *w, const srnn_problem *p, const chunk *c) {
     const chunk_strides ld = chunk_strides_of(p);
     const int64_t padded = round_up(c->count, ROWS);
@@ -227,8 +229,8 @@ typedef struct state_move {
     bool empty;          /* nothing is in the state yet */
 } state_move;
 
-/* state = exp(C - reference) state + features times rows, with C that of the chunk's last token in the
- * walk as the new reference. */
+/* state = exp(C - reference) state + features times rows, with C that of the chunk's last token in
+ * the walk as the new reference. */
 static void move_state(const context *x, const workspace *w, const chunk *c,
                        const state_move *move) {
     const srnn_problem *p = &x->call->plan->core;

@@ -19,8 +19,8 @@ size_t chunked_backward_scratch(const srnn_plan *plan);
 srnn_status chunked_backward(const sr_attention_call *call);
 
 /* Like forward, for the next plan->problem.T tokens of sequences whose states, (B, Hkv) of them one
- * after the other, and running sums are given and moved on. All bytes zero is the state before the first
- * token. `capacity` means nothing to a state of fixed size. */
+ * after the other, and running sums are given and moved on. All bytes zero is the state before the
+ * first token. `capacity` means nothing to a state of fixed size. */
 srnn_status chunked_feed(const sr_attention_call *call, char *states, int64_t capacity,
                          sr_carry *carry);
 

@@ -180,8 +180,8 @@ static inline void narrow_block(product_target c, product_operand a, product_row
         vec_store(c.data + r * c.ld, c.accumulate ? sum[r] + vec_load(c.data + r * c.ld) : sum[r]);
 }
 
-/* As `product`, for an n of whole vectors: where they are odd, the last is by itself. Values of 16 numbers would
- * otherwise cost as much as those of 32. */
+/* As `product`, for an n of whole vectors: where they are odd, the last is by itself. Values of 16
+ * numbers would otherwise cost as much as those of 32. */
 static inline void vectors_product(product_target c, product_operand a, product_rows b,
                                    product_size size, product_shape shape) {
     const int64_t whole = size.n / COLUMNS * COLUMNS;
@@ -195,8 +195,9 @@ static inline void vectors_product(product_target c, product_operand a, product_
     }
 }
 
-/* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each; `shape` says on which side
- * of the diagonal they are. Where a number is not finite, only pairs that see each other are summed. */
+/* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each;
+ * `shape` says on which side of the diagonal they are. Where a number is not finite, only pairs
+ * that see each other are summed. */
 static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
                                  product_size size, product_shape shape,
                                  const chunk_workspace *room) {
@@ -239,8 +240,8 @@ static inline feature_block feature_block_at(const feature_tokens *tokens, int64
     return (feature_block){tokens->top, count};
 }
 
-/* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise with the
- * column where sums is not NULL. */
+/* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise
+ * with the column where sums is not NULL. */
 static inline void state_read(real *out, real *sums, const running_state *state,
                               const feature_tokens *tokens, int64_t padded) {
     const int64_t first = tokens->basis->first, ld = tokens->ld;
@@ -263,8 +264,8 @@ static inline void state_read(real *out, real *sums, const running_state *state,
     }
 }
 
-/* state += features (features, count tokens) rows (count, ld of the state); the column likewise with
- * `ones` (width, zero past the count) where it is not NULL. */
+/* state += features (features, count tokens) rows (count, ld of the state); the column likewise
+ * with `ones` (width, zero past the count) where it is not NULL. */
 static inline void state_add(const running_state *state, const feature_tokens *tokens,
                              const real *rows, const real *ones, int64_t count) {
     const int64_t first = tokens->basis->first, ld = tokens->ld;

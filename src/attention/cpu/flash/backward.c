@@ -148,7 +148,8 @@ static real pair_bound(const srnn_problem *p, const workspace *w, const position
                                                     : w->query_norm[own] * at->key_norm;
 }
 
-/* Nothing of the weights of these tiles is left by decay, less what was subtracted of their logarithms. */
+/* Nothing of the weights of these tiles is left by decay, less what was subtracted of their
+ * logarithms. */
 static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
     const real *maximum =
@@ -209,8 +210,8 @@ static bool pair_is_safe(const context *x, const workspace *w, const position *a
             rows_are_finite(w->d_numerator + first * ld, ld, rows, p->Dv));
 }
 
-/* Key tile `tile` against query tile `own`: the five products, each called by itself, so that the compiler knows
- * which way round its operands are. */
+/* Key tile `tile` against query tile `own`: the five products, each called by itself, so that the
+ * compiler knows which way round its operands are. */
 static void tile_pair(const context *x, const workspace *w, const position *at, int64_t tile,
                       int64_t own) {
     const srnn_problem *p = &x->call->plan->core;

@@ -192,8 +192,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     tile_workspace *w = &x->workers[worker];
-    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads finish
-     * together. */
+    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads
+     * finish together. */
     int64_t tiles = tiles_in(p->T), own = tiles - 1 - task % tiles, head = task / tiles;
     query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
     const packed_head *packed = &x->heads[q.b * p->Hkv + q.h / (p->H / p->Hkv)];

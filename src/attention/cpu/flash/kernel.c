@@ -2,7 +2,8 @@
 #include "attention/cpu/flash/flash.h"
 #include "attention/cpu/shared/computes.h"
 
-/* One decay per head at most, on weights or logits, and nothing besides that only some pairs have. */
+/* One decay per head at most, on weights or logits, and nothing besides that only some pairs
+ * have. */
 static const char COMPUTES[] =
     SR_CPU_SCORES "position=rope|none decay=none|learned|log_sigmoid|softplus decay_divisor=any "
                   "decay_place=weight|logit " SR_CPU_ROWS;

@@ -2,8 +2,8 @@
 #include "attention/cpu/generic/generic.h"
 #include "base/threads.h"
 
-/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and the
- * gradients. */
+/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and
+ * the gradients. */
 static void product_backward(const head *a, const real *q, const real *k, double *d_q, double *d_k,
                              double d_s, int64_t i, int64_t j) {
     const int D = a->p->D;
@@ -28,8 +28,8 @@ static void product_backward(const head *a, const real *q, const real *k, double
     }
 }
 
-/* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s holds the
- * logits. Its parameters are the forward's and the gradients. */
+/* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s
+ * holds the logits. Its parameters are the forward's and the gradients. */
 static void pairs_backward(const head *a, const real *query, const real *keys, double *d_query,
                            double *d_keys, int64_t i, int64_t from) {
     const workspace *w = a->w;
@@ -59,8 +59,8 @@ static double mixed_dot(const real *a, const double *b, int n) {
     return sum;
 }
 
-/* Through the row sum, and without the delta rule through the numerator: w->s holds the logits of one or
- * both. */
+/* Through the row sum, and without the delta rule through the numerator: w->s holds the logits of
+ * one or both. */
 static void weights_backward(const head *a, int64_t i, bool sums, bool numerators) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
@@ -126,7 +126,8 @@ static void read_segment_backward(const head *a, const segment *s) {
     }
 }
 
-/* Gradients through the rule itself, from the last token to the first: w->d_u becomes R = X^T d_u. */
+/* Gradients through the rule itself, from the last token to the first: w->d_u becomes R = X^T
+ * d_u. */
 static void segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;

@@ -1,7 +1,7 @@
 /* forward.c: the equation as plainly as it can be written; supports everything.
  *
- * Sums in double, one row at a time, O(T) memory a thread. A head is a row of queries after the other against
- * its keys; with the delta rule, segment by segment. */
+ * Sums in double, one row at a time, O(T) memory a thread. A head is a row of queries after the
+ * other against its keys; with the delta rule, segment by segment. */
 #include "attention/cpu/generic/generic.h"
 
 #include "attention/cpu/kernels.h"

@@ -1,5 +1,5 @@
-/* generic.h (private): what both halves of the generic kernel share: a head's rows, its pairs, and the
- * segments of the delta rule. */
+/* generic.h (private): what both halves of the generic kernel share: a head's rows, its pairs, and
+ * the segments of the delta rule. */
 #ifndef SR_ATTENTION_CPU_GENERIC_GENERIC_H
 #define SR_ATTENTION_CPU_GENERIC_GENERIC_H
 
@@ -177,8 +177,8 @@ static inline void load_query(const head *a, int64_t i) {
     (a->w->rotated_query, p->D, &x->scratch.row_work, x->call, row, false);
 }
 
-/* s_ij of a query for from <= j <= i into w->s; returns what the logarithms of the row's weights may be
- * reduced by. */
+/* s_ij of a query for from <= j <= i into w->s; returns what the logarithms of the row's weights
+ * may be reduced by. */
 static inline double row_logits(const head *a, const real *query, const real *keys, int64_t i,
                                 int64_t from) {
     const srnn_attention *v = &a->p->attention;
@@ -201,9 +201,9 @@ static inline pair pair_at(const head *a, int64_t i, int64_t j) {
 
 /* ---- the delta rule, segment by segment
  *
- * Without levels there is one segment: all tokens. With levels the weights of v are taken apart by level, and
- * a level sees of a stretch of the past only: its values are those of one block, read by the tokens of
- * the block behind it, while the rule runs over both. */
+ * Without levels there is one segment: all tokens. With levels the weights of v are taken apart by
+ * level, and a level sees of a stretch of the past only: its values are those of one block, read by
+ * the tokens of the block behind it, while the rule runs over both. */
 typedef struct segment {
     int64_t start, values_past, query_from, past;
     int level; /* -1: none */

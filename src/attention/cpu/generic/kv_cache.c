@@ -1,7 +1,7 @@
 /* kv_cache.c: keys and values kept for whatever the equation may be, one token at a time.
  *
- * The generic kernel's counterpart: for variants that neither a state of fixed size nor the tiles of the flash
- * kernel can do. With pool only the last token of each chunk stays. */
+ * The generic kernel's counterpart: for variants that neither a state of fixed size nor the tiles
+ * of the flash kernel can do. With pool only the last token of each chunk stays. */
 #include "attention/cpu/generic/kv_cache.h"
 
 #include "attention/cpu/generic/pairs.h"

@@ -1,10 +1,11 @@
-/* kv_cache.h (private): keys and values kept for whatever the equation may be, one token at a time. */
+/* kv_cache.h (private): keys and values kept for whatever the equation may be, one token at a
+ * time. */
 #ifndef SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
 #define SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
 
 #include "attention/cpu/shared/prologue.h"
 
-#define kv_cache_feed         SR_ISA_REAL(sr_kept_feed)
+#define kv_cache_feed         SR_ISA_REAL(sr_kv_cache_feed)
 #define kv_cache_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
 
 /* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. */

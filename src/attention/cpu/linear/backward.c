@@ -1,7 +1,7 @@
 /* backward.c: linear scores through a state, backward: documents.
  *
- * The states before blocks are kept on a first walk; then, from the last block to the first, those before its
- * chunks are made once more, and the gradient of the state walks back over them. */
+ * The states before blocks are kept on a first walk; then, from the last block to the first, those
+ * before its chunks are made once more, and the gradient of the state walks back over them. */
 #include "attention/cpu/linear/backward.h"
 #include "base/threads.h"
 
@@ -86,8 +86,8 @@ static void copy_state(const linear_state *to, const linear_state *from, const s
         memcpy(to->reference, from->reference, (size_t)linear_decays(p) * sizeof(double));
 }
 
-/* Moves the state over a block; returns its number of chunks. What stood before each goes into `inside` where that
- * is not NULL. */
+/* Moves the state over a block; returns its number of chunks. What stood before each goes into
+ * `inside` where that is not NULL. */
 static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const linear_block *b,
                           const linear_state *inside, linear_chunk *chunks) {
     int64_t count = 0;

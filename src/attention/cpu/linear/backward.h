@@ -11,8 +11,9 @@ typedef struct linear_workspace {
     linear_buffers room;
     linear_state state, gradient; /* gradient: R */
     linear_state *before;         /* (blocks): states before each */
-    real *
-        errors; /* (T and a block of rows, stride of Dv): the delta rule's, of the first walk; NULL with levels */
+    /* (T and a block of rows, stride of Dv): the delta rule's, of the first walk; NULL with
+     * levels */
+    real *errors;
     linear_state *inside;              /* (block): states before each of its chunks */
     real *d_numerators;                /* (heads of a group, block, stride of Dv) */
     real *weights, *d_weights;         /* (rows, stride of tokens) */

@@ -1,12 +1,15 @@
-/* chunk.h (private): the chunks that a block of tokens is cut into, and what a chunk does to the state
- * before it.
+/* chunk.h (private): the chunks that a block of tokens is cut into, and what a chunk does to the
+ * state before it.
  *
- *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j     S <- e^(C_last - C) S + sum_j e^(C_last - C_j) k_j u_j^T
- *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S - sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
+ *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j     S <- e^(C_last -
+ *     C) S + sum_j e^(C_last - C_j) k_j u_j^T
+ *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S -
+ *     sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
  *
- * where C without an index is that of the token before the chunk. With one number of decay per head, e^(C_i - C_j) of all
- * pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first - C_j), and chunks end before that leaves the
- * range of numbers. With levels, a chunk is a block of the binary tree: its tokens read the same states. */
+ * where C without an index is that of the token before the chunk. With one number of decay per
+ * head, e^(C_i - C_j) of all pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first -
+ * C_j), and chunks end before that leaves the range of numbers. With levels, a chunk is a block of
+ * the binary tree: its tokens read the same states. */
 #ifndef SR_ATTENTION_CPU_LINEAR_CHUNK_H
 #define SR_ATTENTION_CPU_LINEAR_CHUNK_H
 
@@ -46,8 +49,8 @@ static inline bool is_tame(const linear_walk *x, const double *first, const doub
     return largest <= TAME_DECAY;
 }
 
-/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. All but learned ones only
- * fall, so that the last token tells for all. */
+/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. All but
+ * learned ones only fall, so that the last token tells for all. */
 static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t count) {
     const double *first = x->decay + at * x->decays;
     if (x->p->attention.decay != SRNN_DECAY_LEARNED &&
@@ -59,8 +62,9 @@ static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t coun
     return count;
 }
 
-/* How many tokens from `row` on go together. Numbers that are not finite go alone: a product would bring them to
- * tokens that do not see them. So do those of the delta rule with levels, which parts its weights by level. */
+/* How many tokens from `row` on go together. Numbers that are not finite go alone: a product would
+ * bring them to tokens that do not see them. So do those of the delta rule with levels, which parts
+ * its weights by level. */
 static inline int64_t linear_count(const linear_walk *x, const linear_block *b, int64_t row) {
     const int64_t position = x->position + b->at + row, left = b->count - row;
     int64_t count = x->p->chunk < left ? x->p->chunk : left;
@@ -295,7 +299,8 @@ static inline const real *scaled_rows(real *out, const real *rows, const real *f
     return out;
 }
 
-/* A chunk's keys in all their kinds, which point to rows of the block where nothing changes them. */
+/* A chunk's keys in all their kinds, which point to rows of the block where nothing changes
+ * them. */
 typedef struct linear_keys {
     const real *near, *own, *late, *erasing;
     const real *plain_near, *plain_late;
@@ -311,8 +316,8 @@ typedef struct linear_pairs {
     real sign;                  /* 1, or -1 for less their products */
 } linear_pairs;
 
-/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
- * diagonal's block of rows. */
+/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read
+ * them: to the end of the diagonal's block of rows. */
 static inline void clear_later(real *row, int64_t i) {
     const int64_t own = i / LANES * LANES, past = (i / ROWS + 1) * ROWS;
     const vec_bits later = (vec_bits)(vec_count() + (real)own > (real)i);
@@ -376,7 +381,8 @@ static inline void erasing_of(const linear_buffers *room, const real *keys, line
         room->erasing[i * x->token + i] = 0;
 }
 
-/* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
+/* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads
+ * by itself. */
 static inline linear_keys linear_keys_of(const linear_buffers *room, const linear_rows *rows,
                                          const linear_walk *x, const linear_chunk *c,
                                          const linear_state *state, bool read) {
@@ -429,8 +435,8 @@ static inline const real *part_u(const linear_buffers *room, const linear_keys *
     return x->delta ? room->u + n * linear_part_rows(x->p) * x->dv : k->values;
 }
 
-/* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error holds what those rows
- * have not been taken back from yet. */
+/* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error
+ * holds what those rows have not been taken back from yet. */
 static inline void solve_block(real *error, real *u, const real *erasing, const real *beta,
                                const linear_walk *x, int64_t rows) {
     vec own[ROWS];
@@ -448,7 +454,8 @@ static inline void solve_block(real *error, real *u, const real *erasing, const 
     }
 }
 
-/* u = beta error, where error holds what no token of the chunk has been taken back from yet: block by block. */
+/* u = beta error, where error holds what no token of the chunk has been taken back from yet: block
+ * by block. */
 static inline void solve_rows(real *error, real *u, const linear_buffers *room,
                               const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     for (int64_t from = 0; from < c->count; from += ROWS) {
@@ -555,7 +562,8 @@ static inline seen_keys level_keys(int64_t i, int bit) {
     return (seen_keys){low, low + ((int64_t)1 << bit)};
 }
 
-/* out = s times the levels of the part: of each pair, or where only the row's own reads, of the part. */
+/* out = s times the levels of the part: of each pair, or where only the row's own reads, of the
+ * part. */
 static inline void weigh_levels(real *out, const real *s, const double *levels,
                                 const linear_part *part, const linear_walk *x,
                                 const linear_chunk *c) {

@@ -2,10 +2,12 @@
  *
  * R is the gradient of the state. With a chunk's rows in the kinds of attention_linear_chunk.h:
  *
- *     d_u = late_keys R + w^T dy        d_late_keys = u R^T       d_risen_queries = dy S^T      dw = dy u^T
+ *     d_u = late_keys R + w^T dy        d_late_keys = u R^T       d_risen_queries = dy S^T
+ *     dw = dy u^T
  *     R <- e^(C_last - C) R + risen_queries^T dy
  *
- * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r takes the place of d_u in the gradient of v:
+ * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r takes the place of d_u in the
+ * gradient of v:
  *
  *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B */
 #include "attention/cpu/linear/backward.h"
@@ -95,7 +97,8 @@ static void add_onward(const linear_chunk_place *at, int level) {
     }
 }
 
-/* Through what the chunk leaves in the states: d_u, d_late, and R before it without the queries' share. */
+/* Through what the chunk leaves in the states: d_u, d_late, and R before it without the queries'
+ * share. */
 static void states_backward(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -342,7 +345,8 @@ static const real *part_error(const linear_chunk_place *at, int n) {
                      : w->room.error + n * linear_part_rows(at->x->p) * at->x->dv;
 }
 
-/* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what later blocks give. */
+/* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what
+ * later blocks give. */
 static void solve_block_backward(real *d_u, real *B, const real *erasing, const real *beta,
                                  const linear_walk *x, int64_t rows) {
     vec own[ROWS] = {{0}};
@@ -383,8 +387,8 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     }
 }
 
-/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state and, B, of its
- * values. */
+/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state
+ * and, B, of its values. */
 static void rule_backward(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;

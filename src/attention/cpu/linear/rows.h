@@ -1,5 +1,5 @@
-/* rows.h (private): what the linear kernel walks over: a head of a document, in blocks of tokens whose rows
- * are loaded together; and products of a few rows. */
+/* rows.h (private): what the linear kernel walks over: a head of a document, in blocks of tokens
+ * whose rows are loaded together; and products of a few rows. */
 #ifndef SR_ATTENTION_CPU_LINEAR_ROWS_H
 #define SR_ATTENTION_CPU_LINEAR_ROWS_H
 
@@ -41,8 +41,8 @@ ROW_PRODUCT(2)
 ROW_PRODUCT(4)
 #undef ROW_PRODUCT
 
-/* As `product`, for any number m of rows; what lies behind them up to whole blocks may be overwritten. A block of
- * the product for one row would be work for twelve. */
+/* As `product`, for any number m of rows; what lies behind them up to whole blocks may be
+ * overwritten. A block of the product for one row would be work for twelve. */
 static inline void rows_product(product_target c, product_operand a, product_rows b,
                                 product_size size, product_shape shape) {
     if (size.m > 2) {
@@ -124,7 +124,8 @@ static inline void clear_columns(real *rows, const linear_walk *x, int64_t count
         memset(rows + r * x->dv + Dv, 0, (size_t)rest * sizeof(real));
 }
 
-/* Buffers of a chunk have rows for whole blocks, and one behind them that products may look into. */
+/* Buffers of a chunk have rows for whole blocks, and one behind them that products may look
+ * into. */
 static inline real *take_rows(sr_layout *layout, int64_t stride) {
     return take_reals(layout, LINEAR_BLOCK + ROWS, stride);
 }

@@ -1,8 +1,8 @@
 /* pooled.c: pooled keys in tiles, forward and backward; never a T x T matrix.
  *
- * A row sees the last token of each earlier chunk of its document, and itself. A task is one head of keys and values
- * of one document: the last tokens of its chunks are packed in tiles, and rows of queries are run against them after
- * each has seen itself. */
+ * A row sees the last token of each earlier chunk of its document, and itself. A task is one head
+ * of keys and values of one document: the last tokens of its chunks are packed in tiles, and rows
+ * of queries are run against them after each has seen itself. */
 #include "attention/cpu/pooled/pooled.h"
 
 #include "attention/cpu/shared/tiles.h"
@@ -264,7 +264,8 @@ srnn_status pooled_forward(const sr_attention_call *call) {
 
 /* ---- backward ---- */
 
-/* What the tile's rows were divided by, and the gradients of their numerators; none yet of their queries. */
+/* What the tile's rows were divided by, and the gradients of their numerators; none yet of their
+ * queries. */
 static void load_gradients(const head *a) {
     const workspace *w = a->w;
     const int64_t first =
@@ -303,8 +304,8 @@ static void see_themselves_backward(const head *a) {
     }
 }
 
-/* A product over the pairs that see each other: all at once where hidden ones do no harm. Its parameters are the
- * product's, and the last two. */
+/* A product over the pairs that see each other: all at once where hidden ones do no harm. Its
+ * parameters are the product's, and the last two. */
 static void add_product(product_target c, product_operand left, product_rows right,
                         product_size size, const seen_keys *seen, seen_from from) {
     if (seen)

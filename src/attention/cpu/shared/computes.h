@@ -1,4 +1,5 @@
-/* computes.h (private): what the kernels of the CPU have in common to declare (equation/support.h). */
+/* computes.h (private): what the kernels of the CPU have in common to declare
+ * (equation/support.h). */
 #ifndef SR_ATTENTION_CPU_SHARED_COMPUTES_H
 #define SR_ATTENTION_CPU_SHARED_COMPUTES_H
 

@@ -61,8 +61,8 @@ static void norm_row(real *out, const real *x, const sr_row_norm *rule, double f
         out[d] = (real)row[d];
 }
 
-/* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of weight (n)
- * and bias (n) in `partial`. `room` has 2 n numbers. */
+/* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of
+ * weight (n) and bias (n) in `partial`. `room` has 2 n numbers. */
 static void norm_row_backward(double *dx, double *partial, const double *du, const double *x,
                               const sr_row_norm *rule, double *room) {
     const double *weight = rule->weight;
@@ -193,7 +193,8 @@ static void add_skip(double *y, const sr_attention_call *call, sr_rows at) {
         y[d] += (channel ? (double)weight[at.h * p->Dv + d] : whole) * (double)from[d];
 }
 
-/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. slope (Dv, or NULL): of the gate. */
+/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. slope (Dv, or NULL):
+ * of the gate. */
 static void wide_row(double *gate, double *slope, double *y, const sr_attention_call *call,
                      sr_rows at, const row_facts *facts) {
     const srnn_problem *p = &call->plan->problem;
@@ -282,8 +283,8 @@ static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const 
                          .bias = bias};
 }
 
-/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker has its room in
- * edges->norm_room: weight, bias and a row. */
+/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker has its
+ * room in edges->norm_room: weight, bias and a row. */
 static void finish_task(void *context, int64_t task, int worker) {
     const wide_norm *x = context;
     const srnn_problem *p = &x->call->plan->problem;
@@ -367,8 +368,8 @@ static void denominator_backward(row_gradient *g, const srnn_attention *a, doubl
     }
 }
 
-/* d_numerator (n) and the scalar gradients of one row from d_o (n). `partial` receives norm parameter
- * gradients. */
+/* d_numerator (n) and the scalar gradients of one row from d_o (n). `partial` receives norm
+ * parameter gradients. */
 static row_gradient row_backward(real *d_numerator, double *partial, const real *d_o,
                                  const row_facts *row, const srnn_attention *a,
                                  const sr_row_norm *rule) {
@@ -447,7 +448,8 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     }
 }
 
-/* dx (n): of what stands before the norm, whose value is row (n); the post gate's share of the gradient. */
+/* dx (n): of what stands before the norm, whose value is row (n); the post gate's share of the
+ * gradient. */
 static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     const sr_attention_call *call = w->x->call;
     const int n = w->rule->n;
@@ -461,8 +463,9 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     norm_row_backward(dx, w->partial, du, row, w->rule, room);
 }
 
-/* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar gradients from dx: in double as
- * long as a norm may let terms of them cancel, a gate's where a head alone is normed, a skip's where it is most of the row. */
+/* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar
+ * gradients from dx: in double as long as a norm may let terms of them cancel, a gate's where a
+ * head alone is normed, a skip's where it is most of the row. */
 static row_gradient wide_row_backward(const wide_place *w) {
     const sr_attention_call *call = w->x->call;
     const sr_row_workspace *row_work = w->x->row_work;

@@ -183,7 +183,8 @@ static void prepare_decay(const prepare_context *x, const sr_document *document,
         carried[c] = sum[c];
 }
 
-/* average (width), and a token's row of it: the gates times what was there, and the rest of them times x. */
+/* average (width), and a token's row of it: the gates times what was there, and the rest of them
+ * times x. */
 static void add_to_average(real *out, double *average, const gate_parts *g, const real *x,
                            int width) {
     for (int c = 0; c < width; c++) {

@@ -12,8 +12,8 @@
 
 enum { SR_NORM_WORKSPACE = 10 };
 
-/* Arrays over all positions, filled by sr_edges_prepare; NULL where the variant has no use for one. Hkv is
- * that of the plan's core: heads of keys and values that go together. */
+/* Arrays over all positions, filled by sr_prologue_prepare; NULL where the variant has no use for one.
+ * Hkv is that of the plan's core: heads of keys and values that go together. */
 typedef struct sr_row_workspace {
     real *value_factor; /* (B, Hkv, T): v_j is multiplied by it */
     double *decay;      /* (B, Hkv, T), or (B, Hkv, T, D) per channel: C_i */
@@ -63,7 +63,8 @@ void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_wor
 void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                        const sr_attention_call *call, sr_rows rows);
 
-/* Turns rows of features with rope_features, in place, by what their tokens are turned by, or back. */
+/* Turns rows of features with rope_features, in place, by what their tokens are turned by, or
+ * back. */
 void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, sr_rows which, bool back);
 
@@ -99,13 +100,13 @@ void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t 
 void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
                                                 const sr_row_workspace *row_work,
                                                 const sr_attention_call *call, sr_rows rows);
-/* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
+/* also fills value_dot; `value` holds the rows that sr_prologue_value_rows gave. */
 void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const real *value,
                                                   int64_t ld, const sr_row_workspace *row_work,
                                                   const sr_attention_call *call, sr_rows rows);
 
-/* Last pass: gradients that need all rows or all heads (unit_heads, shared q and k, pooling, gates, value
- * power, decay, what is learned itself). */
+/* Last pass: gradients that need all rows or all heads (unit_heads, shared q and k, pooling, gates,
+ * value power, decay, what is learned itself). */
 void SR_ISA_REAL(sr_prologue_backward)(const sr_row_workspace *row_work,
                                        const sr_attention_call *call);
 

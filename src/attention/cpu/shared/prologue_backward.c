@@ -1,5 +1,5 @@
-/* prologue_backward.c: the last pass of the backward: gradients that need all rows or all heads; compiled
- * per number type. */
+/* prologue_backward.c: the last pass of the backward: gradients that need all rows or all heads;
+ * compiled per number type. */
 #include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/prologue.h"
 #include "attention/cpu/shared/rows.h"
@@ -15,8 +15,8 @@ typedef struct inputs_context {
     const sr_attention_call *call;
 } inputs_context;
 
-/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the forward's and the
- * gradient. */
+/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the
+ * forward's and the gradient. */
 static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
                             int64_t b, int64_t t, int D) {
     double along[SR_HEAD_SIZE_MAX] = {
@@ -74,7 +74,8 @@ static void add_decays(double *sum, const head_place *x, int64_t t, int width) {
         sum[c] += own[c];
 }
 
-/* The numbers z of one token, or of several that have one each: what they become on the way back. */
+/* The numbers z of one token, or of several that have one each: what they become on the way
+ * back. */
 typedef struct decay_strip {
     int64_t from, count; /* tokens */
     int width;
@@ -118,8 +119,8 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     }
 }
 
-/* d (width), of the logarithms of the gates of token r of the strip, becomes that of their numbers; with softplus, adds
- * shares in those of a_log and dt_bias. */
+/* d (width), of the logarithms of the gates of token r of the strip, becomes that of their numbers;
+ * with softplus, adds shares in those of a_log and dt_bias. */
 static void gates_backward(double *d, const head_place *x, const decay_strip *strip, int64_t r) {
     const srnn_attention *a = &x->p->attention;
     const double *slope = strip->slope + r * strip->width, *step = strip->step + r * strip->width;

@@ -1,5 +1,5 @@
-/* prologue_rows.c: rows of q, k and v on their way to the core, and their gradients on the way back;
- * compiled per number type. */
+/* prologue_rows.c: rows of q, k and v on their way to the core, and their gradients on the way
+ * back; compiled per number type. */
 #include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/prologue.h"
 #include "attention/cpu/shared/rows.h"

@@ -20,8 +20,8 @@ typedef struct score_rule {
     bool logit_decay; /* decay multiplies logits, not weights */
     real clamp;
     real inverse_factorial[SHORT_SERIES + 1];
-    /* A longer series and its derivative equal exp to rounding between these; outside they are summed in
-     * double. */
+    /* A longer series and its derivative equal exp to rounding between these; outside they are
+     * summed in double. */
     real exp_from, exp_to;
 } score_rule;
 
@@ -112,8 +112,8 @@ static inline vec polynomial_slope(vec s, const score_rule *rule) {
     return s;
 }
 
-/* The same divided by e^maximum where a plain power or series would leave the range: in double, or with
- * the logits of a power scaled before. */
+/* The same divided by e^maximum where a plain power or series would leave the range: in double, or
+ * with the logits of a power scaled before. */
 typedef struct scaled_polynomial {
     const score_rule *rule;
     double maximum;
@@ -156,12 +156,12 @@ typedef struct score_row {
     const real *decay_column_rests;
     real maximum; /* the logarithm of what all weights are divided by */
     real bound;   /* on |s|; infinity or NaN if none is known */
-    bool
-        near; /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
+    /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
+    bool near;
 } score_row;
 
-/* Weights that decay made smaller than e^this are zero: their products would be numbers that are not normal, which
- * take the processor a hundred times as long. */
+/* Weights that decay made smaller than e^this are zero: their products would be numbers that are
+ * not normal, which take the processor a hundred times as long. */
 #define LEAST_EXPONENT ((real)-80)
 
 /* e^x, zero where it is less than that. */
@@ -294,8 +294,8 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
-/* The same with decay, in the same bits as the general loop: which of them runs depends on the whole
- * tile, and so on other documents. */
+/* The same with decay, in the same bits as the general loop: which of them runs depends on the
+ * whole tile, and so on other documents. */
 static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
     vec total = sum ? *sum : (vec){0};
     for (int j = 0; j < width; j += LANES) {
@@ -330,8 +330,8 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         vec_store(s + j, polynomial_value(vec_load(s + j), rule));
 }
 
-/* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor` (width) where
- * that is not NULL. */
+/* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor`
+ * (width) where that is not NULL. */
 static inline void row_decay_logits(score_row *row, const score_rule *rule, real *factor) {
     const score_constants c = constants_of(row, rule);
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
@@ -387,8 +387,8 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     *sum = total;
 }
 
-/* The usual case of what follows on its own: exp of small logits without clamp and decay, from a multiple of COLUMNS
- * on, two vectors at a time. */
+/* The usual case of what follows on its own: exp of small logits without clamp and decay, from a
+ * multiple of COLUMNS on, two vectors at a time. */
 static inline void row_weights_plain_backward(const score_row *row, real *d, real d_row_sum) {
     real *const s = row->s;
     const real maximum = row->maximum;
@@ -474,8 +474,9 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     row_clear_hidden(d, row->low, row->high, row->width);
 }
 
-/* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes from that of C_j: w dw on
- * the weights, s ds on the logits. It is in `room` (width), or d itself: exp is its own slope. */
+/* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes
+ * from that of C_j: w dw on the weights, s ds on the logits. It is in `room` (width), or d itself:
+ * exp is its own slope. */
 static inline const real *row_weights_decay_backward(score_row *row, const score_rule *rule,
                                                      real *d, real d_row_sum, real *room) {
     real factor[TILE] __attribute__((aligned(64)));
@@ -500,8 +501,9 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
     return room;
 }
 
-/* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken from its `change` too. All
- * in double, so that of what cancels nothing is left where C of many tokens are summed. */
+/* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken
+ * from its `change` too. All in double, so that of what cancels nothing is left where C of many
+ * tokens are summed. */
 static inline void take_between(double *change, wide_vec *sum, const wide_vec *pairs) {
     wide_vec column;
     memcpy(&column, change, sizeof column);
@@ -510,8 +512,8 @@ static inline void take_between(double *change, wide_vec *sum, const wide_vec *p
     *sum += *pairs;
 }
 
-/* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does not decay. `change` has
- * room for a whole vector behind key i. */
+/* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does
+ * not decay. `change` has room for a whole vector behind key i. */
 static inline double decays_between(double *change, const real *pairs, int64_t i) {
     const int64_t whole = i / LANES * LANES;
     wide_vec sum = {0}, both;

@@ -5,9 +5,9 @@
  *
  * The product is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers kept in
  * registers: per step of k one row of B is loaded and ROWS numbers of A are spread over vectors. A
- * may be stored either way round (two strides, one of them 1); B and C have rows `ld` apart. m is a multiple of
- * ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so that columns
- * of a tile do not fall into the same cache sets. */
+ * may be stored either way round (two strides, one of them 1); B and C have rows `ld` apart. m is a
+ * multiple of ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so
+ * that columns of a tile do not fall into the same cache sets. */
 #ifndef SR_ATTENTION_CPU_SHARED_SIMD_H
 #define SR_ATTENTION_CPU_SHARED_SIMD_H
 
@@ -133,8 +133,8 @@ static inline vec vec_exp_parts(vec x, vec *shifted) {
 
 enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
 
-/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x is;
- * never below the smallest normal number; NaN stays NaN. */
+/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x
+ * is; never below the smallest normal number; NaN stays NaN. */
 static inline vec vec_exp(vec x) {
     const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
     const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
@@ -194,7 +194,8 @@ static inline double wide_vec_sum(const wide_vec *v) {
     return part[0];
 }
 
-/* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further lanes. */
+/* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further
+ * lanes. */
 static inline vec vec_from_doubles(const double *from, int64_t count) {
     wide_vec numbers;
     if (count >= LANES) {
@@ -259,8 +260,8 @@ static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
 #define SECOND_TURNS 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #endif
 
-/* out = rows transposed, both of any alignment: taking turns with the row half a square further down moves the highest
- * bit of a row's number to the lowest of a column's. */
+/* out = rows transposed, both of any alignment: taking turns with the row half a square further
+ * down moves the highest bit of a row's number to the lowest of a column's. */
 static inline void transpose_square(real *out, int64_t ld_out, const real *rows, int64_t ld) {
     vec from[LANES], to[LANES];
 #pragma GCC unroll 16
@@ -313,8 +314,9 @@ typedef struct product_size {
     int64_t m, n, k;
 } product_size;
 
-/* One block of the product: ROWS x COLUMNS numbers of C, k steps. Rows of A are found four at a time, from a pointer and
- * three offsets that all share: addresses of their own for all of them would not stay in registers. */
+/* One block of the product: ROWS x COLUMNS numbers of C, k steps. Rows of A are found four at a
+ * time, from a pointer and three offsets that all share: addresses of their own for all of them
+ * would not stay in registers. */
 static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
     enum { GROUP = 4, GROUPS = (ROWS + GROUP - 1) / GROUP };
     const real *rows[GROUPS];
@@ -362,10 +364,11 @@ static inline void product(product_target c, product_operand a, product_rows b, 
         }
 }
 
-/* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is NaN, and
- * would reach what must not see it */
+/* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is
+ * NaN, and would reach what must not see it */
 
-/* True if the first n numbers of all rows are finite: times zero they then are zeros, of either sign. */
+/* True if the first n numbers of all rows are finite: times zero they then are zeros, of either
+ * sign. */
 static inline bool rows_are_finite(const real *rows, int64_t ld, int64_t count, int64_t n) {
     const int64_t whole = n / LANES * LANES;
     vec_bits bits = {0};
@@ -390,8 +393,8 @@ typedef enum seen_from {
     SEEN_FROM_SUM,
 } seen_from;
 
-/* As `product`, over the pairs that `seen` (one for each query) has; for the few tiles with numbers that are
- * not finite. */
+/* As `product`, over the pairs that `seen` (one for each query) has; for the few tiles with numbers
+ * that are not finite. */
 static inline void product_seen(product_target c, product_operand a, product_rows b,
                                 product_size size, const seen_keys *seen, seen_from from) {
     for (int64_t row = 0; row < size.m; row++)

@@ -1,9 +1,11 @@
 /* states.c: the memory of states and its plain form, per number type and instruction set.
  *
- * In memory both kinds of state are padded for products, differently on every instruction set; the plain
- * form has no padding:
- *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums matter, reference
- *     keys, values  per kv head: keys (position, D), values (position, Dv), decay (position) if learned */
+ * In memory both kinds of state are padded for products, differently on every instruction set; the
+ * plain form has no padding:
+ *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums
+ *     matter, reference
+ *     keys, values  per kv head: keys (position, D), values (position, Dv), decay (position)
+ *     if learned */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/chunked/chunks.h"
 #include "attention/cpu/flash/flash.h"
@@ -221,8 +223,8 @@ const sr_state_kernel SR_ISA_REAL(sr_state_kv_cache) = {
     .from_plain = kv_cache_from_plain,
 };
 
-/* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
- * beta and u where the variant has them, of all entries ---- */
+/* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any,
+ * values, then decay, beta and u where the variant has them, of all entries ---- */
 
 /* One array of an entry. */
 typedef struct entry_part {

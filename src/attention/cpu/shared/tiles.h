@@ -81,8 +81,8 @@ static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_
         memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
 }
 
-/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Seven parameters: two
- * matrices and their sizes. */
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Seven
+ * parameters: two matrices and their sizes. */
 static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
                                   int64_t count, int64_t columns, int64_t width) {
     const int64_t whole = count / LANES * LANES, squares = columns / LANES * LANES;
@@ -94,7 +94,8 @@ static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, i
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
-/* Leaves what backward needs of some rows, where that is wanted; `maximum` NULL: nothing was subtracted. */
+/* Leaves what backward needs of some rows, where that is wanted; `maximum` NULL: nothing was
+ * subtracted. */
 static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results,
                              const real *maximum) {
     const srnn_problem *p = &call->plan->core;
@@ -171,8 +172,8 @@ static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t cap
     return head;
 }
 
-/* seen (TILE) = which keys of a tile each query of a tile sees; those past `rows` see none. `first` (rows): where
- * their documents start; `at`: where the first query stands among the keys. */
+/* seen (TILE) = which keys of a tile each query of a tile sees; those past `rows` see none. `first`
+ * (rows): where their documents start; `at`: where the first query stands among the keys. */
 static inline void tile_seen_keys(seen_keys *seen, const int32_t *first, int64_t at, int64_t rows,
                                   int64_t tile) {
     for (int64_t r = 0; r < TILE; r++)
@@ -240,8 +241,8 @@ static inline decay_range tile_decay(const double *decay, const tile_pairs *pair
     return (decay_range){-range.most, range.most};
 }
 
-/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit that decay makes
- * zero has a weight. */
+/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit
+ * that decay makes zero has a weight. */
 static inline bool decay_hides(const score_rule *rule, decay_range range, real bound) {
     return !rule->logit_decay &&
            range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
@@ -255,8 +256,8 @@ static inline bool decay_is_near(decay_range range, real bound) {
 
 /* The decays of a tile of queries and one of keys. C_i and C_j of a visible pair are taken relative
  * to one reference, the first finite C among the queries of its document: a reference of the whole
- * tile would be far from the C of some documents. What float does not hold of the difference is kept
- * as a rest: after a strong gate C is large, and its small differences count. */
+ * tile would be far from the C of some documents. What float does not hold of the difference is
+ * kept as a rest: after a strong gate C is large, and its small differences count. */
 typedef struct tile_decays {
     const double *rows;                 /* (rows): C_i as it is; NULL: no decay */
     const real *columns, *column_rests; /* (TILE), or NULL */

@@ -1,4 +1,5 @@
-/* bpe.h (private): the merge machine: symbols of a piece of text, merged pair by pair, best rank first.
+/* bpe.h (private): the merge machine: symbols of a piece of text, merged pair by pair, best rank
+ * first.
  *
  * Symbols are token ids; symbols from `tokens` on stand for characters that occur inside tokens but
  * are none themselves. The machine does not change once its tables are filled. */

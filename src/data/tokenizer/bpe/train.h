@@ -18,8 +18,8 @@ typedef struct sr_bpe_training {
 
 /* Appends a tokenizer.json, which sr_tokenizer_read_json and Hugging Face's tokenizers read. Ids:
  * special tokens in the order given, the bytes in the order of the characters that stand for them,
- * merges. Each merge joins the pair that occurs most often. There are fewer tokens than asked for if no pair is left. The result depends
- * on the words and their counts only. */
+ * merges. Each merge joins the pair that occurs most often. There are fewer tokens than asked for
+ * if no pair is left. The result depends on the words and their counts only. */
 srnn_status sr_bpe_train(sr_bytes *json, const sr_bpe_training *training);
 
 #endif

@@ -25,8 +25,8 @@ bool sr_tokenizer_lies_in(const char *folder);
 /* Finds and copies: `folder` receives the tokenizer `name`, unless that is built in. */
 srnn_status sr_tokenizer_keep(const char *folder, const char *name);
 
-/* The files of the built-in tokenizer of bytes, as Hugging Face's packages read it: a byte-level BPE
- * without merges. The ids are the same; <|endoftext|> in a text becomes its id. */
+/* The files of the built-in tokenizer of bytes, as Hugging Face's packages read it: a byte-level
+ * BPE without merges. The ids are the same; <|endoftext|> in a text becomes its id. */
 srnn_status sr_tokenizer_write_bytes(const char *folder);
 
 /* Removes what sr_tokenizer_load would find in a folder. */
