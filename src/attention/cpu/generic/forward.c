@@ -1,7 +1,11 @@
-/* forward.c: the equation as plainly as it can be written; supports everything.
+/* forward.c: the equation of softrnn.h as plainly as it can be written; computes every variant.
  *
- * Sums in double, one row at a time, O(T) memory a thread. A head is a row of queries after the
- * other against its keys; with the delta rule, segment by segment. */
+ *     s_ij                    row_logits (generic.h): q.k, and the decay where it is in the logits
+ *     w_ij                    pair_of (pairs.h): clamp, score, decay; level_at (generic.h)
+ *     sum_j w_ij u_j          forward_row, below; with the delta rule read_segment
+ *     y_i, o_i                sr_row_normaliser and what follows in equation/epilogue.h
+ *
+ * Sums are in double, one row at a time, with O(T) memory per thread. */
 #include "attention/cpu/generic/generic.h"
 
 #include "attention/cpu/kernels.h"
@@ -30,8 +34,6 @@ static void read_segment(const head *a, const segment *s) {
         }
     }
 }
-
-/* ---- forward ---- */
 
 /* Row i of the head: its maximum, its row sum, and without the delta rule its numerator. */
 static void forward_row(const head *a, int64_t i) {
