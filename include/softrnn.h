@@ -208,12 +208,17 @@ typedef enum srnn_norm {
     SRNN_NORM_L2_SCALED, /* Dv times that */
 } srnn_norm;
 
+/* What surrounds the equation in a model. Kernels do not read it: the functions of this header compute
+ * the same whatever it says. */
+typedef struct srnn_wiring {
+    srnn_layer layer;
+    int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    int prefix_tokens; /* empty tokens that the model puts in front of every sequence; 0: none */
+} srnn_wiring;
+
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
 typedef struct srnn_attention {
-    srnn_position position; /* rope and short_conv belong to the layer around the equation */
-    int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
-    int prefix_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
-    srnn_layer layer;
+    srnn_position position;
     srnn_share share; /* which operands a group of heads shares */
     srnn_scale scale;
     srnn_feature feature;
@@ -243,6 +248,7 @@ typedef struct srnn_attention {
     srnn_norm norm;
     srnn_norm_width norm_width;
     double norm_epsilon; /* of LAYER and RMS; 0: their own */
+    srnn_wiring wiring;
 } srnn_attention;
 
 /* ---- 3. Names and the text form -------------------------------------------------------------- */

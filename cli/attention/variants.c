@@ -92,7 +92,7 @@ static void add_own_layer(json_t *list, const srnn_attention *attention) {
 static json_t *learned_json(const srnn_attention *attention) {
     sr_learned learned[SR_LEARNED_MAX];
     json_t *list = json_array();
-    const bool plain = attention->layer == SRNN_LAYER_PLAIN;
+    const bool plain = attention->wiring.layer == SRNN_LAYER_PLAIN;
     const size_t count = plain ? sr_attention_learned(learned, attention) : 0;
     if (!plain)
         add_own_layer(list, attention);

@@ -1,10 +1,21 @@
 """Variants of softmax attention: the descriptor of softrnn.h, read from a text, and the named ones."""
 
+from functools import reduce
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._library import ArgumentTypeError, check, encoded, ffi, lib, text, words
 
-_FIELDS = [(name, field.type) for name, field in ffi.typeof("srnn_attention").fields]
+
+def _fields(struct: Any, path: Tuple[str, ...] = ()) -> Iterator[Tuple[str, Any, Tuple[str, ...]]]:
+    """Name, type and path of every field of a struct, those of structs inside it included."""
+    for name, field in struct.fields:
+        if field.type.kind == "struct":
+            yield from _fields(field.type, (*path, name))
+        else:
+            yield name, field.type, (*path, name)
+
+
+_FIELDS = list(_fields(ffi.typeof("srnn_attention")))
 
 
 def _value(kind: Any, number: Any) -> Union[str, int, float, bool]:
@@ -40,7 +51,7 @@ class Variant:
 
     def __init__(self, struct: Any, name: Optional[str] = None, note: str = ""):
         self._struct = struct
-        self.axes: Dict[str, Any] = {name: _value(kind, getattr(struct, name)) for name, kind in _FIELDS}
+        self.axes: Dict[str, Any] = {name: _value(kind, reduce(getattr, path, struct)) for name, kind, path in _FIELDS}
         characters = ffi.new("char[]", lib.srnn_attention_print(ffi.NULL, 0, struct) + 1)
         lib.srnn_attention_print(characters, len(characters), struct)
         self.text = text(characters)

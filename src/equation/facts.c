@@ -60,8 +60,8 @@ static srnn_status check_number(const char *name, double number) {
 srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_words(a));
     SR_TRY(check_order(a));
-    SR_TRY(check_count("short_conv", a->short_conv, SR_SHORT_CONV_MAX));
-    SR_TRY(check_count("prefix_tokens", a->prefix_tokens, SR_PREFIX_TOKENS_MAX));
+    SR_TRY(check_count("short_conv", a->wiring.short_conv, SR_SHORT_CONV_MAX));
+    SR_TRY(check_count("prefix_tokens", a->wiring.prefix_tokens, SR_PREFIX_TOKENS_MAX));
     SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
     if (!isfinite(a->clamp) || a->clamp < 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",

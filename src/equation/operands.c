@@ -319,7 +319,7 @@ static void add_learned(sr_learned *learned, size_t *count, const sr_operand_row
 
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *a) {
     size_t count = 0;
-    if (a->short_conv)
+    if (a->wiring.short_conv)
         learned[count++] = (sr_learned){"conv1d", "weight ((H + 2 Hkv) D, 1, width)"};
     for (int which = 0; which < SR_OPERANDS; which++)
         if (rows[which].origin != SR_ORIGIN_INPUTS && sr_operand_used((sr_operand)which, a))

@@ -16,15 +16,15 @@
     .gate_width = SRNN_WIDTH_CHANNEL, .norm = SRNN_NORM_RMS, .norm_width = SRNN_NORM_WIDTH_ROW,    \
     .norm_epsilon = 1e-5
 #define MAMBA MAMBA_DECAY, .gate_shape = SRNN_GATE_SHAPE_SILU
-#define TWICE_GATED_MAMBA                                                                    \
-    MAMBA_DECAY, .layer = SRNN_LAYER_MAMBA_LAYER, .gate_shape = SRNN_GATE_SHAPE_SILU_SQUARE, \
-                 .skip = SRNN_SKIP_CHANNEL
+#define TWICE_GATED_MAMBA                                \
+    MAMBA_DECAY, .wiring.layer = SRNN_LAYER_MAMBA_LAYER, \
+                 .gate_shape = SRNN_GATE_SHAPE_SILU_SQUARE, .skip = SRNN_SKIP_CHANNEL
 #define GATED_RMS                                                                            \
     .post_gate = true, .gate_width = SRNN_WIDTH_CHANNEL, .gate_shape = SRNN_GATE_SHAPE_SILU, \
     .norm = SRNN_NORM_RMS, .norm_epsilon = 1e-5
-#define DELTA                                                                                   \
-    .position = SRNN_POSITION_NONE, .short_conv = 4, .layer = SRNN_LAYER_DELTA_NET,             \
-    .feature = SRNN_FEATURE_UNIT_SMOOTH, .score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_DELTA, \
+#define DELTA                                                                                     \
+    .position = SRNN_POSITION_NONE, .wiring.short_conv = 4, .wiring.layer = SRNN_LAYER_DELTA_NET, \
+    .feature = SRNN_FEATURE_UNIT_SMOOTH, .score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_DELTA,   \
     .normaliser = UNDIVIDED
 #define ROTATED                                                                                   \
     .position = SRNN_POSITION_ROPE_FEATURES, .scale = SRNN_SCALE_ONE, .score = SRNN_SCORE_LINEAR, \
@@ -108,10 +108,10 @@ static const srnn_variant variants[] = {
      {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SRNN_GATE_INVERSE_CUMULATIVE},
      "the running sum of the gate is over positions; all else as published"},
     {"gated_softmax_plusplus",
-     {.short_conv = 4, .clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH,
+     {.wiring.short_conv = 4, .clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH,
       .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
     {"gated_softmax_plusplus_extratoks",
-     {.short_conv = 4, .prefix_tokens = 3, .clamp = 5, .value_gate = true,
+     {.wiring.short_conv = 4, .wiring.prefix_tokens = 3, .clamp = 5, .value_gate = true,
       .normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
     {"gated_softmax_decay",
      {.position = SRNN_POSITION_NONE, .clamp = 5, .decay = SRNN_DECAY_LEARNED, .value_gate = true,
@@ -135,18 +135,18 @@ static const srnn_variant variants[] = {
     {"gate", {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID},
      "short for softmax_divS_gate"},
 
-    {"power", {.layer = SRNN_LAYER_POWER, .score = SRNN_SCORE_POWER, .order = 2, .decay = SRNN_DECAY_LOG_SIGMOID},
+    {"power", {.wiring.layer = SRNN_LAYER_POWER, .score = SRNN_SCORE_POWER, .order = 2, .decay = SRNN_DECAY_LOG_SIGMOID},
      "power attention with its gate (2507.04239); power:p is it without"},
-    {"forget", {.layer = SRNN_LAYER_POWER, .decay = SRNN_DECAY_LOG_SIGMOID},
+    {"forget", {.wiring.layer = SRNN_LAYER_POWER, .decay = SRNN_DECAY_LOG_SIGMOID},
      "forgetting attention; RoPE stays here, its published layer has none"},
     {"mamba2",
-     {MAMBA, .layer = SRNN_LAYER_MAMBA2, .short_conv = 4, .score = SRNN_SCORE_LINEAR,
+     {MAMBA, .wiring.layer = SRNN_LAYER_MAMBA2, .wiring.short_conv = 4, .score = SRNN_SCORE_LINEAR,
       .normaliser = UNDIVIDED, .skip = SRNN_SKIP_HEAD}, "Mamba-2 (2405.21060)"},
     {"linear_mamba",
-     {MAMBA, .layer = SRNN_LAYER_MAMBA_LAYER, .short_conv = 2, .score = SRNN_SCORE_LINEAR, .normaliser = UNDIVIDED,
+     {MAMBA, .wiring.layer = SRNN_LAYER_MAMBA_LAYER, .wiring.short_conv = 2, .score = SRNN_SCORE_LINEAR, .normaliser = UNDIVIDED,
       .skip = SRNN_SKIP_CHANNEL}, "Mamba-2 as the reference has it"},
     {"gated_softmax_plusplus_mamba",
-     {MAMBA, .layer = SRNN_LAYER_MAMBA_BLOCK, .short_conv = 4, .decay_place = SRNN_DECAY_PLACE_LOGIT, .skip = SRNN_SKIP_HEAD},
+     {MAMBA, .wiring.layer = SRNN_LAYER_MAMBA_BLOCK, .wiring.short_conv = 4, .decay_place = SRNN_DECAY_PLACE_LOGIT, .skip = SRNN_SKIP_HEAD},
      "as published: the decay is on the logit, so an old key weighs as much as any other old key"},
     {"gated_softmax_plusplus_mamba2",
      {TWICE_GATED_MAMBA, .score = SRNN_SCORE_LINEAR, .normaliser = UNDIVIDED},
@@ -155,7 +155,7 @@ static const srnn_variant variants[] = {
      {TWICE_GATED_MAMBA, .decay_place = SRNN_DECAY_PLACE_LOGIT, .normaliser = ROW_LENGTH},
      "what the comments left in the code say; what was intended is not certain"},
     {"gla",
-     {.position = SRNN_POSITION_NONE, .layer = SRNN_LAYER_GLA, .score = SRNN_SCORE_LINEAR,
+     {.position = SRNN_POSITION_NONE, .wiring.layer = SRNN_LAYER_GLA, .score = SRNN_SCORE_LINEAR,
       .decay = SRNN_DECAY_LOG_SIGMOID,
       .decay_divisor = 16, .decay_width = SRNN_WIDTH_CHANNEL, .normaliser = UNDIVIDED, GATED_RMS},
      "gated linear attention (2312.06635)"},
@@ -164,27 +164,27 @@ static const srnn_variant variants[] = {
     {"gated_delta_net", {DELTA, .decay = SRNN_DECAY_SOFTPLUS, GATED_RMS},
      "the delta rule with a decay (2412.06464)"},
     {"log_linear",
-     {.position = SRNN_POSITION_NONE, .layer = SRNN_LAYER_DELTA_NET, .score = SRNN_SCORE_LINEAR,
+     {.position = SRNN_POSITION_NONE, .wiring.layer = SRNN_LAYER_DELTA_NET, .score = SRNN_SCORE_LINEAR,
       .levels = SRNN_LEVELS_FENWICK,
       .normaliser = UNDIVIDED, .norm = SRNN_NORM_RMS, .norm_epsilon = 1e-5},
      "the operation of log-linear attention (2506.04761) in a layer of our choice"},
     {"log_linear_mamba2",
-     {MAMBA, .layer = SRNN_LAYER_MAMBA2, .short_conv = 4, .score = SRNN_SCORE_LINEAR, .levels = SRNN_LEVELS_FENWICK,
+     {MAMBA, .wiring.layer = SRNN_LAYER_MAMBA2, .wiring.short_conv = 4, .score = SRNN_SCORE_LINEAR, .levels = SRNN_LEVELS_FENWICK,
       .normaliser = UNDIVIDED, .skip = SRNN_SKIP_HEAD}, "mamba2 with levels"},
     {"log_linear_gated_delta_net",
      {DELTA, .scale = SRNN_SCALE_ONE, .decay = SRNN_DECAY_SOFTPLUS, .levels = SRNN_LEVELS_FENWICK,
       GATED_RMS}, "gated_delta_net with levels"},
     {"rat",
-     {.position = SRNN_POSITION_ROPE_CHUNKS, .layer = SRNN_LAYER_RAT, .share = SRNN_SHARE_QK_TILED, .pool = 16,
+     {.position = SRNN_POSITION_ROPE_CHUNKS, .wiring.layer = SRNN_LAYER_RAT, .share = SRNN_SHARE_QK_TILED, .pool = 16,
       .output_gate = SIGMOID, .gate_width = SRNN_WIDTH_CHANNEL},
      "RAT (2507.04416): attention over running averages of chunks"},
     {"grela",
-     {ROTATED, .layer = SRNN_LAYER_GRELA, .feature = SRNN_FEATURE_ELU1, .skip = SRNN_SKIP_CONV, .skip_conv = 4,
+     {ROTATED, .wiring.layer = SRNN_LAYER_GRELA, .feature = SRNN_FEATURE_ELU1, .skip = SRNN_SKIP_CONV, .skip_conv = 4,
       .output_gate = SIGMOID, .gate_width = SRNN_WIDTH_CHANNEL, .gate_shape = SRNN_GATE_SHAPE_SILU},
      "RecGRELA (2506.13315) made causal"},
-    {"nala", {ROTATED, .layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_SPLIT, GATED_LAYER_ROW},
+    {"nala", {ROTATED, .wiring.layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_SPLIT, GATED_LAYER_ROW},
      "NaLaFormer (2506.21137) as its code has it, made causal"},
-    {"nala_cosine", {ROTATED, .layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_COSINE, GATED_LAYER_ROW},
+    {"nala_cosine", {ROTATED, .wiring.layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_COSINE, GATED_LAYER_ROW},
      "NaLaFormer as its paper is described: weights can be negative"},
 };
 /* clang-format on */

@@ -370,7 +370,7 @@ static void infinity_is_read(void **state) {
     path_in(path, "config.json");
     assert_int_equal(sr_file_replace(path, text, strlen(text)), SRNN_OK);
     assert_int_equal(sr_model_config_read(&config, path), SRNN_OK);
-    assert_int_equal(config.attention[1].short_conv, 4);
+    assert_int_equal(config.attention[1].wiring.short_conv, 4);
     sr_model_config_free(&config);
 }
 

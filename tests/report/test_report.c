@@ -685,7 +685,7 @@ static void every_system_is_told(void **state) {
     const srnn_variant *variant;
     const sr_system *system;
     for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
-        if (variant->attention.layer != SRNN_LAYER_PLAIN && !sr_system_of(variant->name))
+        if (variant->attention.wiring.layer != SRNN_LAYER_PLAIN && !sr_system_of(variant->name))
             fail_msg("report/draw/systems.c has no row for %s", variant->name);
     for (size_t i = 0; (system = sr_system_at(i)); i++) {
         char cell[256];

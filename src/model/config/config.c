@@ -236,8 +236,8 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
 int sr_model_config_prefix_tokens(const sr_model_config *config) {
     int most = 0;
     for (int layer = 0; layer < config->L; layer++)
-        if (config->attention[layer].prefix_tokens > most)
-            most = config->attention[layer].prefix_tokens;
+        if (config->attention[layer].wiring.prefix_tokens > most)
+            most = config->attention[layer].wiring.prefix_tokens;
     return most;
 }
 

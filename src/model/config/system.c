@@ -150,7 +150,7 @@ static void set_mamba2(json_t *root, const sr_model_config *c) {
     sr_json_set(root, "num_heads", json_integer(s->H));
     sr_json_set(root, "head_dim", json_integer(s->Dv));
     sr_json_set(root, "state_size", json_integer(s->D));
-    sr_json_set(root, "conv_kernel", json_integer(c->attention[0].short_conv));
+    sr_json_set(root, "conv_kernel", json_integer(c->attention[0].wiring.short_conv));
     sr_json_set(root, "n_groups", json_integer(s->Hkv));
     const int64_t inner = (int64_t)s->H * s->Dv;
     sr_json_set(root, "expand",
@@ -226,9 +226,9 @@ static void set_gla(json_t *root, const sr_model_config *c) {
     set_mlp(root, c);
     set_expansion(root, c);
     sr_json_set(root, "num_kv_heads", json_integer(c->sizes[0].Hkv));
-    sr_json_set(root, "use_short_conv", json_boolean(c->attention[0].short_conv));
-    if (c->attention[0].short_conv)
-        sr_json_set(root, "conv_size", json_integer(c->attention[0].short_conv));
+    sr_json_set(root, "use_short_conv", json_boolean(c->attention[0].wiring.short_conv));
+    if (c->attention[0].wiring.short_conv)
+        sr_json_set(root, "conv_size", json_integer(c->attention[0].wiring.short_conv));
 }
 
 const sr_config_system sr_system_gla = {
@@ -256,7 +256,7 @@ static void read_delta_net(sr_config_reader *r, system_layer *layer, sr_model_co
 static void set_delta_net(json_t *root, const sr_model_config *c) {
     set_mlp(root, c);
     set_expansion(root, c);
-    sr_json_set(root, "conv_size", json_integer(c->attention[0].short_conv));
+    sr_json_set(root, "conv_size", json_integer(c->attention[0].wiring.short_conv));
     sr_json_set(root, "use_gate", json_boolean(c->attention[0].post_gate));
 }
 
@@ -291,7 +291,7 @@ static void set_gated_delta_net(json_t *root, const sr_model_config *c) {
     sr_json_set(root, "num_v_heads", json_integer(s->H));
     sr_json_set(root, "head_dim", json_integer(s->D));
     sr_json_set(root, "expand_v", json_real(expansion_of(s->Dv, s->D)));
-    sr_json_set(root, "conv_size", json_integer(c->attention[0].short_conv));
+    sr_json_set(root, "conv_size", json_integer(c->attention[0].wiring.short_conv));
     sr_json_set(root, "use_gate", json_boolean(c->attention[0].post_gate));
 }
 

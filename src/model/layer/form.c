@@ -126,9 +126,9 @@ static const sr_form_learned common[] = {
 };
 
 const sr_layer_form *sr_layer_form_of(const srnn_attention *attention) {
-    if (attention->layer == SRNN_LAYER_PLAIN)
-        return attention->short_conv ? &plain_conv : &plain;
-    return &forms[attention->layer];
+    if (attention->wiring.layer == SRNN_LAYER_PLAIN)
+        return attention->wiring.short_conv ? &plain_conv : &plain;
+    return &forms[attention->wiring.layer];
 }
 
 const sr_form_learned *sr_form_learned_of(const sr_layer_form *form, sr_operand which) {

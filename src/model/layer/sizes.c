@@ -77,7 +77,7 @@ static void set_size(sr_layer_dims *d, srnn_attention *a, sr_form_size which, in
         d->levels = value;
         break;
     case SR_SIZE_CONV:
-        a->short_conv = value;
+        a->wiring.short_conv = value;
         break;
     case SR_SIZE_SKIP_CONV:
         a->skip_conv = value;

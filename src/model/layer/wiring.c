@@ -202,7 +202,7 @@ static void place_target(builder *b, int target, sr_columns to) {
 
 static void add_conv(builder *b, const sr_form_conv *form) {
     sr_layer_wiring *w = b->w;
-    const int width = form->target ? b->attention->skip_conv : b->attention->short_conv;
+    const int width = form->target ? b->attention->skip_conv : b->attention->wiring.short_conv;
     sr_columns from = b->parts[form->parts[0]];
     if (width == 0)
         return;

@@ -265,11 +265,11 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->feature == SRNN_FEATURE_NORM_SPLIT || a->feature == SRNN_FEATURE_NORM_COSINE)
         fputs("\u03c6, another one for q than for k, has twice as many numbers; it is said below. ",
               out);
-    if (a->short_conv)
+    if (a->wiring.short_conv)
         fprintf(out, "A causal convolution of width %d runs over q, k and v first, and SiLU. ",
-                a->short_conv);
-    if (a->prefix_tokens)
-        fprintf(out, "%d empty tokens stand in front of every sequence. ", a->prefix_tokens);
+                a->wiring.short_conv);
+    if (a->wiring.prefix_tokens)
+        fprintf(out, "%d empty tokens stand in front of every sequence. ", a->wiring.prefix_tokens);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)

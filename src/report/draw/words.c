@@ -138,10 +138,10 @@ void sr_words_write(FILE *out, const srnn_attention *a) {
     add_normaliser(&l, a);
     add_gates(&l, a);
     add_norm(&l, a->norm);
-    if (a->short_conv > 0)
+    if (a->wiring.short_conv > 0)
         add(&l, "a short convolution before q, k and v");
-    if (a->prefix_tokens > 0)
-        add(&l, "%d empty tokens in front", a->prefix_tokens);
+    if (a->wiring.prefix_tokens > 0)
+        add(&l, "%d empty tokens in front", a->wiring.prefix_tokens);
     if (a->position == SRNN_POSITION_NONE)
         add(&l, "no positions");
     if (l.parts == 0)

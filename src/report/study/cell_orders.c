@@ -12,7 +12,7 @@ enum { TEXT = 256 };
  * or stands in the layer of another system, which differs in more than its order. */
 static int order_of(const sr_entry *entry) {
     const srnn_attention *a = &entry->variant->descriptor;
-    if (!entry->variant->known || a->layer != SRNN_LAYER_PLAIN)
+    if (!entry->variant->known || a->wiring.layer != SRNN_LAYER_PLAIN)
         return -1;
     return a->score == SRNN_SCORE_TAYLOR ? a->order : a->score == SRNN_SCORE_LINEAR ? 1 : -1;
 }

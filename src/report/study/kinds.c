@@ -14,7 +14,7 @@ bool sr_kind_softmax(const srnn_attention *a) {
 }
 
 bool sr_kind_linear(const srnn_attention *a) {
-    return a->score == SRNN_SCORE_LINEAR && a->layer == SRNN_LAYER_PLAIN;
+    return a->score == SRNN_SCORE_LINEAR && a->wiring.layer == SRNN_LAYER_PLAIN;
 }
 
 bool sr_kind_truncated(const srnn_attention *a) {
