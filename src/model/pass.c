@@ -17,8 +17,8 @@ struct sr_pass {
     sr_backend *backend;
     sr_pass_setup setup;
     int64_t rows;
-    int64_t block_rows;   /* that the blocks see: `rows`, or those of the contexts */
-    sr_contexts contexts; /* of an Avey model */
+    int64_t block_rows;    /* that the blocks see: `rows`, or those of the contexts */
+    sr_contexts *contexts; /* what the blocks see instead of the batch's rows; NULL: those */
     sr_layer_kinds kinds;
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); with recompute or without train all share one memory */
@@ -124,7 +124,7 @@ static srnn_status take_activations(sr_pass *pass) {
     SR_TRY(take(pass, &pass->d_normed, (size_t)pass->rows * C, number));
     SR_TRY(take_floats(pass, &pass->d.wide, rows * C));
     pass->d_x = pass->d.wide;
-    if (pass->model->config.is_avey)
+    if (pass->contexts)
         SR_TRY(take_floats(pass, &pass->d_x, (size_t)pass->rows * C));
     pass->d.narrow = pass->d.wide;
     if (pass->backend->number != SRNN_F32)
@@ -149,7 +149,7 @@ static srnn_status take_ends(sr_pass *pass) {
     SR_TRY(take_floats(pass, &pass->losses, rows));
     SR_TRY(take_floats(pass, &pass->x, rows * C));
     pass->last = pass->x;
-    if (c->is_avey)
+    if (pass->contexts)
         SR_TRY(take_floats(pass, &pass->last, (size_t)pass->block_rows * C));
     SR_TRY(take(pass, &pass->normed, rows * C, number));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
@@ -172,22 +172,13 @@ static srnn_status take_positions(sr_pass *pass) {
     return place_tokens(pass, pass->setup.offsets, pass->setup.documents);
 }
 
-/* A context of Avey goes over a whole row. */
-static srnn_status check_documents(const sr_pass *pass, const int64_t *offsets, int64_t documents) {
-    for (int64_t n = 0; pass->model->config.is_avey && offsets && n < documents; n++)
-        if (offsets[n] % pass->setup.T != 0)
-            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                           "avey takes rows of one document each; use another layout of the data");
-    return SRNN_OK;
-}
-
 static srnn_status make_contexts(sr_pass *pass) {
     pass->block_rows = pass->rows;
-    if (!pass->model->config.is_avey)
-        return SRNN_OK;
-    SR_TRY(check_documents(pass, pass->setup.offsets, pass->setup.documents));
     SR_TRY(sr_contexts_create(&pass->contexts, pass->model, pass->setup.B, pass->setup.T));
-    pass->block_rows = sr_contexts_rows(&pass->contexts);
+    if (!pass->contexts)
+        return SRNN_OK;
+    SR_TRY(sr_contexts_check_documents(pass->contexts, pass->setup.offsets, pass->setup.documents));
+    pass->block_rows = sr_contexts_rows(pass->contexts);
     return pass->block_rows <= INT32_MAX
                ? SRNN_OK
                : SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes too many contexts",
@@ -206,8 +197,8 @@ static srnn_status fill(sr_pass *pass) {
     pass->memory = memory;
     SR_TRY(take_positions(pass));
     SR_TRY(make_contexts(pass));
-    const sr_layer_setup layer = {.B = c->is_avey ? 1 : pass->setup.B,
-                                  .T = c->is_avey ? (int)pass->block_rows : pass->setup.T,
+    const sr_layer_setup layer = {.B = pass->contexts ? 1 : pass->setup.B,
+                                  .T = pass->contexts ? (int)pass->block_rows : pass->setup.T,
                                   .positions = pass->positions,
                                   .offsets = pass->setup.offsets,
                                   .documents = pass->setup.documents,
@@ -249,21 +240,22 @@ void sr_pass_free(sr_pass *pass) {
     free(pass->host_hits);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
-    sr_contexts_free(&pass->contexts);
+    sr_contexts_free(pass->contexts);
     free(pass->blocks);
     free(pass->saved);
     free(pass);
 }
 
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
-    SR_TRY(check_documents(pass, offsets, documents));
+    if (pass->contexts)
+        SR_TRY(sr_contexts_check_documents(pass->contexts, offsets, documents));
     for (int i = 0; i < pass->kinds.count; i++)
         SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents));
     return place_tokens(pass, offsets, documents);
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {
-    const size_t contexts = pass->model->config.is_avey ? sr_contexts_bytes(&pass->contexts) : 0;
+    const size_t contexts = pass->contexts ? sr_contexts_bytes(pass->contexts) : 0;
     return pass->bytes + contexts + sr_layer_kinds_bytes(&pass->kinds);
 }
 
@@ -302,8 +294,8 @@ static sr_rmsnorm last_norm(const sr_pass *pass) {
 static srnn_status embed(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const sr_model *model = pass->model;
-    if (model->config.is_avey)
-        return sr_contexts_make(&pass->contexts, pass->saved[0].x, pass->ids);
+    if (pass->contexts)
+        return sr_contexts_make(pass->contexts, pass->saved[0].x, pass->ids);
     return backend->embed_forward(
         backend, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
         model->master.embedding, pass->ids);
@@ -319,8 +311,8 @@ static srnn_status forward(sr_pass *pass) {
         SR_TRY(sr_block_forward(&pass->blocks[layer],
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->last,
                                 &pass->saved[layer]));
-    if (model->config.is_avey)
-        sr_contexts_read(&pass->contexts, pass->x, pass->last);
+    if (pass->contexts)
+        sr_contexts_read(pass->contexts, pass->x, pass->last);
     const sr_rmsnorm norm = last_norm(pass);
     return backend->rmsnorm_forward(backend, pass->normed, &norm);
 }
@@ -417,13 +409,12 @@ static srnn_status layers_backward(sr_pass *pass) {
     for (int layer = L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
-        const bool avey = pass->model->config.is_avey;
-        const sr_rmsnorm_gradient d_norm = {pass->d_x, avey ? pass->d_x : pass->d.narrow,
+        const sr_rmsnorm_gradient d_norm = {pass->d_x, pass->contexts ? pass->d_x : pass->d.narrow,
                                             pass->gradient.norm, scratch.parts};
         if (layer == L - 1) {
             SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
-            if (avey)
-                sr_contexts_read_back(&pass->contexts, pass->d.wide, pass->d_x);
+            if (pass->contexts)
+                sr_contexts_read_back(pass->contexts, pass->d.wide, pass->d_x);
             SR_TRY(tell_ready(pass, L));
         }
         if (pass->setup.recompute)
@@ -438,8 +429,8 @@ static srnn_status layers_backward(sr_pass *pass) {
 /* From the gradient of what the first block read to that of the embedding. */
 static srnn_status embed_back(sr_pass *pass) {
     sr_backend *backend = pass->backend;
-    if (pass->model->config.is_avey)
-        return sr_contexts_make_back(&pass->contexts, pass->gradient.embedding, pass->d.wide);
+    if (pass->contexts)
+        return sr_contexts_make_back(pass->contexts, pass->gradient.embedding, pass->d.wide);
     return backend->embed_backward(
         backend, pass->gradient.embedding,
         sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);

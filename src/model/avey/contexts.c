@@ -1,10 +1,19 @@
-/* contexts.c: the rows that the blocks of an Avey model see in place of a batch's. */
+/* contexts.c: the rows that the blocks of an Avey model see instead of a batch's. */
 #include "model/avey/contexts.h"
 
 #include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+struct sr_contexts {
+    sr_model *model;
+    int B, T;
+    int64_t N;       /* chunks of a sequence */
+    int32_t *ids;    /* (B, N * chunk): -1 after the last token */
+    float *embedded; /* (B * N * chunk, C) */
+    float *gradient; /* the same */
+};
 
 static int64_t tokens(const sr_contexts *c) {
     return c->N * c->model->config.avey.chunk;
@@ -22,20 +31,40 @@ static srnn_status take(sr_contexts *c) {
     return SRNN_OK;
 }
 
-srnn_status sr_contexts_create(sr_contexts *contexts, sr_model *model, int B, int T) {
+srnn_status sr_contexts_create(sr_contexts **contexts, sr_model *model, int B, int T) {
     const int chunk = model->config.avey.chunk;
-    *contexts = (sr_contexts){.model = model, .B = B, .T = T, .N = (T + chunk - 1) / chunk};
-    const srnn_status status = take(contexts);
-    if (status != SRNN_OK)
-        sr_contexts_free(contexts);
-    return status;
+    void *memory;
+    *contexts = NULL;
+    if (!model->config.is_avey)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **contexts));
+    sr_contexts *created = memory;
+    *created = (sr_contexts){.model = model, .B = B, .T = T, .N = (T + chunk - 1) / chunk};
+    const srnn_status status = take(created);
+    if (status != SRNN_OK) {
+        sr_contexts_free(created);
+        return status;
+    }
+    *contexts = created;
+    return SRNN_OK;
 }
 
 void sr_contexts_free(sr_contexts *contexts) {
+    if (!contexts)
+        return;
     free(contexts->ids);
     free(contexts->embedded);
     free(contexts->gradient);
-    *contexts = (sr_contexts){0};
+    free(contexts);
+}
+
+srnn_status sr_contexts_check_documents(const sr_contexts *c, const int64_t *offsets,
+                                        int64_t documents) {
+    for (int64_t n = 0; offsets && n < documents; n++)
+        if (offsets[n] % c->T != 0)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                           "avey takes rows of one document each; use another layout of the data");
+    return SRNN_OK;
 }
 
 int64_t sr_contexts_rows(const sr_contexts *c) {

@@ -1,24 +1,21 @@
-/* contexts.h (private): the rows that the blocks of an Avey model see in place of a batch's: the
- * contexts that its ranker makes of the embedded tokens. */
+/* contexts.h (private): rows that the blocks of a model see instead of a batch's: contexts that are
+ * made of the embedded tokens, and read back into the batch's rows. Only Avey's ranker makes some. */
 #ifndef SR_MODEL_AVEY_CONTEXTS_H
 #define SR_MODEL_AVEY_CONTEXTS_H
 
 #include "model/avey/avey.h"
 #include "model/model.h"
 
-typedef struct sr_contexts {
-    sr_model *model;
-    int B, T;
-    int64_t N;       /* chunks of a sequence */
-    int32_t *ids;    /* (B, N * chunk): -1 after the last token */
-    float *embedded; /* (B * N * chunk, C) */
-    float *gradient; /* the same */
-} sr_contexts;
+typedef struct sr_contexts sr_contexts;
 
-/* For batches of B sequences of up to T tokens. The model, an Avey model on the CPU, must outlive
- * it. */
-srnn_status sr_contexts_create(sr_contexts *contexts, sr_model *model, int B, int T);
-void sr_contexts_free(sr_contexts *contexts); /* leaves { 0 } */
+/* For batches of B sequences of up to T tokens. *contexts stays NULL where the blocks of the model see
+ * the batch's own rows. The model must outlive it. */
+srnn_status sr_contexts_create(sr_contexts **contexts, sr_model *model, int B, int T);
+void sr_contexts_free(sr_contexts *contexts); /* accepts NULL */
+
+/* SRNN_OK if every document is a whole row, as a context needs it. */
+srnn_status sr_contexts_check_documents(const sr_contexts *contexts, const int64_t *offsets,
+                                        int64_t documents);
 
 /* Rows of all contexts, and bytes held. */
 int64_t sr_contexts_rows(const sr_contexts *contexts);
