@@ -219,7 +219,7 @@ static int command_bench_attention(int argc, char **argv) {
                       "numbers to compute with; bf16 on GPUs only"),
         OPTION_INTEGER("--repeats", &request.repeats, 1, 1000, "N", "rounds; the best counts"),
         OPTION_TEXT("--against", &request.against, "SPEC",
-                    "time the parallel form of this variant beside, and compare"),
+                    "also time the parallel form of this variant, and compare"),
     };
     const command_line line = {
         .usage = "softrnn bench attention [options]",
@@ -252,7 +252,7 @@ static int command_bench_attention(int argc, char **argv) {
 
 int command_bench(int argc, char **argv) {
     static const command commands[] = {
-        {"attention", "forward and backward of variants, beside SGEMM", command_bench_attention},
+        {"attention", "forward and backward of variants, next to SGEMM", command_bench_attention},
     };
     const command_table table = {
         .program = "softrnn bench",

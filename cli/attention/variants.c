@@ -202,9 +202,10 @@ int command_variants(int argc, char **argv) {
     };
     const command_line line = {
         .usage = "softrnn variants [options]",
-        .purpose = "The variants of attention: name, text form, learned tensors beside the q, k, v "
-                   "and o\nprojections, forms, and the size of the fixed-size state where there is "
-                   "one.",
+        .purpose =
+            "The variants of attention: name, text form, learned tensors besides the q, k, v "
+            "and o\nprojections, forms, and the size of the fixed-size state where there is "
+            "one.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn variants --head-size 32\n"

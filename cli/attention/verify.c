@@ -430,7 +430,7 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
         OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "other random inputs"),
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
-                       "random combinations beside the table"),
+                       "random combinations in addition to the table"),
         OPTION_FLAG("--quick", &quick, "fewer shapes"),
         OPTION_INTEGER("--longest", &v.longest, 1, INT_MAX, "N", "no shapes of more tokens"),
         OPTION_DEVICE(&device),

@@ -106,7 +106,7 @@ static srnn_status fail_in_line(srnn_status status, const char *path, size_t lin
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     return SR_FAIL(status, "%s: line %zu: %s%s", path, line, why,
-                   status == SRNN_ERR_LIMIT ? "; --longer cut or skip goes on" : "");
+                   status == SRNN_ERR_LIMIT ? "; --longer cut or skip continues" : "");
 }
 
 /* Every line is a JSON object whose member `text` ends in the word to be guessed. */
@@ -369,7 +369,7 @@ int command_eval(int argc, char **argv) {
         OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
         OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
         OPTION_INTEGER64("--batches", &r.batches, 0, INT64_MAX, "N",
-                         "at most so many; 0: the whole split, or 64 of a synthetic task"),
+                         "at most N; 0: the whole split, or 64 of a synthetic task"),
         OPTION_CHOICE("--layout", &r.layout, layouts, "WORD",
                       "rows of shards: stream, packed or document"),
         OPTION_CHOICE("--split", &r.split, splits, "SPLIT", "train or validation"),

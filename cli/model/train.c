@@ -195,7 +195,8 @@ static void tell_records(progress_bar *bar, bool *waiting, const sr_run_report *
     if (failed != *waiting) {
         progress_end(bar);
         fprintf(stderr, "softrnn: %s%s\n",
-                failed ? "going on with records in memory: " : "all records are written again",
+                failed ? "continuing with records in memory: "
+                       : "records are being written to disk again",
                 report->record_failure);
     }
     *waiting = failed;

@@ -54,7 +54,7 @@ static srnn_status write_report(const command_arguments *folders, const char *ou
     if (leaks)
         model_tell_leak();
     printf("%s/report.html\n", out);
-    fprintf(stderr, "%.0f KB; figures (SVG) and tables (CSV, LaTeX) are beside it\n",
+    fprintf(stderr, "%.0f KB; figures (SVG) and tables (CSV, LaTeX) are next to it\n",
             (double)bytes / 1024);
     return SRNN_OK;
 }

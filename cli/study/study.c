@@ -230,7 +230,7 @@ int command_study(int argc, char **argv) {
             "Trains variants of attention under identical conditions (data, order, initial "
             "weights)\n"
             "and says which of them differ. Without a file: the default study, ten minutes on two\n"
-            "cores. Ctrl-C leaves cleanly; the same command goes on where it stopped.",
+            "cores. Ctrl-C stops cleanly; the same command resumes it.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .arguments = &study_file,

@@ -166,5 +166,5 @@ void study_table_summary(const sr_study *study, const sr_summary *summary) {
            study->run_count - summary->left_out, summary->finished, summary->diverged,
            summary->failed, summary->missing);
     if (summary->left_out)
-        printf("%zu more are planned and were not asked for\n", summary->left_out);
+        printf("%zu more are planned and were not selected\n", summary->left_out);
 }

@@ -54,7 +54,7 @@ static srnn_status read_rows(sr_survey_pass *pass, const sr_survey *survey, tria
     free(memory);
     if (status == SRNN_OK && survey->tokens == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "the data, or the number of tokens asked for, is less "
+                       "the data, or the number of tokens requested, is less "
                        "than one row of %d tokens; ask for shorter rows",
                        trial->T);
     return status;

@@ -109,7 +109,7 @@ bool srnl_layer_tensor_at(const srnl_layer *layer, srnl_layer_tensor *tensor, si
 srnn_status srnl_layer_start(const srnl_layer *layer, size_t index, float *values, double range,
                              uint64_t seed) {
     if (index >= layer->table.count)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "the layer has %zu tensors, and not one more",
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "index out of range: the layer has %zu tensors",
                        layer->table.count);
     sr_tensor_initialise(values, &layer->table.specs[index], range > 0 ? range : 0.02, seed, 1);
     return SRNN_OK;

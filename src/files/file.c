@@ -171,7 +171,8 @@ static srnn_status open_temporary(sr_replacement *replacement) {
     }
     free(replacement->temporary);
     replacement->temporary = NULL;
-    return SR_FAIL(SRNN_ERR_IO, "%s: could not create a file beside it: %s", path, strerror(error));
+    return SR_FAIL(SRNN_ERR_IO, "%s: could not create a temporary file next to it: %s", path,
+                   strerror(error));
 }
 
 /* A file that replaces another has the same rights. */
@@ -182,7 +183,8 @@ static srnn_status copy_rights(const sr_replacement *replacement) {
     if (!S_ISREG(old.st_mode))
         return SR_FAIL(SRNN_ERR_IO, "%s: exists and is not a regular file", replacement->path);
     if (fchmod(replacement->descriptor, old.st_mode & 07777) != 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: could not give the file beside it the same rights: %s",
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s: could not give the temporary file the same permissions: %s",
                        replacement->path, strerror(errno));
     return SRNN_OK;
 }

@@ -53,12 +53,13 @@ static void find(char path[PATH_MAX]) {
 }
 
 static srnn_status missing(const char *why) {
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                   "the program was started as one of several ranks, but it cannot load its module "
-                   "for MPI: %s. It is built where MPI is installed (Debian: libopenmpi-dev) and "
-                   "must lie beside the program, or SOFTRNN_MPI name it; SOFTRNN_MPI=none does "
-                   "without ranks",
-                   why);
+    return SR_FAIL(
+        SRNN_ERR_UNSUPPORTED,
+        "the program was started as one of several ranks, but it cannot load its module "
+        "for MPI: %s. It is built where MPI is installed (Debian: libopenmpi-dev) and "
+        "must be in the program's folder, or SOFTRNN_MPI must name it; SOFTRNN_MPI=none does "
+        "without ranks",
+        why);
 }
 
 /* Parts of Open MPI look for the names of others, so all of them are shown. */

@@ -206,9 +206,7 @@ static srnn_status give_up(sr_ranks *ranks) {
             "the GPU of %s has not ended its own part of a step for %g seconds: it hangs "
             "or is far slower than the others; --rank-patience says how long to wait",
             found.busy.text, ranks->patience);
-    return SR_FAIL(SRNN_ERR_IO,
-                   "every rank waits for another one for %g seconds, and nothing comes",
-                   ranks->patience);
+    return SR_FAIL(SRNN_ERR_IO, "deadlock: all ranks have waited for %g seconds", ranks->patience);
 }
 
 /* The failure just told, with who does not answer. */

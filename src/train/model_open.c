@@ -145,7 +145,7 @@ static srnn_status fail_without(const char *model, int V) {
         snprintf(numbered, sizeof numbered, ", tok%d.bin, tok%d.model", V, V);
     return SR_FAIL(
         SRNN_ERR_IO,
-        "%s: no tokenizer for its %d tokens lies beside it (tokenizer.json, "
+        "%s: no tokenizer for its %d tokens is in its folder (tokenizer.json, "
         "tokenizer.json.gz, tokenizer.model, tokenizer.bin%s); name one with --tokenizer",
         model, V, numbered);
 }

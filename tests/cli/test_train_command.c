@@ -487,7 +487,7 @@ static void small_files_end_nothing(void **state) {
     assert_int_equal(shell("ulimit -f 8; $S train --out f --data text.txt --steps 60 "
                            "--save-every 0 --validate-every 0 " SIZES "2>said"),
                      1);
-    assert_int_equal(shell("grep -q 'going on with records in memory' said"), 0);
+    assert_int_equal(shell("grep -q 'continuing with records in memory' said"), 0);
 }
 
 /* Input, output and messages may be closed: what is said must not get into files. */

@@ -459,7 +459,7 @@ tasks:
     wait_for(lambda: len(records(here / "ranked/runs/recall.softmax.1")) > 5, "a step")
     os.kill(started.pid, signal.SIGUSR1)
     code, output = end(started)
-    check(code != 0 and "the same command goes on" in output, f"exit code {code}\n{output}")
+    check(code != 0 and "the same command resumes it" in output, f"exit code {code}\n{output}")
     run(3, *command, here / "ranked", "--launcher", "mpi")
     for name in ("softmax.1", "softmax.2", "norm.1", "norm.2"):
         same(here / f"local/runs/recall.{name}", here / f"ranked/runs/recall.{name}")

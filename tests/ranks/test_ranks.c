@@ -148,7 +148,7 @@ static void test_all_wait(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 0);
     assert_int_equal(sr_ranks_agree(&ranks, SRNN_OK), SRNN_ERR_IO);
-    assert_told("every rank waits for another one");
+    assert_told("deadlock: all ranks have waited");
     free(world.late);
 }
 

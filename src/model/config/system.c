@@ -88,7 +88,7 @@ static double expansion_of(int64_t width, int64_t of) {
 static int per_head(sr_config_reader *r, const char *key, int width, int heads) {
     if (heads > 0 && width % heads == 0)
         return width / heads;
-    sr_config_refuse(r, key, "gives a width that is no multiple of num_heads");
+    sr_config_refuse(r, key, "gives a width that is not a multiple of num_heads");
     return 1;
 }
 

@@ -263,7 +263,7 @@ srnn_status sr_orders_section_truncation(sr_page *page, const json_t *record) {
     sr_page_paragraph(page,
                       "exp may be expanded about another number than zero, a centre: exp(x) = "
                       "exp(c) exp(x \u2212 c). Logits that lie near their centre need fewer "
-                      "orders, and the factor exp(c) is kept beside the state.");
+                      "orders, and the factor exp(c) is kept next to the state.");
     for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++)
         SR_TRY(put_centres(page, record, i));
     put_texts(page, record);

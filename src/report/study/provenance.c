@@ -56,7 +56,7 @@ static const sr_run_record *first_run(const sr_cell_record *cell) {
 
 /* The settings of one run of each task; the others differ in variant and seed. */
 static srnn_status put_settings(sr_page *page, const sr_records *records) {
-    SR_TRY(put_file(page, records, "", "study.yaml", "study.yaml: what was asked for"));
+    SR_TRY(put_file(page, records, "", "study.yaml", "study.yaml: the study as requested"));
     for (size_t c = 0; c < records->cell_count; c++) {
         const sr_run_record *run = first_run(&records->cells[c]);
         char summary[200];

@@ -27,7 +27,7 @@ static void write_variant(FILE *out, const sr_variant_record *variant) {
     sr_escape_html(out, variant->text);
     fputs("</code>", out);
     if (*variant->attention && strcmp(variant->attention, variant->text) != 0) {
-        fputs(", asked for as <code>", out);
+        fputs(", text form <code>", out);
         sr_escape_html(out, variant->attention);
         fputs("</code>", out);
     }

@@ -30,7 +30,8 @@ static void write_nothing(FILE *out, const sr_cell_record *cell) {
         fputs("Nothing can be compared: the baseline has no run that ended with a number.</p>\n",
               out);
     else
-        fputs("There is nothing to compare yet: no variant has a run beside one of the baseline "
+        fputs("There is nothing to compare yet: no variant has a run to pair with one of the "
+              "baseline "
               "with the same seed.</p>\n",
               out);
 }

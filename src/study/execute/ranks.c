@@ -55,7 +55,7 @@ static srnn_status look_at_all(const sr_study *study, const char *folder, sr_run
     }
     return all ? SRNN_OK
                : SR_FAIL(SRNN_ERR_INTERRUPTED,
-                         "the study was interrupted; the same command goes on");
+                         "the study was interrupted; the same command resumes it");
 }
 
 /* What has ended is what rank 0 found, before anybody began. */

@@ -225,7 +225,8 @@ static srnn_status supervise(runner *r) {
     if (r->options->watch)
         (void)r->options->watch(r->options->context, r->study, r->views);
     if (status == SRNN_OK && stopping)
-        return SR_FAIL(SRNN_ERR_INTERRUPTED, "the study was interrupted; the same command goes on");
+        return SR_FAIL(SRNN_ERR_INTERRUPTED,
+                       "the study was interrupted; the same command resumes it");
     return status;
 }
 

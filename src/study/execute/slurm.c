@@ -303,9 +303,9 @@ static srnn_status execute(array *a) {
         if (left(a) > 0 && !a->stopping && !went_on(a))
             give_up(a);
     }
-    return a->stopping ? SR_FAIL(SRNN_ERR_INTERRUPTED,
-                                 "the study was stopped; the same command goes on with it")
-                       : SRNN_OK;
+    return a->stopping
+               ? SR_FAIL(SRNN_ERR_INTERRUPTED, "the study was stopped; the same command resumes it")
+               : SRNN_OK;
 }
 
 srnn_status sr_study_execute_slurm(const sr_study *study, const char *folder,

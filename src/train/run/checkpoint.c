@@ -308,7 +308,7 @@ static srnn_status name_older(srnn_status status, const char *folder,
             snprintf(whole, sizeof whole, "%s", names.names[i - 1]);
     sr_names_free(&names);
     if (!*whole)
-        return SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+        return SR_FAIL(status, "%s; there is no older complete checkpoint", why);
     return status == SRNN_ERR_FORMAT
                ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
                          damaged)

@@ -342,7 +342,7 @@ void sr_emulator_copy(void *to, const void *from, int size, int bytes) {
     if (bytes < 0 || bytes > size)
         sr_emulator_fail("cp.async of %d bytes out of %d", bytes, size);
     if ((uintptr_t)to % (uintptr_t)size != 0 || (uintptr_t)from % (uintptr_t)size != 0)
-        sr_emulator_fail("cp.async: an address is no multiple of %d", size);
+        sr_emulator_fail("cp.async: an address is not a multiple of %d", size);
     if (!here->late) {
         copy_make(&asked);
         return;

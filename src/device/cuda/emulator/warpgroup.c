@@ -136,7 +136,7 @@ void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *bar
 static void bulk_check(const void *shared, const void *global, int bytes) {
     const uint32_t offset = sr_emulator_shared_offset(shared);
     if (offset % UNIT != 0 || (uintptr_t)global % UNIT != 0 || bytes < UNIT || bytes % UNIT != 0)
-        sr_emulator_fail("a bulk copy that is no multiple of 16 bytes, or begins at none");
+        sr_emulator_fail("a bulk copy whose size or address is not a multiple of 16 bytes");
 }
 
 void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
