@@ -87,6 +87,7 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@$(MAKE) --no-print-directory msan-all
 
 sanitize: deps-test ## the build by clang with address and undefined-behaviour sanitizers, and its tests
+	@grep -qs '^CMAKE_C_COMPILER:.*clang' build-sanitize/CMakeCache.txt || rm -rf build-sanitize # was gcc's
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level) \
 	    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
 	@$(call compile,build-sanitize)
@@ -193,7 +194,7 @@ deb: build deps-package ## a Debian package of what `make install` installs, int
 	@ls "$(DIST)"/softrnn_*.deb
 
 dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
-	@NVCC=$(NVCC) tools/dist.sh $(DIST)
+	@NVCC="$(NVCC)" tools/dist.sh "$(DIST)"
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

@@ -55,5 +55,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # Both libraries are in the package itself.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS openmpi-bin)
+if(TARGET softrnn_mpi)
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS openmpi-bin)
+endif()
 include(CPack)

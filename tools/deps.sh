@@ -48,6 +48,7 @@ python3-numpy    python  numpy
 python3-cffi     python  cffi
 valgrind         command valgrind
 ccache           command ccache
+xz-utils         command xz
 '
 browser='
 chromium         command chromium
@@ -56,6 +57,8 @@ torch='
 python3-torch    python  torch
 '
 docs='
+python3-numpy    python  numpy
+python3-cffi     python  cffi
 doxygen          command doxygen
 python3-sphinx   command sphinx-build
 python3-breathe  python  breathe
@@ -74,6 +77,7 @@ package='
 libblis-serial-dev file  /usr/lib/*/blis-serial/libblis.a
 binutils         command strip
 dpkg-dev         command dpkg-shlibdeps
+file             command file
 '
 case ${1:-} in
 '') needed=$build ;;

@@ -8,6 +8,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-build-dist}")
+if [ -n "$(ls -A "$out" 2>/dev/null)" ] && [ ! -f "$out/SHA256SUMS" ]; then
+    echo "dist.sh: $out is not empty and not an earlier release: name another folder" >&2
+    exit 1
+fi
 rm -rf "$out"
 mkdir -p "$out"
 tools/wheel.sh cpu "$out"

@@ -39,14 +39,20 @@ cmocka    .            -DWITH_STATIC_LIB=ON -DUNIT_TESTING=OFF -DWITH_EXAMPLES=O
 get() {
     local apt=(apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$PWD/lists" -o APT::Sandbox::User=root)
-    if [ ! -d lists ]; then
+    if [ ! -f updated ]; then
         mkdir -p lists/partial
-        echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >sources.list
+        # The mirror that the machine is set up with.
+        local mirror
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | head -n 1)
+        echo "deb-src $mirror $(. /etc/os-release && echo "$VERSION_CODENAME") main" >sources.list
         "${apt[@]}" update
+        touch updated
     fi
     "${apt[@]}" source --download-only "$1"
-    mkdir "$1"
-    tar -xf "$(compgen -G "$1_*.orig.tar.*[0-9z]")" -C "$1" --strip-components 1
+    rm -rf "$1.partial"
+    mkdir "$1.partial"
+    tar -xf "$(compgen -G "$1_*.orig.tar.*[0-9z]")" -C "$1.partial" --strip-components 1
+    mv "$1.partial" "$1"
 }
 
 # Without the files that Debian removes, only this way of building zlib works.

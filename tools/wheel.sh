@@ -19,9 +19,11 @@ trap 'rm -rf "$fresh"' EXIT
 export SOFTRNN_ZIG=$(ls "$tools"/lib/python3*/site-packages/ziglang/zig) ZIG_GLOBAL_CACHE_DIR=$PWD/build-python/zig
 settings=(-C "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/manylinux.cmake" -C "build-dir=build-python/$kind")
 case $kind in
-cpu) ;;
+cpu) unset NVCC ;;
 cuda)
-    export NVCC=${NVCC:-$(command -v nvcc)}
+    NVCC=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)}
+    [ -n "$NVCC" ] || { echo "wheel.sh: nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+    export NVCC
     settings+=(-C cmake.define.SOFTRNN_CUDA=ON -C "cmake.define.CMAKE_CUDA_COMPILER=$NVCC")
     ;;
 *)

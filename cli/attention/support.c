@@ -71,7 +71,10 @@ static srnn_status print_kind(const sr_device_kind *kind,
         return SRNN_OK;
     }
     SR_TRY(kind->describe(text, 0));
-    SR_TRY(kind->open(&device, 0, 0));
+    if (kind->open(&device, 0, 0) != SRNN_OK) {
+        printf("\n## %s\n\nNot available: %s.\n", kind->name, srnn_error_detail());
+        return SRNN_OK;
+    }
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (has_type(device, types[i].dtype))
             print_type(row_at,

@@ -58,7 +58,9 @@ class Memory:
         for b, state in enumerate(self.states):
             row = tuple(x if x.shape[0] == 1 else x[b:b + 1] for x in inputs)
             rows.append(_feed_row(step, axis, state, row, None if mask is None else mask[b].bool()))
-        width = next(o for o in rows if o is not None)
+        width = next((o for o in rows if o is not None), None)
+        if width is None:
+            raise UnsupportedError("a piece that is padding in every sequence was fed: leave it out")
         T = inputs[0].shape[axis]
         shape = [1 if n == 0 else T if n == axis else size for n, size in enumerate(width.shape)]
         return torch.cat([_spread(o, width.new_zeros(shape), axis, None if mask is None else mask[b].bool())

@@ -489,6 +489,8 @@ class SessionCache(StatesCache):
 
     def feed(self, ids: Any, mask: Optional[Any]) -> Any:
         """Logits (B, V) of what follows the last tokens of ids (B, T); mask (B, T), or None: false for padding."""
+        if len(ids) != self.B:
+            raise ArgumentError(f"{len(ids)} sequences are fed to a cache of {self.B}")
         if not self.sessions:
             self.sessions = [self.model.session(self.B)] if mask is None else [self.model.session() for _ in range(self.B)]
         if len(self.sessions) == 1 and self.B > 1:
@@ -524,7 +526,8 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Dict[str, Any], mode: Any,
                                       batch_size: int, *others: Any) -> Any:
         if model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = SessionCache(self.lab_model, batch_size)
+            sequences = batch_size * (generation_config.num_return_sequences or 1)
+            model_kwargs["past_key_values"] = SessionCache(self.lab_model, sequences)
 
     def forward(self, input_ids: Tensor, past_key_values: Optional[SessionCache] = None,
                 attention_mask: Optional[Tensor] = None, labels: Optional[Tensor] = None,

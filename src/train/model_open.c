@@ -27,7 +27,7 @@ static const char *only_in(const sr_tensor_table *one, const sr_tensor_table *ot
     for (size_t i = 0; i < one->count; i++) {
         const sr_tensor_spec *spec = &one->specs[i];
         const sr_tensor_spec *same = sr_tensor_table_find(other, spec->name);
-        if (!same || same->rank != spec->rank ||
+        if (!same || same->start != spec->start || same->rank != spec->rank ||
             memcmp(same->shape, spec->shape, (size_t)spec->rank * sizeof *spec->shape) != 0)
             return spec->name;
     }

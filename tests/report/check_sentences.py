@@ -335,7 +335,9 @@ class Check:
                     means = [x for c in self.cells if not c.at_best and (c.task, c.size) == (cell.task, cell.size)
                              for x in c.entries if x.name == e.name and finite(x.mean) and
                              not x.data["diverged"] and not x.data["not_finite"]]
-                    best = (max if e.accuracy else min)(x.mean for x in means)
+                    kind = "accuracy" if e.accuracy else "loss"
+                    most = max(x.data[kind]["count"] for x in means)
+                    best = (max if e.accuracy else min)(x.mean for x in means if x.data[kind]["count"] == most)
                     self.expect(abs(e.mean - best) < 1e-12, e.name, "is not at its best rate", e.mean, best)
 
     # -- the verdict of a cell

@@ -47,7 +47,8 @@ static srnn_status put_flops(sr_page *page, const sr_cell_record *cell, const ch
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name, "Quality against training FLOPs"));
     chart->x_log = true;
     sr_chart_describe(chart, "One mark a variant: floating-point operations of all its training "
-                             "steps, forward and backward, as the plan estimates them.");
+                             "steps, forward and backward, as the plan estimates them. Attention "
+                             "counts as softmax over all pairs, whatever the variant.");
     sr_chart_axes(chart, "training FLOPs",
                   cell->accuracy ? "validation accuracy" : "validation loss");
     for (size_t i = 0; i < cell->count; i++) {

@@ -16,7 +16,7 @@ static const char *const seen = "seen here", *const in_part = "seen in part";
 static const char *const not_seen = "not seen here", *const cannot_tell = "cannot tell";
 
 typedef struct stats {
-    size_t all, short_of, level; /* level: costs no more than the margin */
+    size_t all, short_of, level; /* level: of the others, costs no more than the margin */
 } stats;
 
 static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
@@ -27,7 +27,7 @@ static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
             continue;
         t.all++;
         t.short_of += sr_entry_falls_short(entry);
-        t.level += sr_cell_keeps_up(cell, entry);
+        t.level += !sr_entry_falls_short(entry) && sr_cell_keeps_up(cell, entry);
     }
     return t;
 }

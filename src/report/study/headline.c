@@ -260,7 +260,8 @@ static void say_systems(sentence *s) {
         if (!sr_system_of(entry->variant->attention) || !sr_entry_compared(entry))
             continue;
         count_entry(&t, s->cell, entry);
-        if (entry->effect != SR_EFFECT_BETTER && !sr_cell_keeps_up(s->cell, entry))
+        if (entry->effect != SR_EFFECT_BETTER &&
+            (entry->effect != SR_EFFECT_UNCLEAR || !sr_cell_keeps_up(s->cell, entry)))
             continue;
         if (!least || sr_entry_memory(entry) < sr_entry_memory(least))
             least = entry;

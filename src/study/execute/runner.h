@@ -54,7 +54,7 @@ void sr_study_shares(int *jobs, int *threads, int asked);
 srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
                                 const sr_study_options *options, sr_run_view *views);
 
-/* In a folder whose lock is held and whose runs were checked (study_folder.h).
+/* In a folder whose lock is held and whose runs were checked (study/execute/folder.h).
  *
  * Runs what has not ended, each in a process of its own on its own cores; those that failed before
  * are tried again. A run that fails does not end the study. Fails with SRNN_ERR_INTERRUPTED if the

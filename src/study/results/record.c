@@ -1,6 +1,7 @@
 /* record.c: what one run left on disk, read back. */
 #include "study/results/record.h"
 
+#include "base/text.h"
 #include "files/json.h"
 #include "files/path.h"
 #include "study/results/statistics.h"
@@ -56,8 +57,8 @@ srnn_status sr_result_read(sr_result *result, const char *folder) {
                           .threads = (int)sr_json_integer_of(object, "threads"),
                           .started = sr_json_number_of(object, "started"),
                           .ended = sr_json_number_of(object, "ended")};
-    snprintf(result->host, sizeof result->host, "%s", sr_json_text_of(object, "host"));
-    snprintf(result->message, sizeof result->message, "%s", message ? message : "");
+    sr_text_escape(result->host, sizeof result->host, sr_json_text_of(object, "host"));
+    sr_text_escape(result->message, sizeof result->message, message ? message : "");
     json_decref(object);
     if (result->ending == SR_ENDING_NONE)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: it does not say how the run ended", path);

@@ -383,17 +383,23 @@ static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) 
     return isnan(rank) || v->diverged || v->not_finite ? INFINITY : rank;
 }
 
-/* The learning rate of the cells like this one at which the variant ends best; NaN: it is in
- * none. */
+/* The learning rate of the cells like this one at which the variant ends best, of those at which most
+ * of its seeds have ended well; NaN: it is in none. */
 static double best_rate(const sr_summary *summary, const maker *m, const sr_summary_cell *like,
                         size_t variant) {
     double rate = NAN, best = INFINITY;
+    size_t most = 0;
     for (size_t i = 0; i < summary->count; i++) {
         const sr_summary_cell *cell = &summary->cells[i];
         const sr_summary_variant *v = alike(m, cell, like) ? find(cell, variant) : NULL;
-        if (v && (isnan(rate) || rank_of(cell, v) < best)) {
+        if (!v)
+            continue;
+        const double rank = rank_of(cell, v);
+        const size_t values = isfinite(rank) ? spread_of(cell, v)->count : 0;
+        if (isnan(rate) || values > most || (values == most && rank < best)) {
             rate = cell->learning_rate;
-            best = rank_of(cell, v);
+            best = rank;
+            most = values;
         }
     }
     return rate;

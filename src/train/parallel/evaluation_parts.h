@@ -5,7 +5,7 @@
 
 #include "train/evaluate.h"
 
-/* Begins as { .ranks = .. }; free with sr_turns_free. */
+/* Begins as { .ranks = .. }; free with sr_evaluation_parts_free. */
 typedef struct sr_evaluation_parts {
     sr_ranks *ranks;    /* NULL: one */
     int64_t taken;      /* turns of all ranks so far */
