@@ -116,6 +116,17 @@ class Transformers(unittest.TestCase):
             rows[b, T - length:], mask[b, T - length:] = ids[b, :length], 1
         return rows, mask
 
+    def test_several_samples_of_one_prompt(self):
+        """Each sampled sequence has a state of its own, and a cache of other sequences is refused."""
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("avey_causal")[1])
+        torch.manual_seed(1)
+        prompt = torch.tensor([[3, 1, 4, 1, 5]])
+        samples = model.generate(prompt, max_new_tokens=12, do_sample=True, temperature=5.0, num_return_sequences=3)
+        self.assertEqual(samples.shape, (3, 17))
+        self.assertGreater(len({tuple(row.tolist()) for row in samples}), 1)
+        with self.assertRaisesRegex(softrnn.ArgumentError, "3 sequences are fed to a cache of 1"):
+            model(samples, past_key_values=softrnn.hf.SessionCache(model.lab_model, 1))
+
     def test_padded_batches(self):
         """Sequences of different lengths generate side by side what each generates alone."""
         ids, lengths = torch.randint(1, 97, (4, 9)), (9, 3, 1, 6)

@@ -31,14 +31,14 @@ enum { SR_PLAN_COUNTERS = 2 };
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
-    /* the same as the loop over pairs sees it, behind the edges: D is the width of
-                             a feature, Hkv counts heads of keys and values that go together */
+    /* The same as the core sees it, after the prologue: D is the width of a feature, Hkv counts heads
+     * of keys and values that go together. */
     srnn_problem core;
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
     sr_document *documents; /* (B*T at most), row by row */
     int64_t document_count;
-    int64_t *row_documents; /* (B + 1): where the spans of a row start */
+    int64_t *row_documents; /* (B + 1): where the documents of a row start */
     int32_t *host_first;    /* (B, T): where the document of a token starts in its row */
     int32_t *first;         /* the same, device memory */
     int32_t *counters;      /* (SR_PLAN_COUNTERS), behind it; NULL where the device is the host */
@@ -49,7 +49,7 @@ struct srnn_plan {
 };
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head
- * turns with channel c + D/2. table NULL: there is nothing to turn. */
+ * rotates with channel c + D/2. table NULL: there is nothing to rotate. */
 typedef struct sr_rope_angles {
     const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
     const int32_t *positions; /* (B*T) of each token in its sequence */
@@ -62,19 +62,20 @@ typedef struct sr_attention_call {
     srnn_tensor o;                  /* forward: output; backward: gradient of the output */
     const srnn_operands *gradients; /* backward */
     sr_saved saved;                 /* numerator is NULL when forward need not save */
-    /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
+    /* Feeding a state whose kernel applies RoPE, or backward of q and k with RoPE applied; else
+     * empty. */
     sr_rope_angles rope;
-    /* backward with a turn: whether gradients were turned back, which only some kernels do */
+    /* Backward with RoPE: whether the inverse was applied to d_q and d_k, as only some kernels do. */
     bool *rope_inverted;
 } sr_attention_call;
 
-/* The turn of q and k before attention; whether their gradients were turned back. */
+/* The RoPE of q and k before attention; whether its inverse was applied to their gradients. */
 typedef struct sr_rope_inverse {
     sr_rope_angles rope;
     bool done;
 } sr_rope_inverse;
 
-/* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to
+/* srnn_attention_backward of q and k with RoPE applied. Where `back` is not done then, it is left to
  * the caller. */
 srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
@@ -145,7 +146,7 @@ typedef struct sr_state_kernel {
     /* The same numbers in larger, empty memory. NULL: through the plain form. */
     srnn_status (*move)(const sr_state_memory *larger, const sr_state_memory *state);
 
-    /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
+    /* Whether feeding T tokens applies RoPE to q and k where the call has one. NULL: never. */
     bool (*applies_rope)(const srnn_problem *problem, int T);
 } sr_state_kernel;
 

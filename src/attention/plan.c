@@ -105,17 +105,21 @@ static srnn_status unknown_kernel(const srnn_device *device, const char *name) {
                    nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
-/* ": it does not compute decay_width=channel" where that is the reason why no kernel of this type
- * and form takes the problem; "" where it is another. */
+/* ": it does not compute this decay_width" where an axis is the reason why no kernel of this type and
+ * form takes the problem; "" where it is another. Of several kernels, what the one lacks that covers
+ * most of the axes. */
 static const char *missing_axis(char text[96], const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
-    const sr_axis *missing = NULL;
+    const sr_axis *missing = NULL, *own = NULL;
     text[0] = '\0';
-    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
-        if ((*k)->dtype == p->dtype && (*k)->form == p->form &&
-            (!p->kernel || strcmp(p->kernel, (*k)->name) == 0) &&
-            sr_computes((*k)->computes, &p->attention, &missing))
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++) {
+        if ((*k)->dtype != p->dtype || (*k)->form != p->form ||
+            (p->kernel && strcmp(p->kernel, (*k)->name) != 0))
+            continue;
+        if (sr_computes((*k)->computes, &p->attention, &own))
             return text;
+        missing = !missing || own > missing ? own : missing; /* in the order of the table */
+    }
     if (missing)
         snprintf(text, 96, ": it does not compute this %s (see `softrnn variants --support`)",
                  missing->name);

@@ -312,8 +312,8 @@ static uint64_t checksum_of(const void *bytes, size_t size) {
     uint64_t hash = sr_hash_add(SR_HASH_BEGIN, size);
     memcpy(&header, bytes, sizeof header);
     header.checksum = 0;
-    hash = sr_hash_bytes(hash, &header, sizeof header);
-    return sr_hash_bytes(hash, (const char *)bytes + sizeof header, size - sizeof header);
+    hash = sr_checksum_bytes(hash, &header, sizeof header);
+    return sr_checksum_bytes(hash, (const char *)bytes + sizeof header, size - sizeof header);
 }
 
 srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size) {

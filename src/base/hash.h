@@ -24,6 +24,19 @@ static inline uint64_t sr_hash_bytes(uint64_t hash, const void *bytes, size_t co
     return hash;
 }
 
+/* As sr_hash_bytes, with the upper bits folded into the lower ones, so that two flipped bits do not
+ * cancel: a checksum. */
+static inline uint64_t sr_checksum_bytes(uint64_t hash, const void *bytes, size_t count) {
+    const char *at = bytes;
+    for (size_t n = 0; n < count; n += sizeof(uint64_t)) {
+        uint64_t number = 0;
+        memcpy(&number, at + n, count - n < sizeof number ? count - n : sizeof number);
+        hash = sr_hash_add(hash, number);
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
 /* As a count that JSON can hold. */
 static inline int64_t sr_hash_end(uint64_t hash) {
     return (int64_t)(hash >> 1);

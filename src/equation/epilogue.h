@@ -64,16 +64,17 @@ typedef struct sr_query_row {
     double length;   /* keys that it sees */
     double gate;     /* its output gate, before any function */
     double gate_sum; /* sum of exp(output gate) over the positions up to here */
+    double least;    /* the smallest normal number of the type that row_sum was summed in */
 } sr_query_row;
 
-/* What the numerator is divided by. Infinity where that would be zero, or too small for float to
- * hold its inverse: a row whose weights are all zero, as those of a zero query under a power,
+/* What the numerator is divided by. Infinity where that would be zero, or too small to have an
+ * inverse: a row whose weights are all zero, as those of a zero query under a power,
  * becomes a row of zeros and passes no gradient. */
 static inline double sr_row_normaliser(const srnn_attention *a, const sr_query_row *row) {
     const double whole = row->row_sum + a->epsilon;
     switch (a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
-        return fabs(whole) < (double)FLT_MIN ? (double)INFINITY : whole;
+        return fabs(whole) < row->least ? (double)INFINITY : whole;
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         return (row->row_sum < 1.0 ? 1.0 : row->row_sum) + a->epsilon;
     case SRNN_NORMALISER_ROW_LENGTH:

@@ -81,8 +81,8 @@ typedef struct sr_norm_linear {
     int count;
     const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
 
-    /* Not NULL: what would turn in a step of its own is left to the caller, and this says whether
-     * it was turned. */
+    /* Not NULL: RoPE that would need a kernel of its own is left to the caller, and this says whether
+     * it was applied. */
     bool *rope_applied;
 } sr_norm_linear;
 
@@ -187,7 +187,7 @@ struct sr_backend {
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
     /* ---- forward only, in one where few rows make that worthwhile; what is between may stay
-     * unwritten: y (rows, sum of N), number type, = the layers of the norm, turned by rope; out
+     * unwritten: y (rows, sum of N), number type, = the layers of the norm, with RoPE applied; out
      * (rows, F) = swiglu of the two layers of the norm, `up` (rows, 2F) room for these */
     srnn_status (*norm_linear_forward)(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
     srnn_status (*norm_swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix up,

@@ -436,6 +436,25 @@ static void rows_without_weights_are_zero(void **state) {
     }
 }
 
+/* Weights far below those of float are not zero in double: they are averaged as any others. */
+static void small_weights_are_not_zero(void **state) {
+    (void)state;
+    static const char *const specs[] = {"power:8", "power:16"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = problem_of(specs[n]);
+        attention_call oracle;
+        problem.dtype = SRNN_F64;
+        assert_int_equal(probe_create(&oracle, &problem, 6), SRNN_OK);
+        double *q = oracle.host.operand[SR_OPERAND_Q];
+        for (int64_t i = 0; i < (int64_t)problem.B * problem.H * problem.T * problem.D; i++)
+            q[i] *= 0x1p-20; /* exact in float, which probes are copied through */
+        check_ways(specs[n], problem, &oracle, 1e-9);
+        const double *o = oracle.host.o;
+        assert_true(fabs(o[0]) > 1e-3); /* the first row sees one key: it is its value */
+        call_free(&oracle);
+    }
+}
+
 /* A long series through a state cancels: it is not chosen, however cheap. */
 static void automatic_forms_are_sound(void **state) {
     (void)state;
@@ -572,6 +591,7 @@ int main(void) {
         cmocka_unit_test(small_rows_stay_exact),
         cmocka_unit_test(strong_gates_leave_every_digit),
         cmocka_unit_test(rows_without_weights_are_zero),
+        cmocka_unit_test(small_weights_are_not_zero),
         cmocka_unit_test(documents_can_change),
         cmocka_unit_test(wrong_problems_are_refused),
         cmocka_unit_test(incomplete_calls_are_refused),

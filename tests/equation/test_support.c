@@ -1,6 +1,8 @@
 /* test_support.c: kernels compute what they declare, and refuse what nobody declared. */
 #include "test.h"
 
+#include "attention/cpu/shared/computes.h"
+#include "attention/cuda/shared/computes.h"
 #include "attention/kernel.h"
 #include "equation/support.h"
 
@@ -70,6 +72,10 @@ static void declarations_of_kernels(void **state) {
         check_valid((*k)->name, (*k)->computes);
     const srnn_problem problem = {.B = 1, .H = 1, .T = 1, .D = 1, .attention = softmax};
     check_valid("state", kernels->state(&problem, false)->computes);
+    check_valid("linear state", SR_CPU_LINEAR);
+    check_valid("generic", SR_CPU_EVERYTHING);
+    check_valid("KV cache of GPUs", SR_CUDA_KV_CACHE);
+    check_valid("recurrent state of GPUs", SR_CUDA_RECURRENT_STATE);
 }
 
 /* An axis that was added to the equation, and to no kernel. */

@@ -9,7 +9,7 @@ enum { CHECKSUM_AT = 8 };
 
 static void set_checksum(uint8_t *bytes, size_t size) {
     memset(bytes + CHECKSUM_AT, 0, sizeof(uint64_t));
-    const uint64_t sum = sr_hash_bytes(sr_hash_add(SR_HASH_BEGIN, size), bytes, size);
+    const uint64_t sum = sr_checksum_bytes(sr_hash_add(SR_HASH_BEGIN, size), bytes, size);
     memcpy(bytes + CHECKSUM_AT, &sum, sizeof sum);
 }
 

@@ -1,13 +1,15 @@
 /* row_equation.c: what a layer makes of one row's weights, in double. */
 #include "analysis/truncated/row_equation.h"
 
+#include <float.h>
+
 double sr_row_weight(const srnn_attention *a, double s, double shift) {
     const double bounded = a->clamp > 0 && s > a->clamp ? a->clamp : s;
     return exp(bounded - shift);
 }
 
 static sr_query_row row_of(const sr_row_facts *facts, double row_sum) {
-    return (sr_query_row){row_sum, facts->count, facts->gate, facts->gate_sum};
+    return (sr_query_row){row_sum, facts->count, facts->gate, facts->gate_sum, DBL_MIN};
 }
 
 double sr_row_denominator(const sr_row_facts *facts, double row_sum) {

@@ -228,9 +228,10 @@ static srnn_status readback_end(srnn_device *device, void *host, size_t bytes) {
 
 /* Creates what the first coalesced call needs. */
 static srnn_status create_coalescer(cuda_device *cuda) {
-    if (cuda->coalescer || !cuda->kind)
+    if (!cuda->kind)
         return SRNN_OK;
-    SR_TRY(cuda->kind->create(&cuda->coalescer, &cuda->facts, sr_cuda_stream(&cuda->base)));
+    if (!cuda->coalescer)
+        SR_TRY(cuda->kind->create(&cuda->coalescer, &cuda->facts, sr_cuda_stream(&cuda->base)));
     if (!cuda->coalescer || cuda->lists)
         return SRNN_OK;
     return allocate(&cuda->base, &cuda->lists, cuda->kind->list_bytes);

@@ -335,7 +335,8 @@ void sr_document_attend(sr_document *x, sr_query at) {
     sr_document_weigh(x, at);
     const sr_term row_sum = sr_tape_sum(x->tape, sr_each(x->sum_weights), at.i + 1);
     const sr_term divisor = normaliser(x, at, row_sum);
-    const bool empty = fabs(sr_value_of(x, divisor)) < (double)FLT_MIN; /* 0/0 counts as 0 */
+    const bool empty = x->problem->attention.normaliser == SRNN_NORMALISER_ROW_SUM &&
+                       fabs(sr_value_of(x, divisor)) < DBL_MIN; /* 0/0 counts as 0 */
     for (int64_t j = 0; j <= at.i; j++)
         x->weights[j] = sr_tape_round(x->tape, x->weights[j]);
     x->row_sums[at.h * x->length + at.i] = row_sum;

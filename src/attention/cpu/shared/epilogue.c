@@ -126,6 +126,9 @@ static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h,
                                                       : NULL;
 }
 
+/* The smallest normal number of the type. */
+static const double REAL_LEAST = sizeof(real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
+
 /* What a row's output is made of. */
 typedef struct row_facts {
     const real *numerator; /* (n) */
@@ -251,7 +254,7 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
         const double row_sum = (double)results.row_sum[r];
         row_facts facts = {.numerator = results.numerator + r * results.ld,
                            .row = {row_sum, (double)(results.length + r), logit,
-                                   cumulative ? cumulative[r] : 0.0}};
+                                   cumulative ? cumulative[r] : 0.0, REAL_LEAST}};
         const sr_row_factors f = facts.factors = factors_of(a, &facts.row, wide);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)
@@ -283,8 +286,8 @@ static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const 
                          .bias = bias};
 }
 
-/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker has its
- * room in edges->norm_room: weight, bias and a row. */
+/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker
+ * has its part of row_work->norm_workspace: weight, bias and a row. */
 static void finish_task(void *context, int64_t task, int worker) {
     const wide_norm *x = context;
     const srnn_problem *p = &x->call->plan->problem;
@@ -528,7 +531,8 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         row_facts facts = {.numerator = (const real *)x->call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)x->call->saved.row_sum)[at],
                                    (double)(t - start + 1), z ? (double)*z : 0.0,
-                                   x->row_work->cumulative ? x->row_work->cumulative[at] : 0.0}};
+                                   x->row_work->cumulative ? x->row_work->cumulative[at] : 0.0,
+                                   REAL_LEAST}};
         facts.factors = factors_of(&p->attention, &facts.row, true);
         double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
@@ -604,7 +608,8 @@ static void document_backward(const outputs_context *x, const sr_document *docum
                                        : 0.0;
         row_facts facts = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)call->saved.row_sum)[at], (double)(t + 1),
-                                   logit, row_work->cumulative ? row_work->cumulative[at] : 0.0}};
+                                   logit, row_work->cumulative ? row_work->cumulative[at] : 0.0,
+                                   REAL_LEAST}};
         facts.factors = factors_of(a, &facts.row, wide);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
         const wide_place place = {

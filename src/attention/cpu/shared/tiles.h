@@ -236,7 +236,8 @@ static inline decay_range tile_decay(const double *decay, const tile_pairs *pair
         past = document_end(pairs, r);
         const decay_range own = range_of(decay + pairs->at + r, past - r);
         const double width = own.most - own.least;
-        range.most = width <= range.most ? range.most : width; /* this way round a NaN stays */
+        if (!isnan(range.most) && !(width <= range.most)) /* a NaN of either stays */
+            range.most = width;
     }
     return (decay_range){-range.most, range.most};
 }

@@ -24,8 +24,9 @@ typedef struct sr_decode_gemm {
     int M, N, K;             /* M up to SR_DECODE_ROWS, K a multiple of 64, N even if there is c */
     const float *norm;       /* (K): the weight of an RMS norm of x; NULL: none */
     float epsilon;
-    bool swiglu; /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
-    /* else this many of the first columns are heads of D to which RoPE is applied */
+    /* Column n of d is silu(column n) * column (n + pair_columns), of 2 * pair_columns. */
+    bool swiglu;
+    /* Without swiglu: so many of the first columns are heads of D to which RoPE is applied. */
     int pair_columns;
     int D;
     const float *angles;      /* (positions, D): cosines, then sines */
