@@ -22,7 +22,7 @@ typedef struct bench_request {
     bench_product product;
 } bench_request;
 
-/* The best of several calls, taken in turns so that all see the same machine. */
+/* The best of several calls, alternating so that all see the same machine. */
 typedef struct timings {
     double forward, both;                 /* seconds */
     double against_forward, against_both; /* seconds */
@@ -223,12 +223,13 @@ static int command_bench_attention(int argc, char **argv) {
     };
     const command_line line = {
         .usage = "softrnn bench attention [options]",
-        .purpose = "Checks the kernels against the double oracle, then times them, in turns with a "
-                   "matrix\n"
-                   "product of the same numbers: one JSON line per case. gflops counts what the "
-                   "parallel form "
-                   "cannot do\n"
-                   "without: 2 B H (D + Dv) T^2/2 forward, 2.5 times that backward.",
+        .purpose =
+            "Checks the kernels against the double oracle, then times them, alternating with a "
+            "matrix\n"
+            "product of the same numbers: one JSON line per case. gflops counts what the "
+            "parallel form "
+            "cannot do\n"
+            "without: 2 B H (D + Dv) T^2/2 forward, 2.5 times that backward.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn bench attention --attention softmax,norm --T 1024,4096 --backward\n"

@@ -110,7 +110,7 @@ static srnn_status fail_in_line(srnn_status status, const char *path, size_t lin
 }
 
 /* Every line is a JSON object whose member `text` ends in the word to be guessed. */
-static srnn_status evaluate_lines(sr_evaluation_parts *turns, sr_model *model,
+static srnn_status evaluate_lines(sr_evaluation_parts *parts, sr_model *model,
                                   const sr_tokenizer *tokenizer, const sr_bytes *lines,
                                   const evaluation_request *r) {
     size_t number = 0;
@@ -124,7 +124,7 @@ static srnn_status evaluate_lines(sr_evaluation_parts *turns, sr_model *model,
             continue;
         json_t *root;
         sr_evaluation *result;
-        SR_TRY(sr_evaluation_parts_next(turns, &result));
+        SR_TRY(sr_evaluation_parts_next(parts, &result));
         if (!result)
             continue;
         if (!sr_json_scan(&root, &error, line, length, 0))
@@ -145,11 +145,11 @@ static srnn_status evaluate_lines(sr_evaluation_parts *turns, sr_model *model,
 static srnn_status evaluate_last_words(sr_evaluation *result, sr_model *model,
                                        const sr_tokenizer *tokenizer, const sr_bytes *lines,
                                        const evaluation_request *r) {
-    sr_evaluation_parts turns = {.ranks = result->ranks};
-    srnn_status status = evaluate_lines(&turns, model, tokenizer, lines, r);
+    sr_evaluation_parts parts = {.ranks = result->ranks};
+    srnn_status status = evaluate_lines(&parts, model, tokenizer, lines, r);
     if (status == SRNN_OK)
-        status = sr_evaluation_parts_end(&turns, result);
-    sr_evaluation_parts_free(&turns);
+        status = sr_evaluation_parts_end(&parts, result);
+    sr_evaluation_parts_free(&parts);
     return status;
 }
 

@@ -73,7 +73,7 @@ static srnn_status fail_form(srnn_status status) {
     return SR_FAIL(status, "--form state: %s (--form cache)", why);
 }
 
-/* What one batch of strands needs. */
+/* What one batch of streams needs. */
 static srnn_status open_streams(generator *g) {
     static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
     const generation_request *r = g->request;
@@ -184,7 +184,7 @@ static bool is_greedy(const generator *g) {
     return g->request->greedy || g->request->temperature == 0;
 }
 
-/* Feeds `count` tokens of every strand, ids (batch, count). */
+/* Feeds `count` tokens of every stream, ids (batch, count). */
 static srnn_status feed(generator *g, int count) {
     return is_greedy(g) ? sr_session_feed_greedy(g->session, g->next, g->ids, count)
                         : sr_session_feed(g->session, g->logits, g->ids, count);
@@ -213,7 +213,7 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
     return SRNN_OK;
 }
 
-/* The token of a strand at a position: its prompt's, or the next of its continuation. */
+/* The token of a stream at a position: its prompt's, or the next of its continuation. */
 static srnn_status next_token(generator *g, int b, size_t position) {
     stream *s = &g->streams[b];
     const int64_t room = most_positions(g) - (int64_t)s->prompt.count;
@@ -236,7 +236,7 @@ static srnn_status next_token(generator *g, int b, size_t position) {
     return s->produced > room ? end_stream(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
-/* Whether at this position all strands that are not done go on with what the model chooses, and one
+/* Whether at this position all streams that are not done go on with what the model chooses, and one
  * of them will go on after it: then the next step need not wait for the host to see what was
  * chosen. */
 static bool goes_by_itself(const generator *g, int count, size_t position) {
@@ -253,7 +253,7 @@ static bool goes_by_itself(const generator *g, int count, size_t position) {
     return more;
 }
 
-/* Prints strands in their order, the first that is not done as far as it is. */
+/* Prints streams in their order, the first that is not done as far as it is. */
 static void speak(generator *g, int *speaking, int count) {
     for (; *speaking < count; ++*speaking) {
         stream_show(&g->streams[*speaking], g->out);
@@ -276,7 +276,7 @@ static int64_t room_of(const generator *g, int count) {
     return room < most ? room : most;
 }
 
-/* An empty session for the texts in strands 0 .. count-1. */
+/* An empty session for the texts in streams 0 .. count-1. */
 static srnn_status begin_texts(generator *g, int count) {
     enum { WORTH_PREPARING = 16 }; /* tokens: a preparation takes as long as a few of them */
     const int64_t room = room_of(g, count);
@@ -289,7 +289,7 @@ static srnn_status begin_texts(generator *g, int count) {
                : SRNN_OK;
 }
 
-/* Continues the prompts in strands 0 .. count-1 until all are done. */
+/* Continues the prompts in streams 0 .. count-1 until all are done. */
 static srnn_status generate_batch(generator *g, int count) {
     size_t shortest = SIZE_MAX;
     int speaking = 0;
@@ -329,7 +329,7 @@ static srnn_status generate_one(generator *g, const char *prompt) {
     return generate_batch(g, 1);
 }
 
-/* The next lines are prompts of strands; how many. */
+/* The next lines are prompts of streams; how many. */
 static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, uint64_t *number,
                               int *count) {
     for (*count = 0; *count < g->batch && *at < lines->count; ++*count) {
@@ -434,7 +434,7 @@ static srnn_status add_ranks(generator *g) {
     return status;
 }
 
-/* As many strands as prompts, up to the limit. */
+/* As many streams as prompts, up to the limit. */
 static int batch_for(const generation_request *r, const sr_bytes *lines) {
     int count = 0;
     for (size_t at = 0; at < lines->count && count < r->batch; count++) {
@@ -504,7 +504,7 @@ static int generate_together(const generation_request *r) {
 }
 
 /* Takes `text` apart at every | that has no backslash before it, in place. False if there are more
- * stops than a strand takes. */
+ * stops than a stream takes. */
 static bool split_stops(const char *stops[STRAND_STOPS], char *text) {
     int count = 0;
     for (char *from = text, *to = text; text; from++) {

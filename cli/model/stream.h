@@ -30,7 +30,7 @@ void stream_begin(stream *s, uint64_t number);
 /* Adds a token of the prompt; unless `silent`, its text too. */
 srnn_status stream_prompt(stream *s, uint32_t token, bool silent);
 
-/* Adds a token behind the prompt. Ends the strand where a stop text begins. */
+/* Adds a token behind the prompt. Ends the stream where a stop text begins. */
 srnn_status stream_add(stream *s, uint32_t token);
 
 /* No token will follow. */

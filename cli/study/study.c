@@ -69,8 +69,8 @@ static void report_failures(const sr_study *study, const sr_run_view *views) {
             fprintf(stderr, "softrnn: run %s failed: %s\n", study->runs[i].id, views[i].message);
 }
 
-static srnn_status conduct(sr_study *study, const arguments *a, sr_study_options *options,
-                           sr_run_view *views, sr_summary *summary) {
+static srnn_status execute_study(sr_study *study, const arguments *a, sr_study_options *options,
+                                 sr_run_view *views, sr_summary *summary) {
     char *repeat = NULL, *member = NULL, own[SR_PATH_BYTES];
     study_view view;
     SR_TRY(command_text(&repeat, a, "softrnn"));
@@ -128,7 +128,7 @@ static void tell_report(const arguments *a) {
 static int run_study(sr_study *study, const arguments *a, sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
-    const srnn_status status = views ? conduct(study, a, options, views, &summary)
+    const srnn_status status = views ? execute_study(study, a, options, views, &summary)
                                      : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
     int exit_code = options->ranks && status != SRNN_ERR_INTERRUPTED
                         ? command_report_rank(status, options->ranks)

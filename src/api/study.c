@@ -14,8 +14,8 @@ static bool watch(void *context, const sr_study *study, const sr_run_view *views
     return !asked->watch || asked->watch(asked->context, ended, study->run_count);
 }
 
-static srnn_status conduct(sr_study *study, const sr_study_options *options,
-                           const sr_study_request *request, size_t *failed) {
+static srnn_status execute_study(sr_study *study, const sr_study_options *options,
+                                 const sr_study_request *request, size_t *failed) {
     void *views;
     sr_summary summary = {0};
     SR_TRY(sr_alloc_zero(&views, study->run_count, sizeof(sr_run_view)));
@@ -40,7 +40,7 @@ srnn_status srnl_study_run(const srnl_study *asked, size_t *failed) {
         *failed = 0;
     srnn_status status = sr_study_prepare(&study, &options, &request);
     if (status == SRNN_OK)
-        status = conduct(&study, &options, &request, failed);
+        status = execute_study(&study, &options, &request, failed);
     sr_study_options_free(&options);
     sr_study_free(&study);
     return status;

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 /* One document: tokens start .. start+length-1 of batch row b. */
-typedef struct sr_document {
+typedef struct sr_document_range {
     int64_t b, start, length;
-} sr_document;
+} sr_document_range;
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
  * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
@@ -36,7 +36,7 @@ struct srnn_plan {
     srnn_problem core;
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
-    sr_document *documents; /* (B*T at most), row by row */
+    sr_document_range *documents; /* (B*T at most), row by row */
     int64_t document_count;
     int64_t *row_documents; /* (B + 1): where the documents of a row start */
     int32_t *host_first;    /* (B, T): where the document of a token starts in its row */

@@ -39,7 +39,7 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
         int64_t first = offsets ? offsets[n] : n * p->T;
         int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
         SR_TRY(sr_problem_check_length(p, past - first));
-        plan->documents[n] = (sr_document){first / p->T, first % p->T, past - first};
+        plan->documents[n] = (sr_document_range){first / p->T, first % p->T, past - first};
         for (int64_t token = first; token < past; token++)
             plan->host_first[token] = (int32_t)(first % p->T);
         while (row <= first / p->T)

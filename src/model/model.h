@@ -49,7 +49,7 @@ typedef struct sr_model {
         *weights;  /* (table.numbers), device memory: the masters; see sr_model_part_from_masters */
     void *working; /* the same in the backend's number type; the masters where that is float */
     sr_model_pointers master, worker; /* into weights, or wide; into working */
-    float *rope_table; /* (config.positions, the width of what it turns), device memory */
+    float *rope_table; /* (config.positions, the width that RoPE rotates), device memory */
 
     /* Of a model that has parted from its masters: the tensors that are computed with as floats. */
     float *wide; /* (wide_numbers), device memory; NULL: it has its masters */

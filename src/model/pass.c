@@ -115,7 +115,7 @@ static srnn_status take_activations(sr_pass *pass) {
         if (pass->setup.train || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
         else
-            saved->x = pass->saved[layer % 2].x; /* two buffers take turns */
+            saved->x = pass->saved[layer % 2].x; /* two buffers alternate */
     }
     if (!pass->setup.train)
         return SRNN_OK;

@@ -65,7 +65,7 @@ typedef struct sr_rmsnorm_gradient {
     float *scratch;  /* (SR_ROW_PARTS, C) */
 } sr_rmsnorm_gradient;
 
-/* Rotate-half layout: channel c of a head turns with channel c + D/2. */
+/* Rotate-half layout: channel c of a head rotates with channel c + D/2. */
 typedef struct sr_rope {
     const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
     const int32_t *positions; /* (rows) of each token in its document */
@@ -118,7 +118,7 @@ typedef struct sr_number_range {
 } sr_number_range;
 
 /* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`;
- * they are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0:
+ * they are brought to the mean over the step's targets, then clipped to a norm of `clip` (0:
  * never). */
 typedef struct sr_adamw {
     float *weight, *mean, *square; /* (n) */
@@ -173,7 +173,7 @@ struct sr_backend {
     srnn_status (*rmsnorm_backward)(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
                                     const void *d_out, const sr_rmsnorm *norm);
 
-    /* ---- rotary position, in place; backward turns gradients back */
+    /* ---- RoPE, in place; backward applies the inverse to gradients */
     srnn_status (*rope_forward)(sr_backend *backend, sr_matrix x, const sr_rope *rope);
     srnn_status (*rope_backward)(sr_backend *backend, sr_matrix d_x, const sr_rope *rope);
 
@@ -225,7 +225,7 @@ struct sr_backend {
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
                                  sr_matrix logits, const int32_t *targets, float scale);
 
-    /* ---- the step's tally: adds losses and hits (or NULL) of rows; squares = sum of x^2 */
+    /* ---- step stats: adds losses and hits (or NULL) of rows; squares = sum of x^2 */
     srnn_status (*stats_losses)(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
     srnn_status (*stats_squares)(sr_backend *backend, sr_step_stats *stats, const float *x,
@@ -234,7 +234,7 @@ struct sr_backend {
      * memory. NULL where squares are not summed by units. */
     srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
-    /* ---- an update by the tally's learning rate, if its loss and gradient are finite; sets
+    /* ---- an update by the learning rate of the step stats, if its loss and gradient are finite; sets
      * gradient_norm, applied and updates */
     srnn_status (*adamw)(sr_backend *backend, sr_step_stats *stats, const sr_adamw *adamw);
 };

@@ -111,12 +111,12 @@ static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e
     return SRNN_OK;
 }
 
-static srnn_status add_source(sr_evaluation_parts *turns, evaluator *e, byte_count *c,
+static srnn_status add_source(sr_evaluation_parts *parts, evaluator *e, byte_count *c,
                               const sr_evaluation_rows *rows) {
     const sr_source *source = rows->source;
     for (int64_t i = 0; i < rows->batches; i++) {
         sr_evaluation *result;
-        SR_TRY(sr_evaluation_parts_next(turns, &result));
+        SR_TRY(sr_evaluation_parts_next(parts, &result));
         if (!result)
             continue;
         sr_batch batch = {
@@ -136,15 +136,15 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows) {
     evaluator e;
     byte_count c = {.tokenizer = rows->tokenizer};
-    sr_evaluation_parts turns = {.ranks = result->ranks};
+    sr_evaluation_parts parts = {.ranks = result->ranks};
     srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T);
     if (status == SRNN_OK && rows->tokenizer)
         status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
-        status = add_source(&turns, &e, &c, rows);
+        status = add_source(&parts, &e, &c, rows);
     if (status == SRNN_OK)
-        status = sr_evaluation_parts_end(&turns, result);
-    sr_evaluation_parts_free(&turns);
+        status = sr_evaluation_parts_end(&parts, result);
+    sr_evaluation_parts_free(&parts);
     sr_decoder_free(c.decoder);
     sr_bytes_free(&c.text);
     evaluator_close(&e);
@@ -194,7 +194,7 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
                              const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
     evaluator e = {0};
-    sr_evaluation_parts turns = {.ranks = result->ranks};
+    sr_evaluation_parts parts = {.ranks = result->ranks};
     srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
@@ -207,13 +207,13 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
     for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
         sr_evaluation *mine;
         next = fill_rows(&e, &tokens, next);
-        status = sr_evaluation_parts_next(&turns, &mine);
+        status = sr_evaluation_parts_next(&parts, &mine);
         if (status == SRNN_OK && mine)
             status = add_batch(mine, &e);
     }
     if (status == SRNN_OK)
-        status = sr_evaluation_parts_end(&turns, result);
-    sr_evaluation_parts_free(&turns);
+        status = sr_evaluation_parts_end(&parts, result);
+    sr_evaluation_parts_free(&parts);
     result->bytes += (int64_t)text->count;
     evaluator_close(&e);
     sr_tokens_free(&tokens);

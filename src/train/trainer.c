@@ -330,7 +330,7 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
-/* Clips and applies what was accumulated, by the numbers of the tally; what is recorded. */
+/* Clips and applies what was accumulated, by the step stats; captured as a graph. */
 static srnn_status update(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -527,7 +527,7 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
     return SRNN_OK;
 }
 
-/* Ranks take turns with the batches; `all` is (ranks, rounds). */
+/* Ranks alternate with the batches; `all` is (ranks, rounds). */
 static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
                                 sr_batch_stats *all, int64_t rounds) {
     sr_ranks *ranks = trainer->ranks;

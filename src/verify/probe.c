@@ -59,7 +59,7 @@ static bool undivided_exp(const srnn_attention *a) {
 }
 
 /* A query for those: where the equation divides no product by sqrt(D), the query is that much
- * shorter. Numbers that are turned before elu1 would come out above 0 as often as below, however
+ * shorter. Numbers that are rotated before elu1 would come out above 0 as often as below, however
  * far below they were: near 0 their features are near 1, and products near D. */
 static double draw_small_query(const srnn_attention *a, double normal, int D) {
     if (a->scale != SRNN_SCALE_ONE)
@@ -163,7 +163,7 @@ static double draw_decay(const srnn_attention *a, double normal) {
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, which, (uint64_t)at);
     switch (which) {
-    case SR_OPERAND_Q: /* turned features meet again where positions are the same, but rounded */
+    case SR_OPERAND_Q: /* rotated features meet again where positions are the same, but rounded */
         return (
             float)(draw_query(a, normal, D) *
                    (a->clamp > 0 && a->position == SRNN_POSITION_ROPE_FEATURES ? 2 * OFF_GRID : 1));

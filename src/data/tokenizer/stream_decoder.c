@@ -220,7 +220,7 @@ typedef struct decode_run {
 } decode_run;
 
 static srnn_status decode_id(sr_id_texts *out, decode_run *run, uint32_t id, bool first) {
-    size_t bytes = 0, turn = 0;
+    size_t bytes = 0, current = 0;
     const char *text = sr_vocabulary_text(&run->tokenizer->vocabulary, id, &bytes);
     const sr_bytes *form = run->forms[id];
     sr_bytes *texts = run->texts;
@@ -230,11 +230,11 @@ static srnn_status decode_id(sr_id_texts *out, decode_run *run, uint32_t id, boo
     for (size_t i = 0; i < run->from->count; i++) {
         if (run->from->steps[i].kind == STEP_BYTE_LEVEL && run->is_added[id])
             continue;
-        texts[!turn].count = 0;
-        SR_TRY(apply(&texts[!turn], &run->from->steps[i], &texts[turn], first));
-        turn = !turn;
+        texts[!current].count = 0;
+        SR_TRY(apply(&texts[!current], &run->from->steps[i], &texts[current], first));
+        current = !current;
     }
-    return sr_id_texts_add(out, id, texts[turn].data, texts[turn].count);
+    return sr_id_texts_add(out, id, texts[current].data, texts[current].count);
 }
 
 static srnn_status decode_all(sr_decoding *decoding, decode_run *run) {

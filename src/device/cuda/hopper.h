@@ -170,17 +170,17 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
 
 /* Whether the counter has reached `mine`; then all earlier additions are visible. A block that
  * polls relies on the blocks before it being resident. */
-SR_DEVICE bool ticket_is_due(const int *turn, int mine) {
+SR_DEVICE bool ticket_is_due(const int *ticket, int mine) {
     int now;
-    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(ticket) : "memory");
     asm volatile("fence.proxy.async;" ::: "memory");
     return now == mine;
 }
 
 /* After tensor_store_wait: advances the counter to the next block's number. */
-SR_DEVICE void turn_pass(int *turn, int next) {
+SR_DEVICE void ticket_pass(int *ticket, int next) {
     asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(ticket), "r"(next) : "memory");
 }
 
 /* ---- warpgroup GEMM (wgmma): four warps, 128 threads, together ---- */

@@ -87,15 +87,14 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     if (c->attention[layer].position != SRNN_POSITION_ROPE)
         return SRNN_OK;
     if (s->D % 2)
-        return SR_FAIL(
-            SRNN_ERR_ARGUMENT,
-            "rotary position turns pairs of channels: keys need an even width, not %d; use "
-            "position=none",
-            s->D);
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "RoPE rotates pairs of channels: keys need an even width, not %d; use "
+                       "position=none",
+                       s->D);
     const int width = sr_model_config_rope_width(c);
     if (s->D != width)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "layer %d: rotary position turns keys of one width in all layers, %d in an "
+                       "layer %d: RoPE rotates keys of one width in all layers, %d in an "
                        "earlier one and %d here; use position=none in one of them, or --key-size",
                        layer, width, s->D);
     return SRNN_OK;

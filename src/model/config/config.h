@@ -83,7 +83,7 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
  * Llama's. */
 bool sr_model_config_is_softmax(const sr_model_config *config);
 
-/* Width of the keys that rotary position turns, the same in all layers that have it. */
+/* Width of the keys that RoPE rotates, the same in all layers that have it. */
 int sr_model_config_rope_width(const sr_model_config *config);
 
 /* Reads config.json. Unknown keys are ignored; known keys with values that this program does not

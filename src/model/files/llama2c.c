@@ -42,7 +42,7 @@ static const sr_tensor_spec *find(const sr_model *model, const bin_tensor *tenso
     return sr_tensor_table_find(&model->table, tensor->in_layers ? name : tensor->name);
 }
 
-/* llama2.c turns channels 2c and 2c+1 together, Hugging Face c and c + D/2. */
+/* llama2.c rotates channels 2c and 2c+1 together, Hugging Face c and c + D/2. */
 static void reorder(float *out, const float *in, const sr_model_config *c, size_t rows,
                     bool to_hugging_face) {
     const size_t D = (size_t)c->D, C = (size_t)c->C;

@@ -110,7 +110,7 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
 }
 
 /* Whether q and k are the first columns of what the input is projected to, with nothing between
- * that and their turn. */
+ * that and RoPE. */
 static bool rope_at_once(const sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];
@@ -118,7 +118,7 @@ static bool rope_at_once(const sr_attention_layer *layer) {
            q->at.first == 0 && k->at.first == q->at.count && w->linear_count == w->input_linears;
 }
 
-/* The projections of what x is the norm of; q and k turned where that can be done at once. */
+/* The projections of what x is the norm of; with RoPE applied to q and k where one kernel does both. */
 static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                  const sr_linear *linears, const sr_layer_piece *piece) {
     const sr_layer_wiring *w = &layer->wiring;

@@ -49,7 +49,7 @@ typedef struct sr_layer_piece {
     const int32_t *positions;   /* (rows) */
     const void *const *history; /* of each convolution, or NULL */
     const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
-    bool *rope_applied; /* not NULL: q and k need not be turned, and this says whether they were */
+    bool *rope_applied; /* not NULL: RoPE may be left out, and this says whether it was applied */
 } sr_layer_piece;
 
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,

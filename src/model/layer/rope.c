@@ -6,25 +6,27 @@
 /* Llama 3: waves longer than the original context are slowed down by the factor, waves much
  * shorter than it stay. */
 static double scale_llama3(double frequency, const sr_rope_scaling *s) {
-    const double turns = (double)s->original_positions * frequency / (2.0 * acos(-1.0));
-    if (turns < s->low_frequency_factor)
+    const double rotations = (double)s->original_positions * frequency / (2.0 * acos(-1.0));
+    if (rotations < s->low_frequency_factor)
         return frequency / s->factor;
-    if (turns > s->high_frequency_factor)
+    if (rotations > s->high_frequency_factor)
         return frequency;
-    const double smooth =
-        (turns - s->low_frequency_factor) / (s->high_frequency_factor - s->low_frequency_factor);
+    const double smooth = (rotations - s->low_frequency_factor) /
+                          (s->high_frequency_factor - s->low_frequency_factor);
     return (1.0 - smooth) * frequency / s->factor + smooth * frequency;
 }
 
-/* The channel, between channels, whose wave turns so often over the original context. */
-static double channel_of_turns(double turns, int D, double theta, const sr_rope_scaling *s) {
-    return D * log((double)s->original_positions / (turns * 2.0 * acos(-1.0))) / (2.0 * log(theta));
+/* The channel, between channels, whose wave rotations so often over the original context. */
+static double channel_of_rotations(double rotations, int D, double theta,
+                                   const sr_rope_scaling *s) {
+    return D * log((double)s->original_positions / (rotations * 2.0 * acos(-1.0))) /
+           (2.0 * log(theta));
 }
 
 /* YaRN (arXiv:2309.00071), with transformers' limits of the slope. */
 static double scale_yarn(double frequency, int c, int D, double theta, const sr_rope_scaling *s) {
-    double low = channel_of_turns(s->fast_turns, D, theta, s);
-    double high = channel_of_turns(s->slow_turns, D, theta, s);
+    double low = channel_of_rotations(s->fast_turns, D, theta, s);
+    double high = channel_of_rotations(s->slow_turns, D, theta, s);
     if (!s->fractional) {
         low = floor(low);
         high = ceil(high);

@@ -16,10 +16,9 @@ typedef struct sr_rope_scaling {
     double factor;
     double low_frequency_factor, high_frequency_factor; /* llama3 */
     int64_t original_positions;                         /* llama3, yarn */
-    double fast_turns,
-        slow_turns;   /* yarn: angles that turn more often are kept, less often slowed */
-    double amplitude; /* yarn: of cosines and sines */
-    bool fractional;  /* yarn: the slope begins and ends between channels */
+    double fast_turns, slow_turns; /* yarn: faster angles are kept, slower ones interpolated */
+    double amplitude;              /* yarn: of cosines and sines */
+    bool fractional;               /* yarn: the slope begins and ends between channels */
 } sr_rope_scaling;
 
 /* table (positions, D): the cosines of position p's D/2 angles, then their sines. */

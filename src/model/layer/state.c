@@ -110,7 +110,7 @@ static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *
     return SRNN_OK;
 }
 
-/* Whether q and k may be turned by who attends to them. */
+/* Whether the attention kernel may apply RoPE to q and k. */
 static bool leaves_rope(const sr_layer_state *state, int T) {
     return state->layer->attention.position == SRNN_POSITION_ROPE &&
            sr_state_applies_rope(state->attention, T);

@@ -1,4 +1,4 @@
-/* pointwise.c: the ops over n numbers (sums, the tally, AdamW), in fixed tiles. */
+/* pointwise.c: the ops over n numbers (sums, step stats, AdamW), in fixed tiles. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 

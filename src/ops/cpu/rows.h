@@ -18,7 +18,7 @@ typedef struct sr_cpu_rows {
     /* part (C) receives the weight's gradient of these rows. */
     void (*rmsnorm_backward)(float *d_x, float *part, const float *d_out, const sr_rmsnorm *norm,
                              int64_t first, int64_t end);
-    /* sign 1 turns forward, -1 back. */
+    /* sign 1 rotates forward, -1 back. */
     void (*rope)(sr_matrix x, const sr_rope *rope, float sign, int64_t first, int64_t end);
     void (*swiglu_forward)(float *out, const float *gate, const float *up, int64_t n);
     void (*swiglu_backward)(float *d_gate, float *d_up, const float *d_out, const float *gate,

@@ -1,4 +1,4 @@
-/* evaluation_parts.c: parts of an evaluation that ranks take turns at. */
+/* evaluation_parts.c: parts of an evaluation that ranks share. */
 #include "train/parallel/evaluation_parts.h"
 
 #include "base/memory.h"
@@ -6,29 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sr_ranks *ranks_of(const sr_evaluation_parts *turns) {
-    return turns->ranks ? turns->ranks : sr_ranks_alone();
+static sr_ranks *ranks_of(const sr_evaluation_parts *parts) {
+    return parts->ranks ? parts->ranks : sr_ranks_alone();
 }
 
-static srnn_status make_room(sr_evaluation_parts *turns) {
-    if (turns->count < turns->capacity)
+static srnn_status make_room(sr_evaluation_parts *parts) {
+    if (parts->count < parts->capacity)
         return SRNN_OK;
-    const size_t capacity = turns->capacity ? 2 * turns->capacity : 64;
-    sr_evaluation *more = realloc(turns->own, capacity * sizeof *more);
+    const size_t capacity = parts->capacity ? 2 * parts->capacity : 64;
+    sr_evaluation *more = realloc(parts->own, capacity * sizeof *more);
     if (!more)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the parts of an evaluation");
-    turns->own = more;
-    turns->capacity = capacity;
+    parts->own = more;
+    parts->capacity = capacity;
     return SRNN_OK;
 }
 
-srnn_status sr_evaluation_parts_next(sr_evaluation_parts *turns, sr_evaluation **mine) {
-    const sr_ranks *ranks = ranks_of(turns);
+srnn_status sr_evaluation_parts_next(sr_evaluation_parts *parts, sr_evaluation **mine) {
+    const sr_ranks *ranks = ranks_of(parts);
     *mine = NULL;
-    if (turns->taken++ % ranks->count != ranks->rank)
+    if (parts->taken++ % ranks->count != ranks->rank)
         return SRNN_OK;
-    SR_TRY(make_room(turns));
-    *mine = &turns->own[turns->count++];
+    SR_TRY(make_room(parts));
+    *mine = &parts->own[parts->count++];
     **mine = (sr_evaluation){0};
     return SRNN_OK;
 }
@@ -42,22 +42,22 @@ static void add(sr_evaluation *sum, const sr_evaluation *part) {
     sum->skipped += part->skipped;
 }
 
-srnn_status sr_evaluation_parts_end(sr_evaluation_parts *turns, sr_evaluation *result) {
-    sr_ranks *ranks = ranks_of(turns);
-    const int64_t count = ranks->count, rounds = (turns->taken + count - 1) / count;
+srnn_status sr_evaluation_parts_end(sr_evaluation_parts *parts, sr_evaluation *result) {
+    sr_ranks *ranks = ranks_of(parts);
+    const int64_t count = ranks->count, rounds = (parts->taken + count - 1) / count;
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_evaluation)));
     sr_evaluation *all = memory;
-    if (turns->count > 0)
-        memcpy(all + ranks->rank * rounds, turns->own, turns->count * sizeof *all);
+    if (parts->count > 0)
+        memcpy(all + ranks->rank * rounds, parts->own, parts->count * sizeof *all);
     const srnn_status status = sr_ranks_gather(ranks, all, (size_t)rounds * sizeof *all);
-    for (int64_t turn = 0; turn < turns->taken; turn++)
-        add(result, &all[turn % count * rounds + turn / count]);
+    for (int64_t part = 0; part < parts->taken; part++)
+        add(result, &all[part % count * rounds + part / count]);
     free(memory);
     return status;
 }
 
-void sr_evaluation_parts_free(sr_evaluation_parts *turns) {
-    free(turns->own);
-    *turns = (sr_evaluation_parts){0};
+void sr_evaluation_parts_free(sr_evaluation_parts *parts) {
+    free(parts->own);
+    *parts = (sr_evaluation_parts){0};
 }

@@ -48,13 +48,13 @@ typedef struct sr_document {
     sr_term *skip_weight, *level_scale;     /* (H) or (H, Dv); (H, levels) */
 
     /* What is made of them. */
-    sr_term *plain_v;             /* v as it came */
-    sr_term *turned_q, *turned_k; /* rotated features, or q and k themselves */
-    sr_term *signed_k;            /* k with signs by channel, for what a state is off by; or NULL */
-    sr_term *u;                   /* (heads.value, length, Dv): what is summed; without levels */
-    sr_term *kappa;               /* (length, length) of one head: beta_j kappa_jm; with levels */
-    int64_t kappa_head;           /* whose */
-    sr_term *gate_sum;            /* (H, length): sum_{m<=i} exp(output gate_m) */
+    sr_term *plain_v;               /* v as it came */
+    sr_term *rotated_q, *rotated_k; /* rotated features, or q and k themselves */
+    sr_term *signed_k;  /* k with signs by channel, for what a state is off by; or NULL */
+    sr_term *u;         /* (heads.value, length, Dv): what is summed; without levels */
+    sr_term *kappa;     /* (length, length) of one head: beta_j kappa_jm; with levels */
+    int64_t kappa_head; /* whose */
+    sr_term *gate_sum;  /* (H, length): sum_{m<=i} exp(output gate_m) */
     sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
     sr_term *row_sums;              /* (H, length) */
     sr_term *scratch;               /* (H Dv) */

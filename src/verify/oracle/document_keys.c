@@ -100,7 +100,7 @@ static srnn_status pool(sr_document *x) {
 
 /* ---- rotation */
 
-/* Half by half of D: channels c and c + D/2 turn by position * theta^(-2c/D). */
+/* Half by half of D: channels c and c + D/2 rotate by position * theta^(-2c/D). */
 static void rotate(const sr_document *x, sr_term *row, double position) {
     const int64_t D = x->problem->D, half = D / 2;
     const double theta = x->problem->rope_theta > 0 ? x->problem->rope_theta : 10000;
@@ -114,7 +114,7 @@ static void rotate(const sr_document *x, sr_term *row, double position) {
     }
 }
 
-/* rows (heads, length, width): each D of them turns with its position, counted in `tokens`. */
+/* rows (heads, length, width): each D of them is rotated by its position, counted in `tokens`. */
 static void rotate_all(const sr_document *x, sr_term *rows, int64_t heads, int64_t width,
                        int64_t tokens) {
     for (int64_t n = 0; n < heads * x->length; n++)
@@ -338,8 +338,8 @@ srnn_status sr_document_prepare(sr_document *x) {
     }
     SR_TRY(features(x, &x->q, x->heads.query, true));
     SR_TRY(features(x, &x->k, x->heads.key, false));
-    SR_TRY(turned_copy(x, &x->turned_q, x->q, x->heads.query));
-    SR_TRY(turned_copy(x, &x->turned_k, x->k, x->heads.key));
+    SR_TRY(turned_copy(x, &x->rotated_q, x->q, x->heads.query));
+    SR_TRY(turned_copy(x, &x->rotated_k, x->k, x->heads.key));
     if (x->state_seed)
         SR_TRY(signed_copy(x));
     value_factors(x); /* reads the decay's z */

@@ -105,7 +105,7 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
         sr_document_query(
             x, x->a->share == SRNN_SHARE_KV ? value * (x->problem->H / x->problem->Hkv) : value, j)
             .key;
-    const sr_term *k = x->turned_k + key * x->length * x->width;
+    const sr_term *k = x->rotated_k + key * x->length * x->width;
     const pair at = {k + j * x->width, k + m * x->width, value, j, m};
     sr_term kappa = score(x, product(x, at));
     if (decays_weights(x))
@@ -175,10 +175,10 @@ static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
 }
 
 /* out[j] = what the score is taken of; for exp the decay of the weight is in it. */
-static double row_logits(sr_document *x, sr_query at, sr_term *out, bool turned) {
+static double row_logits(sr_document *x, sr_query at, sr_term *out, bool rotated) {
     const double scale = logit_scale(x);
-    const sr_term *q = (turned ? x->turned_q : x->q) + (at.query * x->length + at.i) * x->width;
-    const sr_term *k = (turned ? x->turned_k : x->k) + at.key * x->length * x->width;
+    const sr_term *q = (rotated ? x->rotated_q : x->q) + (at.query * x->length + at.i) * x->width;
+    const sr_term *k = (rotated ? x->rotated_k : x->k) + at.key * x->length * x->width;
     double maximum = -INFINITY;
     for (int64_t j = 0; j <= at.i; j++) {
         if (!sees(x, at.i, j))
@@ -238,12 +238,12 @@ static void take_apart(const sr_document *x, sr_query at) {
 }
 
 void sr_document_weigh(sr_document *x, sr_query at) {
-    const bool turned = x->a->position == SRNN_POSITION_ROPE_FEATURES;
+    const bool rotated = x->a->position == SRNN_POSITION_ROPE_FEATURES;
     double maximum = row_logits(x, at, x->weights, true);
-    if (turned)
+    if (rotated)
         maximum = fmax(maximum, row_logits(x, at, x->sum_weights, false));
     row_weights(x, at, x->weights, maximum);
-    if (turned)
+    if (rotated)
         row_weights(x, at, x->sum_weights, maximum);
     else
         memcpy(x->sum_weights, x->weights, (size_t)(at.i + 1) * sizeof *x->weights);

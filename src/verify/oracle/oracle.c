@@ -137,7 +137,7 @@ static void clear(sr_document *x) {
         x->q,           x->k,          x->v,         x->value_gate,  x->write_gate,  x->output_gate,
         x->decay,       x->level_gate, x->pool_gate, x->skip,        x->norm_weight, x->norm_bias,
         x->value_power, x->a_log,      x->dt_bias,   x->skip_weight, x->level_scale, x->plain_v,
-        x->turned_q,    x->turned_k,   x->u,         x->kappa,       x->gate_sum,    x->weights,
+        x->rotated_q,   x->rotated_k,  x->u,         x->kappa,       x->gate_sum,    x->weights,
         x->sum_weights, x->row_sums,   x->scratch,   x->o,           x->signed_k};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
         free(arrays[n]);

@@ -252,7 +252,7 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
 }
 
 /* First walk: state of keys and values, from the start. */
-static void walk_queries(const context *x, const workspace *w, const sr_document *document,
+static void walk_queries(const context *x, const workspace *w, const sr_document_range *document,
                          chunk c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
@@ -317,7 +317,8 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
 }
 
 /* Second walk: state of queries and numerator gradients, from the end. */
-static void walk_keys(const context *x, const workspace *w, const sr_document *document, chunk c) {
+static void walk_keys(const context *x, const workspace *w, const sr_document_range *document,
+                      chunk c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
@@ -349,7 +350,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     const workspace *w = &x->workers[worker];
-    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
+    const sr_document_range *document = &x->call->plan->documents[task / p->Hkv];
     chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
     size_t rows = (size_t)(document->length + round_up(p->chunk, ROWS));
     memset(w->d_keys, 0, rows * (size_t)ld.d * sizeof(real));

@@ -63,13 +63,13 @@ typedef struct chunk {
 } chunk;
 
 static inline chunk chunk_of(const srnn_problem *p, const sr_row_workspace *row_work,
-                             const sr_document *document, int kv) {
+                             const sr_document_range *document, int kv) {
     chunk c = {.b = document->b, .h = kv * (p->H / p->Hkv), .kv = kv};
     c.decay = row_work->decay ? row_work->decay + sr_row_index(p, p->Hkv, c.b, kv, 0) : NULL;
     return c;
 }
 
-static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_document *document,
+static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_document_range *document,
                               int64_t at) {
     c->at = at;
     c->t = document->start + at;

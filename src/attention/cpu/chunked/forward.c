@@ -140,7 +140,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
     workspace *w = &x->workers[worker];
-    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
+    const sr_document_range *document = &x->call->plan->documents[task / p->Hkv];
     chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
     const int first_head = c.h, heads = p->H / p->Hkv;
     running_state state = w->room.state;

@@ -96,7 +96,7 @@ static void backward_row(const head *a, int64_t i) {
         return;
     row_logits(a, w->rotated_query, w->rotated, i, 0);
     weights_backward(a, i, false, true);
-    pairs_backward(a, w->rotated_query, w->rotated, w->d_turned_queries + i * p->D, w->d_turned, i,
+    pairs_backward(a, w->rotated_query, w->rotated, w->d_rotated_queries + i * p->D, w->d_turned, i,
                    0);
 }
 
@@ -121,8 +121,8 @@ static void read_segment_backward(const head *a, const segment *s) {
             for (int d = 0; d < p->Dv; d++)
                 w->d_u[j * p->Dv + d] += level * weight * (double)d_numerator[d];
         }
-        pairs_backward(a, w->rotated_query, w->rotated, w->d_turned_queries + i * p->D, w->d_turned,
-                       i, s->start);
+        pairs_backward(a, w->rotated_query, w->rotated, w->d_rotated_queries + i * p->D,
+                       w->d_turned, i, s->start);
     }
 }
 
@@ -179,7 +179,7 @@ static void clear_gradients(const head *a) {
                T * sizeof *d_beta);
 }
 
-/* The row of gradients of features in w->row: those of turned ones are turned back and added. */
+/* The row of gradients of features in w->row: those of rotated ones are rotated back and added. */
 static void join_rows(const head *a, const double *plain, const double *rotated, sr_rows at) {
     const workspace *w = a->w;
     const int D = a->p->D;
@@ -199,7 +199,7 @@ static void backward_query_head(const head *a) {
     const size_t T = (size_t)a->document->length, D = (size_t)p->D;
     const int64_t first = sr_row_index(p, p->H, a->document->b, a->h, a->document->start);
     memset(w->d_queries, 0, T * D * sizeof *w->d_queries);
-    memset(w->d_turned_queries, 0, T * D * sizeof *w->d_turned_queries);
+    memset(w->d_rotated_queries, 0, T * D * sizeof *w->d_rotated_queries);
     if (row_work->d_level)
         memset(row_work->d_level + first * p->levels, 0, T * (size_t)p->levels * sizeof(double));
     for (int64_t i = 0; i < a->document->length; i++)
@@ -210,7 +210,7 @@ static void backward_query_head(const head *a) {
         for_segments(a, segment_backward);
     for (int64_t i = 0; i < a->document->length; i++) {
         const sr_rows at = {a->document->b, a->h, a->document->start + i, 1};
-        join_rows(a, w->d_queries + i * p->D, w->d_turned_queries + i * p->D, at);
+        join_rows(a, w->d_queries + i * p->D, w->d_rotated_queries + i * p->D, at);
         SR_ISA_REAL(sr_prologue_query_rows_backward)(w->row, p->D, row_work, a->x->call, at);
     }
 }

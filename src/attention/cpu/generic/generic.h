@@ -15,7 +15,7 @@ srnn_status generic_backward(const sr_attention_call *call);
 /* What one thread works with: one head of keys and values of one document. */
 typedef struct workspace {
     real *keys,
-        *rotated; /* (T, D): features; turned where the numerator takes others than the row sum */
+        *rotated; /* (T, D): features; rotated where the numerator takes others than the row sum */
     real *values; /* (T, Dv) */
     real *query, *rotated_query; /* (D) */
     real *row;                   /* (max(D, Dv)) */
@@ -26,7 +26,7 @@ typedef struct workspace {
     double *u, *error;           /* (T, Dv): what the delta rule writes, and that by beta */
     double *d_u;                 /* (T, Dv) */
     double *d_queries;           /* (T, D) of one head of queries */
-    double *d_turned_queries;    /* (T, D): the same of turned ones */
+    double *d_rotated_queries;   /* (T, D): the same of rotated ones */
     double *d_keys, *d_turned;   /* (T, D) */
     double *d_values;            /* (T, Dv) */
 } workspace;
@@ -65,7 +65,7 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             .error = sr_layout_take(layout, delta * T * Dv, sizeof(double)),
             .d_u = sr_layout_take(layout, back * delta * T * Dv, sizeof(double)),
             .d_queries = sr_layout_take(layout, back * T * D, sizeof(double)),
-            .d_turned_queries = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
+            .d_rotated_queries = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
             .d_turned = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
@@ -73,7 +73,7 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
         if (!rotated) {
             w.rotated = w.keys;
             w.rotated_query = w.query;
-            w.d_turned_queries = w.d_queries;
+            w.d_rotated_queries = w.d_queries;
             w.d_turned = w.d_keys;
         }
         if (s.workers)
@@ -92,14 +92,14 @@ typedef struct head {
     const context *x;
     const srnn_problem *p; /* the core's */
     const workspace *w;
-    const sr_document *document;
+    const sr_document_range *document;
     int h, kv;
     const double *decay; /* (length, width), or NULL */
     double *d_decay;     /* the same, or NULL without decay */
     int width;           /* numbers of a decay: 1 or D */
 } head;
 
-static inline head head_of(const context *x, const workspace *w, const sr_document *document,
+static inline head head_of(const context *x, const workspace *w, const sr_document_range *document,
                            int kv) {
     const srnn_plan *plan = x->call->plan;
     const sr_row_workspace *row_work = &x->scratch.row_work;

@@ -10,7 +10,7 @@
 
 /* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. */
 typedef struct kv_cache_rows {
-    real *keys, *rotated; /* (entries, D): one where nothing is turned */
+    real *keys, *rotated; /* (entries, D): one array where nothing is rotated */
     real *values;         /* (entries, Dv) */
     double *decay;        /* (entries, numbers of a decay) */
     real *beta;           /* (entries), the delta rule only */

@@ -108,7 +108,7 @@ typedef struct linear_buffers {
     real *erasing_keys;          /* less keys times rise; the delta rule only */
     real *near_keys;             /* keys as pairs have them on their far side */
     real *near_own;              /* and on the side of a query; the delta rule only */
-    real *near_plain_keys;       /* as near_keys, not turned */
+    real *near_plain_keys;       /* as near_keys, not rotated */
     real *plain_late_keys;
     real *key_columns, *plain_columns; /* (D, stride of tokens): near keys */
     real *erasing;       /* (rows, stride of tokens): less kappa; the delta rule only */

@@ -311,7 +311,7 @@ static void part_pairs_backward(const query_at *q, int n) {
                                      at->k->near_rise, at->k->near_fall});
 }
 
-/* Through the row sums of queries and keys that are not turned. */
+/* Through the row sums of queries and keys that are not rotated. */
 static void sums_backward(const query_at *q) {
     const linear_chunk_place *at = &q->at;
     const linear_workspace *w = at->w;
@@ -431,7 +431,7 @@ static void recall_u(const linear_chunk_place *at) {
                       at->k->beta[r] * vec_load(error + r * x->dv + d));
 }
 
-/* Gradients of C, of which edges want the differences. */
+/* Gradients of C, of which the prologue's backward uses the differences. */
 static void write_decays(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;

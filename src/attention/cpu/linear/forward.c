@@ -1,5 +1,5 @@
 /* forward.c: linear scores through a state, chunk by chunk, forward: decay per channel, the delta
- * rule, levels, turned features. The recurrent form and feeding a state are the same walk. */
+ * rule, levels, rotated features. The recurrent form and feeding a state are the same walk. */
 #include "attention/cpu/linear/linear.h"
 
 #include "attention/cpu/linear/chunk.h"

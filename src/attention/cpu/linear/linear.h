@@ -23,8 +23,8 @@ srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t cap
 /* sum_j exp(C - C_j) k_j u_j^T over the tokens seen, of each level. Level 0 holds what came since
  * the last of the merges that make room for a block of twice the length. */
 typedef struct linear_state {
-    real *matrix;      /* (levels, rows of a level, stride of Dv) */
-    real *column;      /* (levels, stride of D): the same with v = 1, of keys that are not turned */
+    real *matrix; /* (levels, rows of a level, stride of Dv) */
+    real *column; /* (levels, stride of D): the same with v = 1, of keys that are not rotated */
     double *reference; /* (numbers of a decay): C of the last token */
 } linear_state;
 

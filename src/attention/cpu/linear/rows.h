@@ -71,7 +71,7 @@ typedef struct linear_walk {
     const sr_row_workspace *row_work;
     const sr_attention_call *call;
     const srnn_problem *p; /* the core's */
-    const sr_document *document;
+    const sr_document_range *document;
     int kv, group;       /* heads of queries that share the keys */
     int64_t position;    /* tokens before the document's part in this call */
     int64_t d, dv;       /* strides of rows */
@@ -85,7 +85,7 @@ static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
                                          const sr_attention_call *call, int64_t task,
                                          int64_t position) {
     const srnn_problem *p = &call->plan->core;
-    const sr_document *document = &call->plan->documents[task / p->Hkv];
+    const sr_document_range *document = &call->plan->documents[task / p->Hkv];
     const int kv = (int)(task % p->Hkv);
     const int64_t first = sr_row_index(p, p->Hkv, document->b, kv, document->start);
     return (linear_walk){
@@ -132,7 +132,7 @@ static inline real *take_rows(sr_layout *layout, int64_t stride) {
 
 /* ---- blocks of rows */
 
-/* Where nothing is turned, both kinds of keys and queries are the same. */
+/* Where nothing is rotated, both kinds of keys and queries are the same. */
 typedef struct linear_rows {
     real *keys, *plain_keys;       /* (block, stride of D) */
     real *queries, *plain_queries; /* (heads of a group, block, stride of D) */

@@ -72,7 +72,7 @@ typedef struct head {
     const context *x;
     const srnn_problem *p; /* the core's */
     const workspace *w;
-    const sr_document *document;
+    const sr_document_range *document;
     tile_strides ld;
     int h, kv;
     int64_t seen;     /* chunks whose last token some row sees */
@@ -83,7 +83,7 @@ typedef struct head {
 
 static head head_of(const context *x, const workspace *w, int64_t task) {
     const srnn_problem *p = &x->call->plan->core;
-    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
+    const sr_document_range *document = &x->call->plan->documents[task / p->Hkv];
     return (head){.x = x,
                   .p = p,
                   .w = w,

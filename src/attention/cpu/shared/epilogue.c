@@ -577,7 +577,8 @@ static void wide_task(void *context, int64_t task, int worker) {
 
 /* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
  * gradients. */
-static void cumulative_backward(const outputs_context *x, const sr_document *document, int h) {
+static void cumulative_backward(const outputs_context *x, const sr_document_range *document,
+                                int h) {
     const srnn_problem *p = &x->call->plan->problem;
     int64_t base = sr_row_index(p, p->H, document->b, h, document->start);
     double later = 0.0;
@@ -592,7 +593,7 @@ static void cumulative_backward(const outputs_context *x, const sr_document *doc
 }
 
 /* One head of one document; `partial` receives norm parameter gradients. */
-static void document_backward(const outputs_context *x, const sr_document *document, int h,
+static void document_backward(const outputs_context *x, const sr_document_range *document, int h,
                               sr_row_norm *rule, double *partial) {
     const sr_attention_call *call = x->call;
     const sr_row_workspace *row_work = x->row_work;

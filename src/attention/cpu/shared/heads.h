@@ -1,5 +1,5 @@
-/* heads.h (private): which heads of the operands a head reads, and what the files of the edges
- * share. */
+/* heads.h (private): which heads of the operands a head reads, and what the files of prologue and
+ * epilogue share. */
 #ifndef SR_ATTENTION_CPU_SHARED_HEADS_H
 #define SR_ATTENTION_CPU_SHARED_HEADS_H
 

@@ -84,7 +84,7 @@ static void token_numbers(double *out, srnn_tensor from, sr_rows rows, double mo
         out[r] = (double)*tensor_row(from, rows.b, rows.h, rows.t + r) + moved;
 }
 
-static int64_t tokens_from(const sr_document *document, int64_t t) {
+static int64_t tokens_from(const sr_document_range *document, int64_t t) {
     return document->length - t < TOKENS ? document->length - t : TOKENS;
 }
 
@@ -108,7 +108,7 @@ static void value_gates(double *factor, const srnn_attention *a, const srnn_oper
     }
 }
 
-static void prepare_values(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_values(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const bool power = p->attention.normaliser == SRNN_NORMALISER_VALUE_POWER;
     const double exponent = power ? sr_sigmoid((double)((const real *)x->in->value_power)[h]) : 0.0;
@@ -154,7 +154,7 @@ static void gate_logarithms(double *out, const real *z, int n, const prepare_con
 }
 
 /* C of all tokens: with the token's own gate, or, if learned, without. */
-static void prepare_decay(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_decay(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, width = sr_decay_numbers(&p->attention, p->D);
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
@@ -194,7 +194,7 @@ static void add_to_average(real *out, double *average, const gate_parts *g, cons
 }
 
 /* Running averages of k and v, from what was carried. */
-static void prepare_averages(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_averages(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t base = sr_row_index(p, heads, document->b, h, document->start);
@@ -217,7 +217,7 @@ static void prepare_averages(const prepare_context *x, const sr_document *docume
         memcpy(carried, average, (size_t)(p->D + p->Dv) * sizeof *average);
 }
 
-static void prepare_kv_head(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_kv_head(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const sr_row_workspace *row_work = x->row_work;
     const int64_t base = sr_row_index(p, x->plan->core.Hkv, document->b, h, document->start);
@@ -239,7 +239,7 @@ static void prepare_kv_head(const prepare_context *x, const sr_document *documen
 }
 
 /* lambda = softplus(L z) */
-static void prepare_levels(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_levels(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const real *scale = (const real *)x->in->level_scale + (int64_t)h * p->levels;
     for (int64_t t = document->start; t < document->start + document->length; t++) {
@@ -251,7 +251,7 @@ static void prepare_levels(const prepare_context *x, const sr_document *document
     }
 }
 
-static void prepare_q_head(const prepare_context *x, const sr_document *document, int h) {
+static void prepare_q_head(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     if (x->row_work->level)
         prepare_levels(x, document, h);
@@ -284,7 +284,7 @@ static void prepare_task(void *context, int64_t task, int worker) {
     const prepare_context *x = context;
     const srnn_problem *p = &x->plan->problem;
     const int kv = x->plan->core.Hkv, heads = kv + p->H, h = (int)(task % heads);
-    const sr_document *document = &x->plan->documents[task / heads];
+    const sr_document_range *document = &x->plan->documents[task / heads];
     (void)worker;
     if (h < kv)
         prepare_kv_head(x, document, h);

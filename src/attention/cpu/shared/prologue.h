@@ -1,7 +1,7 @@
 /* prologue.h (private): what happens to rows before and after the core of the equation.
  *
  * Every kernel is prologue, core, epilogue. The core, O(T^2) or a state update, is what kernels
- * differ in; the edges, O(T), are here once: features of q and k, the factor on v, the running
+ * differ in; prologue and epilogue, O(T), are here once: features of q and k, the factor on v, the running
  * sums, the normaliser, gates and norms, each with its backward. Sums are kept in double. */
 #ifndef SR_ATTENTION_CPU_SHARED_PROLOGUE_H
 #define SR_ATTENTION_CPU_SHARED_PROLOGUE_H
@@ -57,13 +57,13 @@ typedef struct sr_rows {
     int64_t t, count;
 } sr_rows;
 
-/* out (count, ld) = feature(q) * scale, or feature(k), not yet turned with rope_features. */
+/* out (count, ld) = feature(q) * scale, or feature(k), without the rotation of rope_features. */
 void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                          const sr_attention_call *call, sr_rows rows);
 void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                        const sr_attention_call *call, sr_rows rows);
 
-/* Turns rows of features with rope_features, in place, by what their tokens are turned by, or
+/* Rotates rows of features with rope_features, in place, by the angles of their tokens, or
  * back. */
 void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, sr_rows which, bool back);

@@ -45,7 +45,7 @@ typedef struct head_place {
     const sr_row_workspace *row_work;
     const sr_attention_call *call;
     const srnn_problem *p;
-    const sr_document *document;
+    const sr_document_range *document;
     int h, heads;
     int64_t base; /* of its first token in arrays (B, Hkv, T) */
 } head_place;
@@ -318,7 +318,7 @@ static void value_power_backward(const sr_row_workspace *row_work, const sr_atte
     for (int h = 0; h < heads; h++) {
         double sum = 0.0;
         for (int64_t n = 0; n < call->plan->document_count; n++) {
-            const sr_document *document = &call->plan->documents[n];
+            const sr_document_range *document = &call->plan->documents[n];
             int64_t base = sr_row_index(p, heads, document->b, h, document->start);
             for (int64_t t = 0; t < document->length; t++)
                 sum -= row_work->value_dot[base + t] * log((double)(t + 1));

@@ -178,7 +178,7 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
 
 /* ---- rotation ---- */
 
-/* out = x, each D of its width turned; `sign` -1: turned back. */
+/* out = x, each D of its width rotated; `sign` -1: rotated back. */
 static void rope_row(real *out, const real *x, const real *angles, int D, int width, real sign) {
     const int half = D / 2;
     for (int from = 0; from < width; from += D) {
@@ -193,7 +193,7 @@ static void rope_row(real *out, const real *x, const real *angles, int D, int wi
     }
 }
 
-/* What token t of row b of the batch is turned by. */
+/* The angles of token t of row b of the batch. */
 static const real *turn_of(const sr_row_workspace *row_work, const srnn_plan *plan, int64_t b,
                            int64_t t) {
     const srnn_problem *p = &plan->problem;
@@ -212,7 +212,7 @@ static bool turns_first(const srnn_problem *p) {
     return p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
 }
 
-/* The row itself, or turned in `room` where positions come before features. */
+/* The row itself, or rotated in `room` where positions come before features. */
 static const real *placed_row(real *room, const real *x, const sr_row_workspace *row_work,
                               const srnn_plan *plan, int64_t b, int64_t t) {
     const int D = plan->problem.D;

@@ -223,7 +223,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_kv_cache) = {
     .from_plain = kv_cache_from_plain,
 };
 
-/* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any,
+/* ---- keys and values for the generic feed: per kv head keys, rotated keys if there are any,
  * values, then decay, beta and u where the variant has them, of all entries ---- */
 
 /* One array of an entry. */

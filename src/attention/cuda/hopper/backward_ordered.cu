@@ -229,13 +229,13 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
             return;
         const ordered_queries queries = ordered_queries_of<shape>(task, work);
         const int tiles = queries.count() * task.backward.call.group;
-        ordered_ticket turn = ordered_ticket_at<shape>(task, work, queries, 0);
+        ordered_ticket ticket = ordered_ticket_at<shape>(task, work, queries, 0);
         bool come = false;
         SR_ROLLED
         for (int i = 0; i < tiles; i++, parity ^= 1) {
-            int *const counter = task.tickets + turn.half + group;
-            float *const to = task.sums + (turn.half + group) * (shape::SUM_BYTES / 4);
-            const int number = turn.number;
+            int *const counter = task.tickets + ticket.half + group;
+            float *const to = task.sums + (ticket.half + group) * (shape::SUM_BYTES / 4);
+            const int number = ticket.number;
             while (!come)
                 come = ticket_is_due(counter, number);
             mbarrier_wait(&shared->sum_full[group], parity);
@@ -248,13 +248,13 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
             tensor_store_commit();
             come = false;
             if (i + 1 < tiles) {
-                turn = ordered_ticket_at<shape>(task, work, queries, i + 1);
-                come = ticket_is_due(task.tickets + turn.half + group, turn.number);
+                ticket = ordered_ticket_at<shape>(task, work, queries, i + 1);
+                come = ticket_is_due(task.tickets + ticket.half + group, ticket.number);
             }
             tensor_store_wait_read<0>();
             mbarrier_arrive(&shared->sum_empty[group]);
             tensor_store_wait<0>();
-            turn_pass(counter, number + 1);
+            ticket_pass(counter, number + 1);
         }
     }
 }

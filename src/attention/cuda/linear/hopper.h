@@ -293,8 +293,8 @@ struct chunk_state {
         ones.put({0, 0, 0, 0});
     }
 
-    /* Loads the state before `span` of head `number`, in a walk forwards or from the end: one of
-     * spans.states, or the sum of some, in the order of sr_chunked_scan. The state is zero
+    /* Loads the state before `segment` of head `number`, in a walk forwards or from the end: one of
+     * segments.states, or the sum of some, in the order of sr_chunked_scan. The state is zero
      * before. */
     template <int WARPS>
     SR_DEVICE void get(const sr_chunk_segments &segments, const sr_chunk_head<false> &head,

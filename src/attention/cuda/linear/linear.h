@@ -117,7 +117,7 @@ sr_chunk_segments sr_chunked_segments(int heads, int group, int T, int blocks);
 /* The number of states that such segments need workspace for. */
 size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
 
-/* Fill spans.states: the states of keys and values before all segments but the first; of queries
+/* Fill segments.states: the states of keys and values before all segments but the first; of queries
  * and gradients of numerators after all but the last, for a walk from the end, where heads have no
  * group; and the scan, from what the segment before each adds (unless it stays `apart`) to the
  * states before segments, for a walk forwards or from the end. */

@@ -7,7 +7,7 @@
 enum { WARPS = SR_CHUNK_ROWS, THREADS = WARPS * SR_WARP };
 
 sr_chunk_segments sr_chunked_segments(int heads, int group, int T, int blocks) {
-    const int shortest = 2; /* chunks of a span */
+    const int shortest = 2; /* chunks of a segment */
     const int chunks = (T + SR_CHUNK - 1) / SR_CHUNK;
     const int together = blocks > group ? blocks / group : 1; /* heads that are walked at a time */
     const int left = heads % together;

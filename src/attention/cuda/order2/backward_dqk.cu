@@ -44,7 +44,7 @@ SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int
  * sr_turning. */
 struct turned_gradients {
     sr_rotation own, rotated;
-    /* of the first number of products, and the second, which turns with it */
+    /* of the first number of products, and the second, which rotates with it */
     float early[2][4], late[2][4];
 
     SR_DEVICE explicit turned_gradients(const sr_bf16 *tile) {

@@ -76,12 +76,12 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
     sr_emulator_bulk_add(global, shared, bytes);
 }
 
-SR_DEVICE bool ticket_is_due(const int *turn, int mine) {
-    return sr_emulator_turn_has_come(turn, mine);
+SR_DEVICE bool ticket_is_due(const int *ticket, int mine) {
+    return sr_emulator_ticket_is_due(ticket, mine);
 }
 
-SR_DEVICE void turn_pass(int *turn, int next) {
-    sr_emulator_turn_pass(turn, next);
+SR_DEVICE void ticket_pass(int *ticket, int next) {
+    sr_emulator_ticket_pass(ticket, next);
 }
 
 SR_DEVICE void wgmma_fence() {

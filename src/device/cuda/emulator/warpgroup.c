@@ -159,28 +159,28 @@ void sr_emulator_bulk_add(float *global, const float *shared, int bytes) {
 }
 
 /* Blocks earlier in the order run on other host threads, or have ended. */
-bool sr_emulator_turn_has_come(const int *turn, int mine) {
+bool sr_emulator_ticket_is_due(const int *ticket, int mine) {
     enum { PATIENCE = 60 };
     static _Thread_local struct {
-        const int *turn;
+        const int *ticket;
         int mine;
         time_t since;
     } vain; /* the last counter polled in vain, repeatedly since then */
-    if (__atomic_load_n(turn, __ATOMIC_ACQUIRE) == mine)
+    if (__atomic_load_n(ticket, __ATOMIC_ACQUIRE) == mine)
         return true;
-    if (vain.turn != turn || vain.mine != mine) {
-        vain.turn = turn;
+    if (vain.ticket != ticket || vain.mine != mine) {
+        vain.ticket = ticket;
         vain.mine = mine;
         vain.since = time(NULL);
     }
     if (time(NULL) - vain.since > PATIENCE)
-        sr_emulator_fail("turn %d does not come", mine);
+        sr_emulator_fail("ticket %d is never due", mine);
     sched_yield();
     return false;
 }
 
-void sr_emulator_turn_pass(int *turn, int next) {
-    __atomic_store_n(turn, next, __ATOMIC_RELEASE);
+void sr_emulator_ticket_pass(int *ticket, int next) {
+    __atomic_store_n(ticket, next, __ATOMIC_RELEASE);
 }
 
 void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at) {

@@ -25,8 +25,8 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
 
 void sr_emulator_bulk_store(void *global, const void *shared, int bytes);
 void sr_emulator_bulk_add(float *global, const float *shared, int bytes);
-bool sr_emulator_turn_has_come(const int *turn, int mine);
-void sr_emulator_turn_pass(int *turn, int next);
+bool sr_emulator_ticket_is_due(const int *ticket, int mine);
+void sr_emulator_ticket_pass(int *ticket, int next);
 
 /* ---- wgmma: each warp has 16 of the 64 rows, so that warps multiply independently ---- */
 

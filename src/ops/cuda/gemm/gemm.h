@@ -36,7 +36,8 @@ srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_gemm_call *p
 
 /* Epilogue of two columns of a normed GEMM that belong together. */
 typedef struct sr_few_end {
-    bool swiglu; /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
+    /* Column n of d is silu(column n) * column (n + pair_columns), of 2 * pair_columns. */
+    bool swiglu;
     /* else this many of the first columns are heads to which `rope` is applied */
     int64_t pair_columns;
     sr_rope rope;
