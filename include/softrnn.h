@@ -208,8 +208,8 @@ typedef enum srnn_norm {
     SRNN_NORM_L2_SCALED, /* Dv times that */
 } srnn_norm;
 
-/* What surrounds the equation in a model. Kernels do not read it: the functions of this header compute
- * the same whatever it says. */
+/* What surrounds the equation in a model. Kernels do not read it: the functions of this header
+ * compute the same whatever it says. */
 typedef struct srnn_wiring {
     srnn_layer layer;
     int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */

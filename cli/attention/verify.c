@@ -103,7 +103,8 @@ static bool well_conditioned(const srnn_attention *a, const shape *s) {
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && a->write == SRNN_WRITE_DELTA &&
         a->score == SRNN_SCORE_EXP && s->D > 8)
         return false;
-    /* Features of rotated numbers cannot all be small, and exp of their products is beyond float. */
+    /* Features of rotated numbers cannot all be small, and exp of their products is beyond
+     * float. */
     if (a->position == SRNN_POSITION_ROPE_CHUNKS && a->feature == SRNN_FEATURE_ELU1 &&
         a->scale == SRNN_SCALE_ONE && a->score == SRNN_SCORE_EXP && s->D > 64)
         return false;

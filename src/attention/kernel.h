@@ -16,7 +16,8 @@ typedef struct sr_document_range {
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
  * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
- * numerator has the problem's number type, the statistics its wider one (sr_element_accumulator). */
+ * numerator has the problem's number type, the statistics its wider one
+ * (sr_element_accumulator). */
 typedef struct sr_saved {
     void *numerator; /* (B, H, T, Dv): sum_j w_ij value_gate_j v_j, times exp(-maximum_i) */
     void *row_sum;   /* (B, H, T): sum_j w_ij, times exp(-maximum_i); 0 if nothing needs it */
@@ -31,8 +32,8 @@ enum { SR_PLAN_COUNTERS = 2 };
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
-    /* The same as the core sees it, after the prologue: D is the width of a feature, Hkv counts heads
-     * of keys and values that go together. */
+    /* The same as the core sees it, after the prologue: D is the width of a feature, Hkv counts
+     * heads of keys and values that go together. */
     srnn_problem core;
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
@@ -65,7 +66,8 @@ typedef struct sr_attention_call {
     /* Feeding a state whose kernel applies RoPE, or backward of q and k with RoPE applied; else
      * empty. */
     sr_rope_angles rope;
-    /* Backward with RoPE: whether the inverse was applied to d_q and d_k, as only some kernels do. */
+    /* Backward with RoPE: whether the inverse was applied to d_q and d_k, as only some kernels
+     * do. */
     bool *rope_inverted;
 } sr_attention_call;
 
@@ -75,8 +77,8 @@ typedef struct sr_rope_inverse {
     bool done;
 } sr_rope_inverse;
 
-/* srnn_attention_backward of q and k with RoPE applied. Where `back` is not done then, it is left to
- * the caller. */
+/* srnn_attention_backward of q and k with RoPE applied. Where `back` is not done then, it is left
+ * to the caller. */
 srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
                                        sr_rope_inverse *back);

@@ -105,9 +105,9 @@ static srnn_status unknown_kernel(const srnn_device *device, const char *name) {
                    nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
-/* ": it does not compute this decay_width" where an axis is the reason why no kernel of this type and
- * form takes the problem; "" where it is another. Of several kernels, what the one lacks that covers
- * most of the axes. */
+/* ": it does not compute this decay_width" where an axis is the reason why no kernel of this type
+ * and form takes the problem; "" where it is another. Of several kernels, what the one lacks that
+ * covers most of the axes. */
 static const char *missing_axis(char text[96], const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     const sr_axis *missing = NULL, *own = NULL;

@@ -14,7 +14,8 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved);
 /* Whether a feed of T tokens can apply RoPE to q and k itself. */
 bool sr_state_applies_rope(const srnn_state *state, int T);
 
-/* Starts the kernels for T tokens, for which there is room. `rope`: empty unless sr_state_applies_rope. */
+/* Starts the kernels for T tokens, for which there is room. `rope`: empty unless
+ * sr_state_applies_rope. */
 srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
                          sr_rope_angles rope);
 

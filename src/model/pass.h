@@ -54,9 +54,9 @@ srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, con
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 
-/* The same for a step of training: losses and hits go to the step stats (device memory), nothing comes
- * back to the host, and nothing waits. Tally and scale are the same in every call of one pass,
- * because the first one is recorded where the device can do that. */
+/* The same for a step of training: losses and hits go to the step stats (device memory), nothing
+ * comes back to the host, and nothing waits. Tally and scale are the same in every call of one
+ * pass, because the first one is recorded where the device can do that. */
 srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
                          const int32_t *targets, double scale);
 

@@ -81,8 +81,8 @@ typedef struct sr_norm_linear {
     int count;
     const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
 
-    /* Not NULL: RoPE that would need a kernel of its own is left to the caller, and this says whether
-     * it was applied. */
+    /* Not NULL: RoPE that would need a kernel of its own is left to the caller, and this says
+     * whether it was applied. */
     bool *rope_applied;
 } sr_norm_linear;
 
@@ -234,8 +234,8 @@ struct sr_backend {
      * memory. NULL where squares are not summed by units. */
     srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
-    /* ---- an update by the learning rate of the step stats, if its loss and gradient are finite; sets
-     * gradient_norm, applied and updates */
+    /* ---- an update by the learning rate of the step stats, if its loss and gradient are finite;
+     * sets gradient_norm, applied and updates */
     srnn_status (*adamw)(sr_backend *backend, sr_step_stats *stats, const sr_adamw *adamw);
 };
 

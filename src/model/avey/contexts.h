@@ -1,5 +1,6 @@
 /* contexts.h (private): rows that the blocks of a model see instead of a batch's: contexts that are
- * made of the embedded tokens, and read back into the batch's rows. Only Avey's ranker makes some. */
+ * made of the embedded tokens, and read back into the batch's rows. Only Avey's ranker makes
+ * some. */
 #ifndef SR_MODEL_AVEY_CONTEXTS_H
 #define SR_MODEL_AVEY_CONTEXTS_H
 
@@ -8,8 +9,8 @@
 
 typedef struct sr_contexts sr_contexts;
 
-/* For batches of B sequences of up to T tokens. *contexts stays NULL where the blocks of the model see
- * the batch's own rows. The model must outlive it. */
+/* For batches of B sequences of up to T tokens. *contexts stays NULL where the blocks of the model
+ * see the batch's own rows. The model must outlive it. */
 srnn_status sr_contexts_create(sr_contexts **contexts, sr_model *model, int B, int T);
 void sr_contexts_free(sr_contexts *contexts); /* accepts NULL */
 

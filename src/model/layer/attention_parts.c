@@ -118,7 +118,8 @@ static bool rope_at_once(const sr_attention_layer *layer) {
            q->at.first == 0 && k->at.first == q->at.count && w->linear_count == w->input_linears;
 }
 
-/* The projections of what x is the norm of; with RoPE applied to q and k where one kernel does both. */
+/* The projections of what x is the norm of; with RoPE applied to q and k where one kernel does
+ * both. */
 static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                  const sr_linear *linears, const sr_layer_piece *piece) {
     const sr_layer_wiring *w = &layer->wiring;

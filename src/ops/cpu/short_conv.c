@@ -14,7 +14,8 @@ typedef struct conv_job {
     int64_t row_tiles;
 } conv_job;
 
-/* Some channels of the convolution, its weights transposed so that a tap's channels are neighbours. */
+/* Some channels of the convolution, its weights transposed so that a tap's channels are
+ * neighbours. */
 typedef struct conv_tile {
     int64_t first, columns;
     float taps[SR_SHORT_CONV_MAX][TILE_COLUMNS]; /* taps[j] meets the token j before */

@@ -383,8 +383,8 @@ static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) 
     return isnan(rank) || v->diverged || v->not_finite ? INFINITY : rank;
 }
 
-/* The learning rate of the cells like this one at which the variant ends best, of those at which most
- * of its seeds have ended well; NaN: it is in none. */
+/* The learning rate of the cells like this one at which the variant ends best, of those at which
+ * most of its seeds have ended well; NaN: it is in none. */
 static double best_rate(const sr_summary *summary, const maker *m, const sr_summary_cell *like,
                         size_t variant) {
     double rate = NAN, best = INFINITY;

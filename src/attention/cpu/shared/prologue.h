@@ -1,8 +1,9 @@
 /* prologue.h (private): what happens to rows before and after the core of the equation.
  *
  * Every kernel is prologue, core, epilogue. The core, O(T^2) or a state update, is what kernels
- * differ in; prologue and epilogue, O(T), are here once: features of q and k, the factor on v, the running
- * sums, the normaliser, gates and norms, each with its backward. Sums are kept in double. */
+ * differ in; prologue and epilogue, O(T), are here once: features of q and k, the factor on v, the
+ * running sums, the normaliser, gates and norms, each with its backward. Sums are kept in
+ * double. */
 #ifndef SR_ATTENTION_CPU_SHARED_PROLOGUE_H
 #define SR_ATTENTION_CPU_SHARED_PROLOGUE_H
 
@@ -12,8 +13,8 @@
 
 enum { SR_NORM_WORKSPACE = 10 };
 
-/* Arrays over all positions, filled by sr_prologue_prepare; NULL where the variant has no use for one.
- * Hkv is that of the plan's core: heads of keys and values that go together. */
+/* Arrays over all positions, filled by sr_prologue_prepare; NULL where the variant has no use for
+ * one. Hkv is that of the plan's core: heads of keys and values that go together. */
 typedef struct sr_row_workspace {
     real *value_factor; /* (B, Hkv, T): v_j is multiplied by it */
     double *decay;      /* (B, Hkv, T), or (B, Hkv, T, D) per channel: C_i */
