@@ -13,19 +13,8 @@ static inline uint64_t sr_hash_add(uint64_t hash, uint64_t number) {
     return (hash ^ number) * UINT64_C(0x100000001b3);
 }
 
-/* Eight bytes at a time; what is left over is filled with zeros. */
-static inline uint64_t sr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
-    const char *at = bytes;
-    for (size_t n = 0; n < count; n += sizeof(uint64_t)) {
-        uint64_t number = 0;
-        memcpy(&number, at + n, count - n < sizeof number ? count - n : sizeof number);
-        hash = sr_hash_add(hash, number);
-    }
-    return hash;
-}
-
-/* As sr_hash_bytes, with the upper bits folded into the lower ones, so that two flipped bits do not
- * cancel: a checksum. */
+/* A checksum, eight bytes at a time; what is left over is filled with zeros. The upper bits are
+ * folded into the lower ones, so that two flipped bits do not cancel. */
 static inline uint64_t sr_checksum_bytes(uint64_t hash, const void *bytes, size_t count) {
     const char *at = bytes;
     for (size_t n = 0; n < count; n += sizeof(uint64_t)) {
