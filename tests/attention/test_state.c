@@ -56,6 +56,25 @@ static void every_changed_byte_is_refused(void **unused) {
     }
 }
 
+/* The highest bits of two words, which a hash without folding lets cancel: two signs. */
+static void two_changed_signs_are_refused(void **unused) {
+    (void)unused;
+    srnn_state *state = make_state("order:2");
+    size_t size;
+    feed_three(state);
+    char *bytes = save(state, &size);
+    const size_t last = size / 8 * 8 - 1; /* of the last whole word */
+    for (size_t back = 8; back <= 64; back += 8) {
+        bytes[last] ^= (char)0x80;
+        bytes[last - back] ^= (char)0x80;
+        assert_int_equal(srnn_state_load(state, bytes, size), SRNN_ERR_FORMAT);
+        bytes[last] ^= (char)0x80;
+        bytes[last - back] ^= (char)0x80;
+    }
+    free(bytes);
+    srnn_state_free(state);
+}
+
 static void other_versions_are_named(void **unused) {
     (void)unused;
     srnn_state *state = make_state("order:2");
@@ -83,6 +102,7 @@ static void other_problems_are_refused(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_changed_byte_is_refused),
+        cmocka_unit_test(two_changed_signs_are_refused),
         cmocka_unit_test(other_versions_are_named),
         cmocka_unit_test(other_problems_are_refused),
     };
