@@ -175,14 +175,13 @@ static void *help(void *argument) {
     return NULL;
 }
 
-/* Signals are for the threads of the program; those that tell of a fault reach the one at fault. */
-static void hold_signals(sigset_t *before) {
+void sr_signals_block(sigset_t *before) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t held;
-    sigfillset(&held);
+    sigset_t blocked;
+    sigfillset(&blocked);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&held, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &held, before);
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
 /* A new helper, or NULL. */
@@ -194,7 +193,7 @@ static helper *make_helper(void) {
         return NULL;
     *h = (helper){.next = NULL};
     atomic_init(&h->state, IDLE);
-    hold_signals(&before);
+    sr_signals_block(&before); /* signals are for the threads of the program */
     const int failed = pthread_create(&thread, NULL, help, h);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {

@@ -2,6 +2,7 @@
 #ifndef SR_BASE_THREADS_H
 #define SR_BASE_THREADS_H
 
+#include <signal.h>
 #include <stdint.h>
 
 /* A task. `worker` is 0 .. workers-1 and unique among tasks running at one time: it selects scratch
@@ -20,6 +21,10 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 /* How many of `workers` threads to wake for so many floating-point operations in all: waking one
  * costs more than a small task. */
 int sr_workers_worth(double operations, int workers);
+
+/* Blocks every signal for the calling thread but those that report a fault of its own; *before: the
+ * mask to restore with pthread_sigmask. */
+void sr_signals_block(sigset_t *before);
 
 /* How many threads to use when the caller asked for `requested`; 0: what OMP_NUM_THREADS says, else
  * every core this process has. */
