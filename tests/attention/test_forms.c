@@ -505,6 +505,8 @@ static const struct {
 } system_kernels[] = {
     {"power", "flash", "chunked", NULL},
     {"forget", "flash", NULL, "flash"},
+    {"2mamba", "flash", "chunked", NULL},
+    {"2mamba_e", "flash", NULL, "flash"},
     {"mamba2", "flash", "linear", NULL},
     {"linear_mamba", "flash", "linear", NULL},
     {"gated_softmax_plusplus_mamba", "flash", NULL, "flash"},
@@ -513,6 +515,7 @@ static const struct {
     {"gla", "generic", "linear", "linear"},
     {"delta_net", "generic", "linear", "linear"},
     {"gated_delta_net", "generic", "linear", "linear"},
+    {"kda", "generic", "linear", "linear"},
     {"log_linear", "generic", "linear", "linear"},
     {"log_linear_mamba2", "generic", "linear", "linear"},
     {"log_linear_gated_delta_net", "generic", "linear", "linear"},
