@@ -31,6 +31,8 @@ def c_type(kind):
         return f"{c_type(kind.item)} * {kind.length}"
     if kind.kind == "struct":
         return kind.cname
+    if kind.kind == "function":
+        return "ctypes.c_void_p"
     if kind.kind == "pointer":
         return "ctypes.c_char_p" if kind.item.cname == "char" else "ctypes.c_void_p"
     return f"ctypes.{PRIMITIVES[kind.cname]}"
