@@ -15,7 +15,8 @@ enum { SR_MOST_THREADS = 4096 };
 /* Runs tasks 0 .. tasks-1, handed out in that order, on this thread and at most `workers` - 1
  * others, which stay for the next call: they look for it for up to a millisecond, most of which
  * other programs may have, then sleep. Several threads may call it at a time, each with threads of
- * its own; a process may fork between calls. A call within a task runs on the task's thread. */
+ * its own; a process may fork between calls. A call within a task runs on the task's thread. A call that
+ * is to stop (base/cancel.h) leaves the tasks out that nobody has taken. */
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 
 /* How many of `workers` threads to wake for so many floating-point operations in all: waking one
