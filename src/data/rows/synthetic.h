@@ -1,13 +1,13 @@
 /* synthetic.h: tasks that need no files, as sources of rows, named by a text form.
  *
- *     recall:pairs=8,vocab=32,length=48     key value key value .. then query answer query answer
- * .. mqar:vocab=8192,length=64             multi-query associative recall as in zoology
- *     induction:vocab=16,length=48          what followed the mark the first time?
- *     copy:tokens=8,vocab=16,length=48      repeat the symbols among the blanks, in their order
+ *     recall:pairs=8,vocab=32,length=48     key value key value .. then query answer ..
+ *     mqar:vocab=8192,length=64             multi-query associative recall as in zoology
+ *     induction:vocab=16,length=48          the symbol that followed the mark the first time
+ *     copy:tokens=8,vocab=16,length=48      the symbols among the blanks, in order
  *     permutation:size=3,length=48          the product of all permutations so far
  *
- * A row is a pure function of the seed, the split and its number, and the splits draw from streams
- * of the generator that have nothing in common. Only answers have targets. */
+ * A row is a pure function of the seed, the split and its number; the splits use disjoint streams
+ * of the generator. Only answers have targets. */
 #ifndef SR_DATA_ROWS_SYNTHETIC_H
 #define SR_DATA_ROWS_SYNTHETIC_H
 
@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* True if the text starts with the name of a task and then ends or goes on with ':'. */
+/* True if the text is the name of a task, alone or followed by ':'. */
 bool sr_synthetic_is(const char *text);
 
 /* Reads the text form; settings that are not given have their default. A wrong word fails with
@@ -27,7 +27,7 @@ srnn_status sr_synthetic_create(sr_source **source, const char *text, uint64_t s
  * sr_synthetic_create. */
 size_t sr_synthetic_print(char *text, size_t size, const sr_source *source);
 
-/* Name, settings with their defaults, and one line of explanation of a task; NULL past the end.
+/* Name, settings with their defaults, and a one-line explanation of a task; NULL past the end.
  * Static text. */
 typedef struct sr_synthetic_entry {
     const char *name;
