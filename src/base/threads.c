@@ -71,12 +71,8 @@ typedef struct job {
     sr_task *run;
     void *context;
     int64_t tasks;
-<<<<<<< HEAD
-    atomic_bool *cancelled;   /* of the call that it belongs to (base/cancel.h) */
-    atomic_int_fast64_t next; /* the first task that nobody has taken */
-=======
+    atomic_bool *cancelled;   /* flag of the call it belongs to (base/cancel.h) */
     atomic_int_fast64_t next; /* the first task not taken yet */
->>>>>>> words
 } job;
 
 enum {

@@ -11,18 +11,11 @@ typedef void sr_task(void *context, int64_t task, int worker);
 
 enum { SR_MOST_THREADS = 4096 };
 
-<<<<<<< HEAD
-/* Runs tasks 0 .. tasks-1, handed out in that order, on this thread and at most `workers` - 1
- * others, which stay for the next call: they look for it for up to a millisecond, most of which
- * other programs may have, then sleep. Several threads may call it at a time, each with threads of
- * its own; a process may fork between calls. A call within a task runs on the task's thread. A call that
- * is to stop (base/cancel.h) leaves the tasks out that nobody has taken. */
-=======
 /* Runs tasks 0 .. tasks-1, started in that order, on this thread and at most `workers` - 1 helper
  * threads. Helpers stay for later calls: they poll for up to a millisecond, yielding to other
  * processes, then sleep. Several threads may call it concurrently, each with its own helpers; a
- * process may fork between calls. A nested call runs on the task's thread. */
->>>>>>> words
+ * process may fork between calls. A nested call runs on the task's thread. After a cancellation
+ * (base/cancel.h) no further task is started. */
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 
 /* The number of threads, up to `workers`, worth waking for this many floating-point operations in

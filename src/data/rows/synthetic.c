@@ -13,13 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-<<<<<<< HEAD
 enum { MOST_WORD = 32, MOST_TASKS = 32, MOST_LIST = 512 };
-/* Keeps the tasks' numbers apart from whatever else the same seed is used for. */
-=======
-enum { MOST_WORD = 32, MOST_TASKS = 16 };
 /* Separates the tasks' random numbers from other uses of the same seed. */
->>>>>>> words
 static const uint64_t seed_stream = 0x73796e746865;
 
 const sr_synthetic_entry *sr_synthetic_at(size_t index) {

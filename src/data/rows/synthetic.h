@@ -1,22 +1,11 @@
 /* synthetic.h: tasks that need no files, as sources of rows, named by a text form.
  *
-<<<<<<< HEAD
  *     recall:pairs=8,vocab=32,length=48     one task; `softrnn data tasks` lists them
  *     3*parity + parity:length=80           a mixture: three rows of four are of the first
  *
- * A row is a pure function of the seed, the split and its number, and the splits draw from streams
- * of the generator that have nothing in common. Rows of a mixture that are shorter than the longest
- * are filled up with id 0, without targets. */
-=======
- *     recall:pairs=8,vocab=32,length=48     key value key value .. then query answer ..
- *     mqar:vocab=8192,length=64             multi-query associative recall as in zoology
- *     induction:vocab=16,length=48          the symbol that followed the mark the first time
- *     copy:tokens=8,vocab=16,length=48      the symbols among the blanks, in order
- *     permutation:size=3,length=48          the product of all permutations so far
- *
  * A row is a pure function of the seed, the split and its number; the splits use disjoint streams
- * of the generator. Only answers have targets. */
->>>>>>> words
+ * of the generator. Rows of a mixture that are shorter than the longest are padded with id 0,
+ * without targets. */
 #ifndef SR_DATA_ROWS_SYNTHETIC_H
 #define SR_DATA_ROWS_SYNTHETIC_H
 
@@ -25,11 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-<<<<<<< HEAD
-/* True if the text starts as a task or a mixture of them does. */
-=======
-/* True if the text is the name of a task, alone or followed by ':'. */
->>>>>>> words
+/* True if the text begins as a task or a mixture of tasks does. */
 bool sr_synthetic_is(const char *text);
 
 /* Reads the text form; settings that are not given have their default. A wrong word fails with
@@ -42,12 +27,7 @@ double sr_synthetic_chance(const sr_source *source);
 /* The text form with every setting spelled out; like snprintf. `source` is one task. */
 size_t sr_synthetic_print(char *text, size_t size, const sr_source *source);
 
-<<<<<<< HEAD
-/* Name and one line of explanation of a task; NULL past the end. Static text. */
-=======
-/* Name, settings with their defaults, and a one-line explanation of a task; NULL past the end.
- * Static text. */
->>>>>>> words
+/* Name and one-line explanation of a task; NULL past the end. Static text. */
 typedef struct sr_synthetic_entry {
     const char *name;
     const char *summary;
