@@ -145,8 +145,9 @@ struct sr_backend {
     int threads;
     void (*destroy)(sr_backend *backend);
 
-    /* ---- out (n) = x (n) in the number type */
+    /* ---- out (n) = x (n) in the number type; and back */
     srnn_status (*narrow)(sr_backend *backend, void *out, const float *x, int64_t n);
+    srnn_status (*widen)(sr_backend *backend, float *out, const void *x, int64_t n);
 
     /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r]
      * < 0 */
