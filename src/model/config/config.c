@@ -36,6 +36,10 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
     dims.layers = config->L;
+    dims.layer = layer;
+    for (int earlier = 0; earlier < layer && sr_layer_mixes_values(&config->attention[layer]);
+         earlier++)
+        dims.later = dims.later || sr_layer_mixes_values(&config->attention[earlier]);
     dims.qkv_bias = config->qkv_bias;
     dims.o_bias = config->o_bias;
     return dims;

@@ -14,6 +14,9 @@ typedef struct sr_layer_kinds {
 /* `setup` without its attention and sizes, which come from each layer of the configuration. */
 srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
                                   const sr_model_config *config, const sr_layer_setup *setup);
+/* Numbers of a token's values that a layer leaves for later ones to mix in; 0: none does. */
+int64_t sr_layer_kinds_first_values(const sr_model_config *config);
+
 void sr_layer_kinds_free(sr_layer_kinds *kinds);
 
 /* Bytes that the layers hold. */
