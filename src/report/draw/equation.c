@@ -46,7 +46,7 @@ static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
 #define FADED(now, then) \
     "<mi>exp</mi><mo>(</mo>" VARIABLE("C", now) "<mo>\u2212</mo>" VARIABLE("C", then) "<mo>)</mo>"
 
-/* A decay per channel: the product is a sum over channels, each with its own. */
+/* A decay per channel: the product becomes a sum over channels with their decays. */
 static void write_channels(FILE *out, srnn_feature feature) {
     fputs("<munder><mo>\u2211</mo><mi>c</mi></munder>", out);
     write_feature(out, feature, VARIABLE("q", "ic"));
