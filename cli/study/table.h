@@ -8,7 +8,7 @@
 /* Every run with its cost, and the sum. */
 void study_table_plan(const sr_study *study, const sr_study_options *options);
 
-/* One table a cell: variants sorted from best to worst. */
+/* One table per cell: variants sorted from best to worst. */
 void study_table_summary(const sr_study *study, const sr_summary *summary);
 
 #endif

@@ -372,7 +372,7 @@ def case_hung(here):
     wait_for(lambda: len(records(name)) > 2, "some steps")
     stop_while(processes(name)[1], (name / "checkpoints/.writing").exists)
     code, output = end(started, 60)
-    check(code != 0 and "rank 1 on" in output and "going on" not in output, output)
+    check(code != 0 and "rank 1 on" in output and ", continuing: " not in output, output)
 
 
 def stop_while(process, condition):
