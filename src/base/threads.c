@@ -1,6 +1,7 @@
 /* threads.c: a pool of helper threads for numbered tasks. */
 #include "base/threads.h"
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/cpu_quota.h"
 
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 int sr_thread_count(int requested) {
@@ -69,6 +71,7 @@ typedef struct job {
     sr_task *run;
     void *context;
     int64_t tasks;
+    atomic_bool *cancelled;   /* flag of the call it belongs to (base/cancel.h) */
     atomic_int_fast64_t next; /* the first task not taken yet */
 } job;
 
@@ -107,8 +110,8 @@ static void rest(void) {
 #endif
 }
 
-static void sleep_while(atomic_int *state, int value) {
-    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+static void sleep_while(atomic_int *state, int value, const struct timespec *longest) {
+    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, value, longest, NULL, 0);
 }
 
 static void wake(atomic_int *state) {
@@ -152,7 +155,7 @@ static void watch(atomic_int *state, int value) {
 
 static void run_tasks(job *j, int worker) {
     inside = true;
-    for (int64_t task; (task = atomic_fetch_add(&j->next, 1)) < j->tasks;)
+    for (int64_t task; !sr_cancelled() && (task = atomic_fetch_add(&j->next, 1)) < j->tasks;)
         j->run(j->context, task, worker);
     inside = false;
 }
@@ -163,7 +166,9 @@ static void *help(void *argument) {
     for (;;) {
         int expected = POSTED;
         if (atomic_compare_exchange_strong(&h->state, &expected, RUNNING)) {
+            sr_cancel_follow(h->job->cancelled);
             run_tasks(h->job, h->worker);
+            sr_cancel_follow(NULL);
             if (atomic_exchange(&h->state, IDLE) == AWAITED)
                 wake(&h->state);
         }
@@ -171,7 +176,7 @@ static void *help(void *argument) {
         expected = IDLE;
         if (atomic_compare_exchange_strong(&h->state, &expected, ASLEEP))
             while (atomic_load(&h->state) == ASLEEP)
-                sleep_while(&h->state, ASLEEP);
+                sleep_while(&h->state, ASLEEP, NULL);
     }
     return NULL;
 }
@@ -269,8 +274,11 @@ static void recall(helper *h) {
     state = RUNNING;
     if (!atomic_compare_exchange_strong(&h->state, &state, AWAITED))
         return;
-    while (atomic_load(&h->state) == AWAITED)
-        sleep_while(&h->state, AWAITED);
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next question */
+    while (atomic_load(&h->state) == AWAITED) {
+        sleep_while(&h->state, AWAITED, sr_cancel_flag() ? &moment : NULL);
+        (void)sr_cancelled();
+    }
 }
 
 static void give_back(helper *list) {
@@ -286,9 +294,9 @@ static void give_back(helper *list) {
 }
 
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
-    job j = {.run = run, .context = context, .tasks = tasks};
+    job j = {.run = run, .context = context, .tasks = tasks, .cancelled = sr_cancel_flag()};
     if (inside) {
-        for (int64_t task = 0; task < tasks; task++)
+        for (int64_t task = 0; task < tasks && !sr_cancelled(); task++)
             run(context, task, 0);
         return;
     }

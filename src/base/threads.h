@@ -14,7 +14,8 @@ enum { SR_MOST_THREADS = 4096 };
 /* Runs tasks 0 .. tasks-1, started in that order, on this thread and at most `workers` - 1 helper
  * threads. Helpers stay for later calls: they poll for up to a millisecond, yielding to other
  * processes, then sleep. Several threads may call it concurrently, each with its own helpers; a
- * process may fork between calls. A nested call runs on the task's thread. */
+ * process may fork between calls. A nested call runs on the task's thread. After a cancellation
+ * (base/cancel.h) no further task is started. */
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 
 /* The number of threads, up to `workers`, worth waking for this many floating-point operations in
