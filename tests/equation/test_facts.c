@@ -140,7 +140,7 @@ static void wrong_descriptors(void **state) {
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
-        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
+        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none must add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
         {{.decay = SRNN_DECAY_BOUNDED}, "decay_bound"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_bound = 5}, "decay_bound"},
@@ -177,7 +177,7 @@ static void learned_tensors(void **state) {
     assert_int_equal(sr_attention_learned(learned, &(srnn_attention){0}), 0);
 }
 
-/* An operand as languages that go by names see it. */
+/* Operands by name, for other languages. */
 static void operands_by_name(void **state) {
     (void)state;
     srnn_problem problem = {.B = 2, .H = 6, .Hkv = 3, .T = 5, .D = 4};

@@ -1,4 +1,4 @@
-/* test_spec.c: the table of variants says what it should, and its text form reads back. */
+/* test_spec.c: the table of variants is right, and its text form round-trips. */
 #include "test.h"
 
 #include "equation/facts.h"

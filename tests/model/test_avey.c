@@ -1,5 +1,5 @@
-/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients are those of the
- * values, and what is said about later tokens is so. */
+/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients match differences,
+ * and the documented effect of later tokens is real. */
 #include "golden.h"
 #include "model/avey/avey.h"
 #include "model/pass.h"
@@ -35,7 +35,8 @@ static void ranker(void **state) {
     free(want);
 }
 
-/* Half of the mixed channels, as the authors count them: floor(share width), made even upwards. */
+/* Half of the mixed channels, as in the authors' code: floor(share width), rounded up to an even
+ * number. */
 static void odd_shares_are_rounded_up(void **state) {
     (void)state;
     static const struct {
@@ -152,7 +153,7 @@ static void block(void **state) {
     sr_tensor_table_free(&table);
 }
 
-/* Fed token by token, a causal model gives the logits of the whole sequence; any model those of
+/* Fed token by token, a causal model gives the logits of the whole sequence, any model those of
  * each prefix. */
 static void generation(void **state) {
     enum { B = 2, T = 14, V = 32 };
@@ -209,7 +210,7 @@ static void generation(void **state) {
     }
 }
 
-/* How far the logits of the first tokens of a chunk move when its last token changes. */
+/* The change of the logits of a chunk's first tokens when its last token changes. */
 static double leak(const char *attention) {
     enum { T = 16 };
     sr_model_config config = {.V = 32,

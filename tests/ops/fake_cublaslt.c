@@ -1,8 +1,8 @@
 /* fake_cublaslt.c: a library with cuBLASLt's names that multiplies in host memory, for
  * test_cublaslt.c.
  *
- * It knows only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n), D = A
- * B + beta C. */
+ * It implements only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n),
+ * D = A B + beta C. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -34,8 +34,7 @@ typedef struct result {
     int reserved[4];
 } result;
 
-/* How often it was asked what to do, and which of its proposals was taken last; read by the
- * test. */
+/* The number of heuristic queries, and the proposal used last; read by the test. */
 EXPORT int fake_questions;
 EXPORT int fake_taken;
 int cublasLtCreate(void **handle);
@@ -153,7 +152,7 @@ static int fits(const description *desc, const layout *a, const layout *b, const
            d->stride >= (int64_t)d->rows;
 }
 
-/* What is proposed, and said of each: family, tile, parts of K. */
+/* The proposals with their properties: family, tile, split-K. */
 static const struct {
     int32_t config[3];
     float waves;
@@ -163,8 +162,8 @@ static const struct {
 };
 enum { PROPOSALS = sizeof proposals / sizeof *proposals, FIRST_NAME = 42 };
 
-/* It knows nothing for matrices of 13 columns, so that a refusal can be tried; of 12, only the
- * first three. cuBLASLt's own parameters. */
+/* It has no proposal for matrices of 13 columns, to test a refusal; for 12, only the first three.
+ * cuBLASLt's own parameters. */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
                                           void *d, void *wish, int wanted, void *results,
                                           int *found) {

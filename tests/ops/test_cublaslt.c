@@ -1,5 +1,4 @@
-/* test_cublaslt.c: what cuBLASLt is asked for, with a library of the test's own in its place
- * (fake_cublaslt.c). */
+/* test_cublaslt.c: calls of cuBLASLt, with a fake library in its place (fake_cublaslt.c). */
 #include "base/bf16.h"
 #include "ops/cuda/gemm/cublaslt.h"
 #include "test.h"
@@ -12,8 +11,8 @@
 enum { MOST = 64 * 64 };
 
 static sr_cublaslt *library;
-static char room[64];
-static const sr_cublaslt_place place = {room, room, sizeof room};
+static char workspace[64];
+static const sr_cublaslt_place place = {workspace, workspace, sizeof workspace};
 
 static int open_library(void **state) {
     (void)state;
@@ -102,7 +101,8 @@ static sr_cuda_gemm_call square(int64_t M, int64_t K) {
                                .out = SRNN_F32};
 }
 
-/* One question a shape; more shapes than there is room for are forgotten and asked again. */
+/* One heuristic query per shape; beyond the capacity of the cache shapes are evicted and queried
+ * again. */
 static void questions(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
@@ -124,8 +124,8 @@ static void questions(void **state) {
     dlclose(file);
 }
 
-/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the
- * GPU; else the first. */
+/* Of the proposals (fake_cublaslt.c): the tile for the output's type, without split-K, that fills
+ * the GPU; else the first. */
 static void proposals(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
@@ -153,7 +153,7 @@ static void refusals(void **state) {
         assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, &place), SRNN_OK);
         assert_false(started);
     }
-    const sr_cublaslt_place nowhere = {NULL, room, sizeof room};
+    const sr_cublaslt_place nowhere = {NULL, workspace, sizeof workspace};
     const sr_cuda_gemm_call known = square(2, 4);
     assert_int_equal(sr_cublaslt_multiply(library, &started, &known, &nowhere),
                      SRNN_ERR_UNSUPPORTED);
