@@ -58,7 +58,7 @@ static const golden_case golden_systems[] = {
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
-/* Layers that write in other ways, in a third file. */
+/* Layers with other state updates, in a third file. */
 static const golden_case golden_writes[] = {
     {"gated_delta_net_neg", "gated_delta_net,write_range=2", GOLDEN_SYSTEM_H},
     {"kda", "kda", GOLDEN_SYSTEM_H},
@@ -68,8 +68,8 @@ static const golden_case golden_writes[] = {
 };
 enum { GOLDEN_WRITES = sizeof golden_writes / sizeof *golden_writes };
 
-/* The variants and then the systems, and which file each is in. Behind the last but one, which has
- * no layer of attention, come the layers of the third file. */
+/* The variants and then the systems, and which file each is in. After the last but one, which has
+ * no attention layer, follow the layers of the third file. */
 enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS };
 enum { GOLDEN_BOTH = GOLDEN_CASES - 1, GOLDEN_LAYERS = GOLDEN_BOTH + GOLDEN_WRITES };
 

@@ -118,7 +118,7 @@ static void check_variant(const char *spec) {
     assert_int_equal(srnn_attention_parse(&sizes.attention, spec), SRNN_OK);
     f.attention = &sizes.attention;
     f.in = numbers_create();
-    /* `learned` is divided by 1024; as large, other gates would be 0 or 1 */
+    /* `learned` is divided by 1024; other gates of this size would be 0 or 1 */
     const double decay = f.attention->decay == SRNN_DECAY_LEARNED ? 400.0 : 1.0;
     for (int i = 0; i < SR_OPERANDS; i++)
         for (int64_t n = 0; n < size_of(i); n++)

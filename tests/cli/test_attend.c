@@ -357,7 +357,7 @@ static void layer_agrees_with_the_equation(void **state) {
     sr_safetensors_free(out);
 }
 
-/* ---- What is wrong with a file */
+/* ---- errors in files */
 
 static void assert_fails(const char *attention, const char *extra, const char *word) {
     unlink(out_path);

@@ -26,7 +26,7 @@ enum { MOST_WORDS = 48 };
 static char in_memory[] = "/dev/shm/softrnn-faults-XXXXXX", other[] = "/tmp/softrnn-faults-XXXXXX";
 static const char *folder;
 
-/* ---- what is tried */
+/* ---- the commands */
 
 #define TASK  "recall:pairs=2,vocab=32,length=12"
 #define SHAPE "--hidden 16 --heads 2 --mlp-hidden 16 --layers 1 --batch 2 --threads 1 "

@@ -1,5 +1,5 @@
-/* test_layers_cuda.c: layers of every wiring on a GPU, real or emulated: losses, gradients and fed
- * tokens are the CPU's. */
+/* test_layers_cuda.c: layers of every wiring on a GPU, real or emulated: losses, gradients and
+ * decoding agree with the CPU. */
 #include "base/bf16.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -73,7 +73,7 @@ static step step_of(sr_model *model, bool packed, bool recompute) {
     return s;
 }
 
-/* How far rounding the weights alone to bf16 moves a gradient says how well it is conditioned. */
+/* The change of a gradient when only the weights are rounded to bf16 measures its conditioning. */
 static double tolerance(const float *rounded, const float *want, size_t count) {
     return is_bf16() ? 0.05 + 4 * small_error(rounded, want, count) : 1e-4;
 }
@@ -138,7 +138,7 @@ static void steps(void **state) {
 
 enum { BEFORE = 5, STEPS = 4, FED = BEFORE + STEPS };
 
-/* logits (STEPS, B, V) of tokens fed one by one behind BEFORE at once. */
+/* logits (STEPS, B, V) of tokens fed one by one after BEFORE at once. */
 static void feed(float *logits, sr_session *session, const int32_t *ids) {
     int32_t piece[B * BEFORE];
     assert_int_equal(sr_session_reset(session), SRNN_OK);

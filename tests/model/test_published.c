@@ -209,7 +209,7 @@ static void others_keep_their_names(void **state) {
     }
 }
 
-/* ---- what is not read */
+/* ---- models that are refused */
 
 static void differences_are_refused(void **state) {
     (void)state;

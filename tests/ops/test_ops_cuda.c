@@ -1041,7 +1041,7 @@ static void sums_and_copies(void **state) {
     }
 }
 
-/* Rows with gaps between them, which stay as they are. */
+/* Rows with gaps between them, which must not change. */
 static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
     const int64_t stride = columns + gap, count = rows * stride;
     float *x = numbers(count, 1, gpu->number), *y = numbers(count, 2, gpu->number);

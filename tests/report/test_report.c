@@ -514,7 +514,7 @@ static void write_tests(const char *run, const char *tests) {
 }
 
 /* Tests of finished runs: a curve over each setting in which they differ, means over seeds in a
- * table; a file that is no JSON is as if it were not there. */
+ * table; a file that is not JSON is ignored. */
 static void tests_are_shown(void **state) {
     (void)state;
     static const char first[] =

@@ -92,7 +92,7 @@ static void leave_grid(attention_call *call, sr_operand which) {
         ((double *)call->host.operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
 }
 
-/* Numbers of which none stands so near to an edge of the equation that the steps below cross it. */
+/* Numbers far enough from the edges of the equation that the steps below do not cross one. */
 static void draw_clear(attention_call *call, const srnn_problem *problem, uint64_t seed) {
     static const double CLEAR = 3e-3;
     enum { ATTEMPTS = 64 };

@@ -34,8 +34,8 @@ srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char
 srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
-/* Accuracy of the finished runs on their test tasks, over what these differ in; omitted if there are
- * none. */
+/* Accuracy of the finished runs on their test tasks, over the settings in which these differ;
+ * omitted if there are none. */
 srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char *stem);
 
 /* Quality against cost in a cell. */

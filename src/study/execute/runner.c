@@ -231,7 +231,7 @@ static srnn_status supervise(runner *r) {
     return status;
 }
 
-/* ---- what is there already */
+/* ---- existing results */
 
 bool sr_study_selects(const sr_study *study, const sr_study_options *options,
                       const sr_study_run *run) {

@@ -34,7 +34,7 @@ typedef struct array {
     bool stopping;
 } array;
 
-/* ---- where runs stand, by what lies on disk */
+/* ---- the state of runs, from their records */
 
 static srnn_status look_at(array *a, size_t run) {
     char path[SR_PATH_BYTES];

@@ -268,7 +268,7 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     return told;
 }
 
-/* ---- a process of its own that a launcher started */
+/* ---- a process started by a launcher */
 
 /* The job's cores under Slurm, else all cores of this process. */
 static int own_threads(void) {

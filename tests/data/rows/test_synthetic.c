@@ -218,7 +218,7 @@ static void permutation_tracks_the_product(void **state) {
     }
 }
 
-/* What a mixture gives is what its parts give under the same number; how often, its weights say. */
+/* A mixture's row is its part's row of the same number; parts occur according to their weights. */
 static void mixtures_take_rows_by_weight(void **state) {
     (void)state;
     sr_source *mixed = make("3*parity:length=9 + recall:length=20,pairs=2", 4);
