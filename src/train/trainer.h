@@ -1,4 +1,4 @@
-/* trainer.h: one optimiser step of a model: gradients of a batch, clipping, AdamW. */
+/* trainer.h: one optimiser step of a model: gradients of a batch, clipping, AdamW or Muon. */
 #ifndef SR_TRAIN_TRAINER_H
 #define SR_TRAIN_TRAINER_H
 
@@ -8,17 +8,24 @@
 #include "train/parallel/shares.h"
 #include "train/schedule.h"
 
+typedef enum sr_optimizer {
+    SR_OPTIMIZER_ADAMW = 0,
+    SR_OPTIMIZER_MUON, /* for the matrices of layers; AdamW for the rest. On CPUs */
+} sr_optimizer;
+
 typedef struct sr_trainer_settings {
     int B, T;
     int accumulate; /* batches of B rows in one step, of all ranks together */
     bool recompute;
+    sr_optimizer optimizer;
     double learning_rate; /* the largest */
     double beta1, beta2, epsilon, weight_decay;
-    bool decay_all; /* weight decay also of tensors whose authors have none */
-    double clip;    /* largest norm of the gradient; 0: none */
+    double momentum; /* of Muon */
+    bool decay_all;  /* weight decay also of tensors whose authors have none */
+    double clip;     /* largest norm of the gradient; 0: none */
     sr_schedule schedule;
     sr_ranks *ranks; /* that share the batches of a step; NULL: none do. Must outlive the trainer */
-    bool whole;      /* each of them keeps all moments, instead of its share */
+    bool whole;      /* each of them keeps all moments, instead of its share; with Muon they do */
 } sr_trainer_settings;
 
 /* What one step did. */

@@ -15,6 +15,7 @@ typedef struct sr_source_settings {
      * none. */
     const char *validation;  /* data of the same kind that is the validation split, or NULL */
     double validation_share; /* text, without such a file: the last share of it, 0 .. 1 */
+    sr_half validation_half; /* not for synthetic tasks, whose rows never end */
     sr_bin_settings bin;
 } sr_source_settings;
 
