@@ -4,6 +4,7 @@
 #include "base/units.h"
 
 #include "cli/line/columns.h"
+#include "study/execute/tune.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,6 +40,11 @@ void study_table_plan(const sr_study *study, const sr_study_options *options) {
            "at %.0f GFLOP/s per core\n",
            count, tokens, flops, jobs, threads, threads == 1 ? "" : "s",
            sr_duration_words(time, seconds), typical_rate / 1e9);
+    const sr_tuning_cost tuning = sr_study_tuning_cost(study, options);
+    if (tuning.runs > 0)
+        printf("before them, to tune learning rates: %.0f runs, %.3g tokens, %.3g FLOP: about %s\n",
+               tuning.runs, tuning.tokens, tuning.flops,
+               sr_duration_words(time, tuning.flops / (typical_rate * jobs * threads)));
 }
 
 /* What variants are sorted by; worst for those without a number. */
@@ -134,7 +140,9 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     printf("\n%s", study->tasks[cell->task].name);
     if (study->size_count)
         printf(", %s", study->sizes[cell->size].name);
-    if (isnan(cell->learning_rate))
+    if (study->tune_count)
+        printf(", each variant at its tuned learning rate");
+    else if (isnan(cell->learning_rate))
         printf(", each variant at its best learning rate");
     else
         printf(", learning rate %g", cell->learning_rate);
@@ -167,4 +175,7 @@ void study_table_summary(const sr_study *study, const sr_summary *summary) {
            summary->failed, summary->missing);
     if (summary->left_out)
         printf("%zu more are planned and were not selected\n", summary->left_out);
+    if (!study->tune_count && !summary->best_count && study->variant_count > 1)
+        printf("untuned: all variants have one learning rate; `tune` in the study's file finds one "
+               "for each\n");
 }

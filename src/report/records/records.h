@@ -24,6 +24,7 @@ typedef struct sr_cell_record {
     const char *task, *size;
     char *title;  /* owned: the task's, with what else tells the cell from others */
     bool at_best; /* each variant at its best learning rate; that of the cell is then NAN */
+    bool tuned;   /* each variant at the learning rate that was tuned for it */
     bool leads;   /* of the cells of its task and size, the one to speak of first */
     double learning_rate, length;
     double pairs;  /* of a recall task, as its data says; NAN: it says none */
@@ -38,6 +39,7 @@ typedef struct sr_cell_record {
 typedef struct sr_records {
     const char *folder;
     json_t *plan, *summary;
+    json_t *tuning; /* tuning.json; NULL: the study tunes nothing */
     double confidence;
     sr_variant_record *variants; /* (variant_count) */
     size_t variant_count;

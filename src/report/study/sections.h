@@ -34,6 +34,14 @@ srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char
 srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
+/* Loss against the learning rate, of the rates that were tried for a cell before its runs; nothing
+ * if none were. */
+srnn_status sr_cell_tuning(sr_page *page, const sr_records *records, const sr_cell_record *cell,
+                           const char *stem);
+
+/* Whether learning rates were tuned, and what that cost: a part of the verdict. */
+void sr_tuning_write(FILE *out, const sr_records *records);
+
 /* Accuracy on the tasks that the finished runs were tested on, over what these differ in; nothing
  * if there are none. */
 srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char *stem);

@@ -253,6 +253,7 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     SR_TRY(sr_section_claims(page, records));
     for (size_t i = 0; i < records->cell_count; i++)
         write_cell(out, &records->cells[i]);
+    sr_tuning_write(out, records);
     write_reading(out, records);
     write_footnote(out, records);
     return SRNN_OK;

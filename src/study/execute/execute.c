@@ -8,6 +8,7 @@
 #include "study/execute/folder.h"
 #include "study/execute/ranks.h"
 #include "study/execute/slurm.h"
+#include "study/execute/tune.h"
 #include "study/execute/worker.h"
 
 #include <stdio.h>
@@ -126,6 +127,9 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
     SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
+    bool missing;
+    if (!r->plan_only)
+        SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
     return check_selection(study, options);
 }
 
@@ -167,6 +171,19 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
     return sr_study_write(study, r->out, command);
 }
 
+/* The rates of a study that tunes, found now unless they are there. */
+static srnn_status tune(sr_study *study, const sr_study_options *options, const sr_study_request *r,
+                        const char *command) {
+    char text[SR_PATH_BYTES];
+    bool missing;
+    SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
+    if (!missing)
+        return SRNN_OK;
+    SR_TRY(find_text(text, study, r));
+    SR_TRY(sr_study_tune(study, r->out, text, options));
+    return sr_study_write(study, r->out, command);
+}
+
 typedef srnn_status executor(const sr_study *study, const char *folder,
                              const sr_study_options *options, sr_run_view *views);
 static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
@@ -193,6 +210,8 @@ srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *optio
     *summary = (sr_summary){0};
     SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
     srnn_status status = take_folder(study, request, command);
+    if (status == SRNN_OK)
+        status = tune(study, options, request, command);
     if (status == SRNN_OK)
         status = execute_by[options->launcher](study, request->out, options, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {

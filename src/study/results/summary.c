@@ -43,11 +43,12 @@ static bool counts(const maker *m, size_t run) {
     return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
-/* True if the run is of the cell's task and size, and of the learning rate. */
+/* True if the run is of the cell's task and size, and of the learning rate. Where rates were tuned,
+ * each variant has one, which is not another cell. */
 static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
-           r->settings.learning_rate == rate && counts(m, run);
+           (m->study->tune_count || r->settings.learning_rate == rate) && counts(m, run);
 }
 
 static bool finished(const maker *m, size_t run) {
@@ -339,11 +340,12 @@ static srnn_status begin_cell(sr_summary_cell *cell, const maker *m, const sr_su
 
 static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < m->study->variant_count; v++) {
-        bool there = false;
+        const sr_study_run *there = NULL;
         for (size_t i = 0; i < m->study->run_count && !there; i++)
-            there = m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i);
+            if (m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i))
+                there = &m->study->runs[i];
         if (there)
-            SR_TRY(add_variant(cell, m, v, cell->learning_rate));
+            SR_TRY(add_variant(cell, m, v, there->settings.learning_rate));
     }
     return fill_differences(cell, m);
 }
@@ -356,10 +358,12 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
         if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    SR_TRY(begin_cell(cell, m,
-                      &(sr_summary_cell){.task = r->task,
-                                         .size = r->size,
-                                         .learning_rate = r->settings.learning_rate}));
+    SR_TRY(
+        begin_cell(cell, m,
+                   &(sr_summary_cell){.task = r->task,
+                                      .size = r->size,
+                                      .learning_rate =
+                                          m->study->tune_count ? NAN : r->settings.learning_rate}));
     return fill_cell(cell, m);
 }
 

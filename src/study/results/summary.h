@@ -57,7 +57,7 @@ typedef struct sr_summary_variant {
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate; or of one task and size, every variant at the
- * learning rate at which it ends best. */
+ * learning rate at which it ends best, or that was tuned for it. */
 typedef struct sr_summary_cell {
     size_t task, size;
     double learning_rate; /* NaN: each variant has its own */
