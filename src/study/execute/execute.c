@@ -7,6 +7,7 @@
 #include "study/execute/files.h"
 #include "study/execute/folder.h"
 #include "study/execute/ranks.h"
+#include "study/execute/settle.h"
 #include "study/execute/slurm.h"
 #include "study/execute/tune.h"
 #include "study/execute/worker.h"
@@ -184,11 +185,9 @@ static srnn_status tune(sr_study *study, const sr_study_options *options, const 
     return sr_study_write(study, r->out, command);
 }
 
-typedef srnn_status executor(const sr_study *study, const char *folder,
-                             const sr_study_options *options, sr_run_view *views);
-static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
-                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
-                                       [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
+static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                          [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                          [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
 
 /* Over the runs that were asked for, and those that have ended. */
 static srnn_status sum_up(sr_summary *summary, const sr_study *study,
@@ -203,7 +202,14 @@ static srnn_status sum_up(sr_summary *summary, const sr_study *study,
     return status;
 }
 
-srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+static srnn_status execute(const sr_study *study, sr_study_options *options, const char *folder,
+                           sr_run_view *views) {
+    sr_executor *launch = execute_by[options->launcher];
+    return study->settle > 0 ? sr_study_execute_settling(study, folder, options, views, launch)
+                             : launch(study, folder, options, views);
+}
+
+srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary) {
     int lock;
@@ -213,7 +219,7 @@ srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *optio
     if (status == SRNN_OK)
         status = tune(study, options, request, command);
     if (status == SRNN_OK)
-        status = execute_by[options->launcher](study, request->out, options, views);
+        status = execute(study, options, request->out, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;

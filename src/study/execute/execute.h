@@ -31,10 +31,10 @@ srnn_status sr_study_member(const sr_study *study, const sr_study_request *reque
 srnn_status sr_study_status(const sr_study *study, const char *folder,
                             const sr_study_options *options, sr_run_view *views);
 
-/* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the
+/* Runs a prepared study (what it did not need is added to options->skip), and sums up all records that are there, also when it was interrupted (the
  * status says so). `command` repeats the study, for its records; `views` (study->run_count)
  * receives how it went. Free `summary` in any case. */
-srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary);
 

@@ -81,6 +81,9 @@ typedef struct sr_study {
     size_t rate_count;
     double *tune_rates; /* learning rates to choose from before the comparison; none: do not */
     size_t tune_count;
+    /* Differences below this do not matter: a comparison ends early once its interval excludes zero,
+     * or lies within it to both sides. 0: all seeds are run */
+    double settle;
     int64_t *seeds;
     size_t seed_count;
     sr_word_list only, skip;

@@ -272,6 +272,16 @@ static srnn_status read_tune(reader *r, yaml_node_t *value, void *to) {
                              : fail(r, value, "tune needs learning-rate: [0.001, 0.002, ..]");
 }
 
+static srnn_status read_settle(reader *r, yaml_node_t *value, void *to) {
+    const char *text = "";
+    char *end;
+    SR_TRY(scalar(&text, r, value));
+    *(double *)to = strtod(text, &end);
+    return end > text && !*end && *(double *)to > 0 && isfinite(*(double *)to)
+               ? SRNN_OK
+               : fail(r, value, "settle is a difference above 0 that matters, as in 0.01");
+}
+
 static srnn_status read_optimizers(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
     sr_run_settings settings = {0};
@@ -350,6 +360,11 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
                        "%s: learning-rates compares variants at every rate, tune chooses one for "
                        "each: give one of the two",
                        r->where);
+    if (study->settle > 0 && study->seed_count < 3)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: settle needs three seeds or more: two make the first "
+                       "interval",
+                       r->where);
     return sr_study_add_optimizers(study);
 }
 
@@ -369,7 +384,8 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
                         {"skip", read_words, &study->skip},
                         {"cluster", read_pairs, &study->cluster},
                         {"tune", read_tune, study},
-                        {"optimizers", read_optimizers, study}};
+                        {"optimizers", read_optimizers, study},
+                        {"settle", read_settle, &study->settle}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
         status = check(r, root);

@@ -208,14 +208,40 @@ static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_
     return SRNN_OK;
 }
 
+/* An interval that is looked at after every seed from the second on, and may end the comparison,
+ * must hold at all of them: the error is divided among them. */
+static double confidence_of(const sr_study *study) {
+    const double looks = study->settle > 0 ? (double)study->seed_count - 1 : 1;
+    return 1 - (1 - SR_CONFIDENCE) / looks;
+}
+
+bool sr_difference_settled(const sr_difference *d, double margin) {
+    switch (d->verdict) {
+    case SR_VERDICT_TOO_FEW:
+        return false;
+    case SR_VERDICT_UNCLEAR:
+        return d->interval.low > -margin && d->interval.high < margin;
+    case SR_VERDICT_BETTER:
+    case SR_VERDICT_WORSE:
+    case SR_VERDICT_UNSTABLE:
+        return true;
+    }
+    return false;
+}
+
 static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell,
                                  const sr_prior *prior) {
     sr_difference *d = &v->difference;
-    d->own = sr_interval_of(d->differences, d->pairs, SR_CONFIDENCE);
+    const double confidence = confidence_of(m->study);
+    d->own = sr_interval_of(d->differences, d->pairs, confidence);
     d->interval = d->own;
     d->method = d->pairs > 1 ? "seeds" : "none";
-    if (d->pairs > 1 && prior->degrees > 0) {
-        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, SR_CONFIDENCE);
+    if (d->pairs > 1 && m->study->settle > 0) {
+        /* its own scatter alone: what is borrowed from others holds only on average */
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, &(sr_prior){0}, confidence);
+        d->method = "sequential";
+    } else if (d->pairs > 1 && prior->degrees > 0) {
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, confidence);
         d->method = "moderated";
     } else if (d->pairs == 1 && plans_one_seed(cell)) {
         SR_TRY(compare_batches(&d->interval, record_of(m, cell, v, d->seeds[0]),

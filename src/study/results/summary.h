@@ -32,7 +32,8 @@ typedef struct sr_difference {
     size_t pairs;         /* that ended with numbers */
     sr_interval interval; /* what the verdict rests on */
     sr_interval own;      /* from these pairs alone */
-    const char *method;   /* of the interval: "moderated", "seeds", "batches", or "none" */
+    /* of the interval: "moderated", "seeds", "sequential", "batches", or "none" */
+    const char *method;
     sr_verdict verdict;
 } sr_difference;
 
@@ -83,5 +84,9 @@ typedef struct sr_summary {
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
                             const bool *asked);
 void sr_summary_free(sr_summary *summary);
+
+/* True if more seeds are not needed: the interval says better, worse or, within `margin` to both
+ * sides, that the difference does not matter; or the variant is unstable. */
+bool sr_difference_settled(const sr_difference *difference, double margin);
 
 #endif
