@@ -22,6 +22,7 @@ typedef struct arguments {
     const char *file;         /* as given */
     int jobs, launcher;
     const char *run; /* execute only this run, in this process: started by launchers */
+    double power;    /* a difference to be detected; 0: not requested */
 } arguments;
 
 /* *text = the command that reproduces the study, called as `program`; free() it. */
@@ -117,6 +118,17 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
     return command_report(status);
 }
 
+/* Prints how many seeds each comparison needs. */
+static int show_power(const sr_study *study, const arguments *a) {
+    sr_power_row *rows = NULL;
+    size_t count;
+    const srnn_status status = sr_study_power(&rows, &count, study, a->request.out, a->power);
+    if (status == SRNN_OK)
+        study_table_power(study, rows, count, a->power);
+    free(rows);
+    return command_report(status);
+}
+
 /* Says how to create the report. */
 static void tell_report(const arguments *a) {
     fflush(stdout);
@@ -184,6 +196,8 @@ static int start(const arguments *a) {
         tell_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &options);
+    else if (exit_code == EXIT_OK && a->power > 0)
+        exit_code = show_power(&study, a);
     else if (exit_code == EXIT_OK && a->request.status_only)
         exit_code = show_status(&study, a, &options);
     else if (exit_code == EXIT_OK && a->run)
@@ -217,6 +231,9 @@ int command_study(int argc, char **argv) {
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &r->status_only,
                     "print what runs where and stop; without FILE of the study in --out"),
+        OPTION_NUMBER("--power", &a.power, 0, 1e9, "X",
+                      "print how many seeds it takes to see a difference of X, from the scatter of "
+                      "the runs in --out, and stop"),
         OPTION_TEXT("--run", &a.run, "NAME",
                     "only this run, in this process: what the jobs of an array do"),
         OPTION_TEXT("--text", &r->text, "FILES",
@@ -239,13 +256,15 @@ int command_study(int argc, char **argv) {
                     "  softrnn study --text mytext.txt --out runs/mine\n"
                     "  softrnn study studies/full.yaml --dry-run\n"
                     "  softrnn study --only recall --skip 'recall.relu.*'\n"
+                    "  softrnn study --out runs/study --power 0.01\n"
                     "  softrnn study --launcher slurm --cluster partition=short,time=1:00:00\n",
     };
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
-    if (r->plan_only && r->status_only)
-        return command_refuse("--dry-run or --status, not both");
+    if (r->plan_only + r->status_only + (a.power > 0) > 1)
+        return command_refuse("--dry-run, --status or --power, not two of them");
+    r->status_only = r->status_only || a.power > 0; /* nothing is written */
     char found[SR_PATH_BYTES];
     if (a.file) {
         installed_find(found, a.file);

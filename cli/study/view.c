@@ -15,7 +15,8 @@
 static const double table_seconds = 0.2, line_seconds = 10;
 
 srnn_status study_view_begin(study_view *view, const sr_study *study) {
-    *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
+    *view = (study_view){.study = study,
+                         .on_terminal = isatty(STDERR_FILENO),
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
     view->start_seconds = sr_clock_seconds();
@@ -163,6 +164,11 @@ static void draw(study_view *view, const sr_study *study, const sr_run_view *vie
 
 bool study_view_look(void *context, const sr_study *study, const sr_run_view *views) {
     study_view *view = context;
+    if (study != view->study) { /* the rounds of a tuning come before the study itself */
+        study_view_end(view);
+        if (study_view_begin(view, study) != SRNN_OK)
+            return false;
+    }
     if (isnan(view->flops_before)) {
         double all;
         add_up(&view->flops_before, &all, study, views);

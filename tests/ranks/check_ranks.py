@@ -123,6 +123,12 @@ def case_bits(here):
         name = here / f"{ranks}-{sharding}"
         run(ranks, "train", "--out", name, *train, "--accumulate", 4 // ranks, "--shard", sharding)
         same(here / "one", name)
+    muon = [*train, "--optimizer", "muon"]
+    run(1, "train", "--out", here / "muon", *muon, "--accumulate", 2)
+    run(2, "train", "--out", here / "muon2", *muon, "--stop-step", 4)
+    run(2, "train", "--resume", here / "muon2", "--stop-step", 0)
+    same(here / "muon", here / "muon2")
+    check(records(here / "muon") != records(here / "one"), "Muon is AdamW")
     pieces = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("optimizer*"))
     check(len(pieces) == 4, f"a checkpoint of 4 ranks has {pieces}")
     files = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("model-*"))

@@ -505,6 +505,29 @@ static void training_is_shown(void **state) {
     expect_no_text(plain, "tables/2-kjv-axes.csv", "norm,");                   /* two axes */
 }
 
+/* A study with one rate for all says so; one that tuned shows what it tried. */
+static void tuning_is_said(void **state) {
+    (void)state;
+    static const char tuning[] =
+        "{\"format\": \"softrnn-tuning\", \"version\": 1, \"runs\": 12, \"flops\": 1e12, "
+        "\"rates\": ["
+        "{\"task\": \"recall\", \"size\": \"\", \"variant\": \"norm\", \"learning_rate\": 0.003,"
+        " \"edge\": true, \"trials\": [{\"learning_rate\": 0.003, \"round\": 1, \"losses\": [0.5]},"
+        " {\"learning_rate\": 0.001, \"round\": 1, \"losses\": [0.75]},"
+        " {\"learning_rate\": 0.01, \"round\": 1, \"losses\": [null]}]}]}";
+    char path[PATH];
+    expect_text(plain, "report.html", "<strong>not tuned</strong>");
+    snprintf(path, sizeof path, "%s/tuning.json", plain);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_true(fputs(tuning, out) >= 0 && fclose(out) == 0);
+    expect_after(plain, "summary.json", "\"confidence\"", "\"tuned\": true, \"confidence\"",
+                 "Learning rates were tuned for each variant before the comparison");
+    expect_no_text(plain, "report.html", "not tuned");
+    assert_int_equal(remove(path), 0);
+    report_again(plain, SRNN_OK);
+}
+
 static void write_tests(const char *run, const char *tests) {
     char path[PATH];
     snprintf(path, sizeof path, "%s/runs/%s/tests.json", plain, run);
@@ -783,6 +806,7 @@ int main(void) {
         cmocka_unit_test(verdicts_are_read),
         cmocka_unit_test(speeds_apart_are_marked),
         cmocka_unit_test(training_is_shown),
+        cmocka_unit_test(tuning_is_said),
         cmocka_unit_test(tests_are_shown),
         cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),

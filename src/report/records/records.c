@@ -197,7 +197,7 @@ static srnn_status read_entries(sr_records *records, sr_cell_record *cell, const
         sr_entry *read = &cell->entries[cell->count++];
         SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
         variant->used = true;
-        if (!cell->at_best)
+        if (!cell->at_best && !cell->tuned)
             read->learning_rate = cell->learning_rate;
         if (variant->style == 0)
             cell->baseline = read;
@@ -210,6 +210,7 @@ static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const js
     cell->task = sr_json_text_of(object, "task");
     cell->size = sr_json_text_of(object, "size");
     cell->learning_rate = sr_json_number_of(object, "learning_rate");
+    cell->tuned = records->tuning && isnan(cell->learning_rate) && !cell->at_best;
     cell->accuracy = strcmp(sr_json_text_of(object, "measure"), "accuracy") == 0;
     cell->noise_deviation = sr_json_number_of(noise, "standard_deviation");
     cell->noise_floor = sr_json_number_of(noise, "floor");
@@ -251,6 +252,8 @@ static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
     }
     if (cell->at_best)
         snprintf(rate, sizeof rate, ", each variant at its best learning rate");
+    else if (cell->tuned)
+        snprintf(rate, sizeof rate, ", learning rates tuned");
     else if (others)
         snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
     if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
@@ -316,6 +319,8 @@ static srnn_status read_all(sr_records *records) {
     SR_TRY(sr_json_read(&records->plan, records->folder, "study.json", "softrnn-study"));
     SR_TRY(check_summary(records->folder));
     SR_TRY(sr_json_read(&records->summary, records->folder, "summary.json", "softrnn-summary"));
+    if (json_is_true(json_object_get(records->summary, "tuned")))
+        SR_TRY(sr_json_read(&records->tuning, records->folder, "tuning.json", "softrnn-tuning"));
     SR_TRY(read_variants(records));
     SR_TRY(read_runs(records));
     return read_cells(records);
@@ -346,6 +351,7 @@ void sr_records_free(sr_records *records) {
     free(records->cells);
     json_decref(records->plan);
     json_decref(records->summary);
+    json_decref(records->tuning);
     *records = (sr_records){0};
 }
 

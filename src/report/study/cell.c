@@ -132,7 +132,7 @@ static void add_row(sr_table *table, const sr_cell_record *cell, const sr_entry 
     const int decimals = sr_format_decimals(entry->low, entry->high, 4);
     const bool baseline = entry->effect == SR_EFFECT_BASELINE;
     sr_table_cell(table, "%s", entry->variant->name);
-    if (cell->at_best)
+    if (cell->at_best || cell->tuned)
         sr_table_number(table, entry->learning_rate, sr_format_size(entry->learning_rate).text);
     sr_table_number(table, entry->mean, sr_format_fixed(entry->mean, 4).text);
     sr_table_number(table, entry->deviation, sr_format_fixed(entry->deviation, 4).text);
@@ -173,7 +173,7 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
              cell->accuracy ? "accuracy" : "loss (nats per token)", 100 * records->confidence);
     SR_TRY(sr_table_create(&table, name, caption));
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        if (i == 1 && cell->at_best)
+        if (i == 1 && (cell->at_best || cell->tuned))
             sr_table_number_column(table, "learning rate");
         if (columns[i].number)
             sr_table_number_column(table, columns[i].title);
@@ -202,6 +202,7 @@ srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t ind
     SR_TRY(put_ranks(page, records, cell, stem, cell->accuracy));
     SR_TRY(put_ranks(page, records, cell, stem, !cell->accuracy));
     SR_TRY(put_table(page, records, cell, stem));
+    SR_TRY(sr_cell_tuning(page, records, cell, stem));
     SR_TRY(sr_cell_tests(page, cell, stem));
     SR_TRY(sr_cell_axes(page, cell, stem));
     SR_TRY(sr_cell_orders(page, cell, stem));

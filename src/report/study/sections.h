@@ -34,6 +34,14 @@ srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char
 srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
+/* Loss against the learning rate, for the rates tried in a cell before its runs; omitted if there
+ * was no tuning. */
+srnn_status sr_cell_tuning(sr_page *page, const sr_records *records, const sr_cell_record *cell,
+                           const char *stem);
+
+/* Whether learning rates were tuned, and what that cost: a part of the verdict. */
+void sr_tuning_write(FILE *out, const sr_records *records);
+
 /* Accuracy of the finished runs on their test tasks, over the settings in which these differ;
  * omitted if there are none. */
 srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char *stem);

@@ -202,7 +202,7 @@ static bool has_method(const sr_records *records, const char *method) {
 
 static bool has_intervals(const sr_records *records) {
     return has_method(records, "moderated") || has_method(records, "seeds") ||
-           has_method(records, "batches");
+           has_method(records, "sequential") || has_method(records, "batches");
 }
 
 /* How the intervals of this study were computed. */
@@ -213,6 +213,9 @@ static void write_footnote(FILE *out, const sr_records *records) {
         {"moderated", "from the scatter of the differences over seeds, which borrows from the "
                       "other variants of the task as far as they scatter alike (Smyth 2004)"},
         {"seeds", "from the scatter of the variant\u2019s own differences over seeds alone"},
+        {"sequential", "from the scatter of the variant\u2019s own differences over seeds, wide "
+                       "enough to hold after every seed from the second on, because the "
+                       "comparison could end at any of them"},
         {"batches", "from the validation batches of one seed; it is about these trained models "
                     "and says nothing about another seed"},
     };
@@ -253,6 +256,7 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     SR_TRY(sr_section_claims(page, records));
     for (size_t i = 0; i < records->cell_count; i++)
         write_cell(out, &records->cells[i]);
+    sr_tuning_write(out, records);
     write_reading(out, records);
     write_footnote(out, records);
     return SRNN_OK;

@@ -7,7 +7,9 @@
 #include "study/execute/files.h"
 #include "study/execute/folder.h"
 #include "study/execute/ranks.h"
+#include "study/execute/settle.h"
 #include "study/execute/slurm.h"
+#include "study/execute/tune.h"
 #include "study/execute/worker.h"
 
 #include <stdio.h>
@@ -125,6 +127,9 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
     SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
+    bool missing;
+    if (!r->plan_only)
+        SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
     return check_selection(study, options);
 }
 
@@ -166,11 +171,22 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
     return sr_study_write(study, r->out, command);
 }
 
-typedef srnn_status executor(const sr_study *study, const char *folder,
-                             const sr_study_options *options, sr_run_view *views);
-static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
-                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
-                                       [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
+/* The rates of a study that tunes, found now unless they are there. */
+static srnn_status tune(sr_study *study, const sr_study_options *options, const sr_study_request *r,
+                        const char *command) {
+    char text[SR_PATH_BYTES];
+    bool missing;
+    SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
+    if (!missing)
+        return SRNN_OK;
+    SR_TRY(find_text(text, study, r));
+    SR_TRY(sr_study_tune(study, r->out, text, options));
+    return sr_study_write(study, r->out, command);
+}
+
+static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                          [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                          [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
 
 /* Over the requested runs, and all others that have ended. */
 static srnn_status sum_up(sr_summary *summary, const sr_study *study,
@@ -185,7 +201,14 @@ static srnn_status sum_up(sr_summary *summary, const sr_study *study,
     return status;
 }
 
-srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+static srnn_status execute(const sr_study *study, sr_study_options *options, const char *folder,
+                           sr_run_view *views) {
+    sr_executor *launch = execute_by[options->launcher];
+    return study->settle > 0 ? sr_study_execute_settling(study, folder, options, views, launch)
+                             : launch(study, folder, options, views);
+}
+
+srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary) {
     int lock;
@@ -193,7 +216,9 @@ srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *optio
     SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
     srnn_status status = take_folder(study, request, command);
     if (status == SRNN_OK)
-        status = execute_by[options->launcher](study, request->out, options, views);
+        status = tune(study, options, request, command);
+    if (status == SRNN_OK)
+        status = execute(study, options, request->out, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;

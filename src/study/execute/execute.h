@@ -32,9 +32,10 @@ srnn_status sr_study_status(const sr_study *study, const char *folder,
                             const sr_study_options *options, sr_run_view *views);
 
 /* Runs a prepared study and summarises all existing records, also after an interruption (reported
- * by the status). `command` reproduces the study, for its records; `views` (study->run_count)
- * receives the state of the runs. Free `summary` in any case. */
-srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+ * by the status). Runs that were not needed are added to options->skip. `command` reproduces the
+ * study, for its records; `views` (study->run_count) receives the state of the runs. Free `summary`
+ * in any case. */
+srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary);
 

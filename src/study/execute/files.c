@@ -201,13 +201,14 @@ static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
         sr_json_append(cells, cell_json(study, &summary->cells[i]));
     for (size_t i = 0; i < summary->best_count; i++)
         sr_json_append(best, cell_json(study, &summary->best[i]));
-    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "format",
+    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:b}", "format",
                      "softrnn-summary", "version", 1, "baseline",
                      sr_json_plain_text(study->variants[study->baseline].name), "confidence",
                      SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
                      (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged,
                      "failed", (json_int_t)summary->failed, "missing", (json_int_t)summary->missing,
-                     "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best);
+                     "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best,
+                     "tuned", study->tune_count > 0);
 }
 
 static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {

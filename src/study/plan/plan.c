@@ -208,6 +208,8 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     if (run->text)
         SR_TRY(sr_run_settings_text(&s->data, text));
     s->learning_rate = rate > 0 ? rate : s->learning_rate;
+    if (study->tune_count)
+        s->validation_half = SR_HALF_FIRST; /* the other half chooses the learning rate */
     s->seed = seed;
     return sr_run_settings_apply_preset(s);
 }
@@ -226,7 +228,8 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
                                          .T = s->T,
                                          .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
-                                         .validation_share = s->validation_share};
+                                         .validation_share = s->validation_share,
+                                         .validation_half = (sr_half)s->validation_half};
     SR_TRY(sr_source_open(&source, s->data, &settings));
     facts->V = source->vocab;
     facts->T = source->T;
@@ -283,7 +286,7 @@ static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
 
 static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const sr_run_settings *s = &run->settings;
-    const double T = c->positions;
+    const double T = s->T; /* the model may have more positions, for tests */
     sr_tensor_table table;
     SR_TRY(sr_model_tensors(&table, c));
     run->parameters = sr_tensor_table_learned(&table);

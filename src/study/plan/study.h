@@ -76,8 +76,14 @@ typedef struct sr_study {
     size_t task_count;
     sr_study_size *sizes;
     size_t size_count;
-    double *rates; /* learning rates; none: those of the settings */
+    sr_word_list optimizers; /* with more than one, every variant is there once with each */
+    double *rates;           /* learning rates; none: those of the settings */
     size_t rate_count;
+    double *tune_rates; /* learning rates to choose from before the comparison; none: do not */
+    size_t tune_count;
+    /* Differences below this do not matter: a comparison ends early once its interval excludes zero,
+     * or lies within it to both sides. 0: all seeds are run */
+    double settle;
     int64_t *seeds;
     size_t seed_count;
     sr_word_list only, skip;
@@ -118,6 +124,10 @@ bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const
 srnn_status sr_word_list_split(sr_word_list *words, const char *text);
 srnn_status sr_word_list_add(sr_word_list *words, const char *word);
 void sr_word_list_free(sr_word_list *words);
+
+/* Makes the variants of a study that was read with each of its optimizers: "norm" with the first,
+ * "norm muon" with another. */
+srnn_status sr_study_add_optimizers(sr_study *study);
 
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);
 void sr_pairs_free(sr_pairs *pairs);

@@ -242,6 +242,58 @@ static srnn_status read_rates(reader *r, yaml_node_t *value, void *to) {
     return read_numbers(&study->rates, &study->rate_count, r, value);
 }
 
+/* `tune: {learning-rate: [..], per: variant}` */
+static srnn_status read_tune_rates(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    SR_TRY(read_numbers(&study->tune_rates, &study->tune_count, r, value));
+    for (size_t i = 0; i < study->tune_count; i++) {
+        if (!(study->tune_rates[i] > 0))
+            return fail(r, value, "a learning rate to try is above 0");
+        for (size_t before = 0; before < i; before++)
+            if (study->tune_rates[before] == study->tune_rates[i])
+                return fail(r, value, "a learning rate is given twice");
+    }
+    return study->tune_count > 1 ? SRNN_OK
+                                 : fail(r, value, "tuning needs two learning rates or more");
+}
+
+static srnn_status read_tune_scope(reader *r, yaml_node_t *value, void *to) {
+    const char *text = "";
+    (void)to;
+    SR_TRY(scalar(&text, r, value));
+    return strcmp(text, "variant") == 0 ? SRNN_OK : fail(r, value, "rates are tuned per: variant");
+}
+
+static srnn_status read_tune(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    const key keys[] = {{"learning-rate", read_tune_rates, study}, {"per", read_tune_scope, NULL}};
+    SR_TRY(read_keys(r, value, keys, sizeof keys / sizeof *keys));
+    return study->tune_count ? SRNN_OK
+                             : fail(r, value, "tune needs learning-rate: [0.001, 0.002, ..]");
+}
+
+static srnn_status read_settle(reader *r, yaml_node_t *value, void *to) {
+    const char *text = "";
+    char *end;
+    SR_TRY(scalar(&text, r, value));
+    *(double *)to = strtod(text, &end);
+    return end > text && !*end && *(double *)to > 0 && isfinite(*(double *)to)
+               ? SRNN_OK
+               : fail(r, value, "settle is a difference above 0 that matters, as in 0.01");
+}
+
+static srnn_status read_optimizers(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    sr_run_settings settings = {0};
+    SR_TRY(read_words(r, value, &study->optimizers));
+    srnn_status status = sr_run_settings_create(&settings);
+    for (size_t i = 0; status == SRNN_OK && i < study->optimizers.count; i++)
+        if (sr_run_settings_set(&settings, "optimizer", study->optimizers.words[i]) != SRNN_OK)
+            status = fail(r, value, "optimizers are adamw and muon");
+    sr_run_settings_free(&settings);
+    return status;
+}
+
 static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
     double *numbers = NULL;
@@ -303,19 +355,37 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
     for (yaml_node_pair_t *p = tasks->data.mapping.pairs.start; p < tasks->data.mapping.pairs.top;
          p++)
         SR_TRY(check_task(r, node_at(r, p->value)));
-    return SRNN_OK;
+    if (study->tune_count && study->rate_count)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: learning-rates compares variants at every rate, tune chooses one for "
+                       "each: give one of the two",
+                       r->where);
+    if (study->settle > 0 && study->seed_count < 3)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: settle needs three seeds or more: two make the first "
+                       "interval",
+                       r->where);
+    return sr_study_add_optimizers(study);
 }
 
 static srnn_status read_root(reader *r, yaml_node_t *root) {
     sr_study *study = r->study;
     char *baseline = NULL;
-    const key keys[] = {
-        {"name", read_text, &study->name},     {"title", read_text, &study->title},
-        {"baseline", read_text, &baseline},    {"seeds", read_seeds, study},
-        {"variants", read_variants, study},    {"settings", read_pairs, &study->settings},
-        {"tasks", read_tasks, study},          {"sizes", read_sizes, study},
-        {"learning-rates", read_rates, study}, {"only", read_words, &study->only},
-        {"skip", read_words, &study->skip},    {"cluster", read_pairs, &study->cluster}};
+    const key keys[] = {{"name", read_text, &study->name},
+                        {"title", read_text, &study->title},
+                        {"baseline", read_text, &baseline},
+                        {"seeds", read_seeds, study},
+                        {"variants", read_variants, study},
+                        {"settings", read_pairs, &study->settings},
+                        {"tasks", read_tasks, study},
+                        {"sizes", read_sizes, study},
+                        {"learning-rates", read_rates, study},
+                        {"only", read_words, &study->only},
+                        {"skip", read_words, &study->skip},
+                        {"cluster", read_pairs, &study->cluster},
+                        {"tune", read_tune, study},
+                        {"optimizers", read_optimizers, study},
+                        {"settle", read_settle, &study->settle}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
         status = check(r, root);

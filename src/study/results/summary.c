@@ -43,11 +43,12 @@ static bool counts(const maker *m, size_t run) {
     return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
-/* True if the run has the cell's task and size, and the learning rate. */
+/* True if the run has the cell's task and size, and the learning rate. Where rates were tuned, each
+ * variant has its own, within one cell. */
 static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
-           r->settings.learning_rate == rate && counts(m, run);
+           (m->study->tune_count || r->settings.learning_rate == rate) && counts(m, run);
 }
 
 static bool finished(const maker *m, size_t run) {
@@ -207,14 +208,40 @@ static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_
     return SRNN_OK;
 }
 
+/* An interval that is looked at after every seed from the second on, and may end the comparison,
+ * must hold at all of them: the error is divided among them. */
+static double confidence_of(const sr_study *study) {
+    const double looks = study->settle > 0 ? (double)study->seed_count - 1 : 1;
+    return 1 - (1 - SR_CONFIDENCE) / looks;
+}
+
+bool sr_difference_settled(const sr_difference *d, double margin) {
+    switch (d->verdict) {
+    case SR_VERDICT_TOO_FEW:
+        return false;
+    case SR_VERDICT_UNCLEAR:
+        return d->interval.low > -margin && d->interval.high < margin;
+    case SR_VERDICT_BETTER:
+    case SR_VERDICT_WORSE:
+    case SR_VERDICT_UNSTABLE:
+        return true;
+    }
+    return false;
+}
+
 static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell,
                                  const sr_prior *prior) {
     sr_difference *d = &v->difference;
-    d->own = sr_interval_of(d->differences, d->pairs, SR_CONFIDENCE);
+    const double confidence = confidence_of(m->study);
+    d->own = sr_interval_of(d->differences, d->pairs, confidence);
     d->interval = d->own;
     d->method = d->pairs > 1 ? "seeds" : "none";
-    if (d->pairs > 1 && prior->degrees > 0) {
-        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, SR_CONFIDENCE);
+    if (d->pairs > 1 && m->study->settle > 0) {
+        /* its own scatter alone: what is borrowed from others holds only on average */
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, &(sr_prior){0}, confidence);
+        d->method = "sequential";
+    } else if (d->pairs > 1 && prior->degrees > 0) {
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, confidence);
         d->method = "moderated";
     } else if (d->pairs == 1 && plans_one_seed(cell)) {
         SR_TRY(compare_batches(&d->interval, record_of(m, cell, v, d->seeds[0]),
@@ -338,11 +365,12 @@ static srnn_status begin_cell(sr_summary_cell *cell, const maker *m, const sr_su
 
 static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < m->study->variant_count; v++) {
-        bool there = false;
+        const sr_study_run *there = NULL;
         for (size_t i = 0; i < m->study->run_count && !there; i++)
-            there = m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i);
+            if (m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i))
+                there = &m->study->runs[i];
         if (there)
-            SR_TRY(add_variant(cell, m, v, cell->learning_rate));
+            SR_TRY(add_variant(cell, m, v, there->settings.learning_rate));
     }
     return fill_differences(cell, m);
 }
@@ -355,10 +383,12 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
         if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    SR_TRY(begin_cell(cell, m,
-                      &(sr_summary_cell){.task = r->task,
-                                         .size = r->size,
-                                         .learning_rate = r->settings.learning_rate}));
+    SR_TRY(
+        begin_cell(cell, m,
+                   &(sr_summary_cell){.task = r->task,
+                                      .size = r->size,
+                                      .learning_rate =
+                                          m->study->tune_count ? NAN : r->settings.learning_rate}));
     return fill_cell(cell, m);
 }
 

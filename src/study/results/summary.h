@@ -32,8 +32,8 @@ typedef struct sr_difference {
     size_t pairs;         /* with a result */
     sr_interval interval; /* decides the verdict */
     sr_interval own;      /* from these pairs alone */
-    const char *method;   /* how the interval was computed: "moderated", "seeds", "batches", or
-                           * "none" */
+    /* how the interval was computed: "moderated", "seeds", "sequential", "batches", or "none" */
+    const char *method;
     sr_verdict verdict;
 } sr_difference;
 
@@ -59,7 +59,7 @@ typedef struct sr_summary_variant {
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate; or of one task and size, with each variant at its
- * best learning rate. */
+ * best learning rate, or at the one tuned for it. */
 typedef struct sr_summary_cell {
     size_t task, size;
     double learning_rate; /* NaN: each variant has its own */
@@ -84,5 +84,9 @@ typedef struct sr_summary {
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
                             const bool *asked);
 void sr_summary_free(sr_summary *summary);
+
+/* True if more seeds are not needed: the interval says better, worse or, within `margin` to both
+ * sides, that the difference does not matter; or the variant is unstable. */
+bool sr_difference_settled(const sr_difference *difference, double margin);
 
 #endif

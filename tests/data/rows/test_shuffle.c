@@ -52,6 +52,33 @@ static sr_source *make_source(sr_token_layout layout, uint64_t seed, int length,
     return source;
 }
 
+/* The halves of the validation split have every row of it once between them, whatever the seed. */
+static void halves_have_no_row_in_common(void **state) {
+    (void)state;
+    bool seen[64] = {false};
+    int64_t all = 0, rows = 0;
+    for (sr_half half = SR_HALF_ALL; half <= SR_HALF_SECOND; half++) {
+        sr_dataset datasets[SR_SPLITS] = {make_dataset(7, 3), make_dataset(DOCUMENTS, 3)};
+        const sr_shuffle_settings settings = {
+            .seed = (uint64_t)half, .T = T, .validation_half = half};
+        sr_source *source;
+        assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_OK);
+        const int64_t count = source->rows[SR_SPLIT_VALIDATION];
+        assert_in_range(count, 2, 63);
+        all = half == SR_HALF_ALL ? count : all;
+        for (int64_t n = 0; n < count && half != SR_HALF_ALL; n++, rows++) {
+            int32_t ids[T], targets[T];
+            int64_t starts[T];
+            sr_token_row row = {ids, targets, starts, 0};
+            assert_int_equal(source->fill(source, &row, SR_SPLIT_VALIDATION, n), SRNN_OK);
+            assert_false(seen[ids[0] / T]);
+            seen[ids[0] / T] = true;
+        }
+        sr_source_free(source);
+    }
+    assert_int_equal(rows, all);
+}
+
 typedef struct buffers {
     int32_t ids[MOST], targets[MOST];
     int64_t offsets[MOST + 1];
@@ -291,6 +318,7 @@ static void accuracy_counts_answers_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(halves_have_no_row_in_common),
         cmocka_unit_test(a_permutation_is_a_bijection),
         cmocka_unit_test(a_permutation_is_uniform),
         cmocka_unit_test(an_epoch_has_every_row_once_in_another_order),
