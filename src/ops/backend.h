@@ -86,13 +86,14 @@ typedef struct sr_norm_linear {
     bool *rope_applied;
 } sr_norm_linear;
 
-/* Depthwise causal convolution over the tokens of a document, then SiLU. */
+/* Depthwise causal convolution over the tokens of a document, then SiLU, or nothing. */
 typedef struct sr_short_conv {
     sr_matrix x;              /* (rows, channels), before the convolution */
     const float *weight;      /* (channels, 1, width); the last tap meets the token itself */
     const float *bias;        /* (channels) or NULL */
     const int32_t *positions; /* (rows) */
     int width;                /* 1 .. SR_SHORT_CONV_MAX */
+    bool plain;               /* no SiLU */
     int64_t T;                /* tokens in a batch row; rows = B * T */
 
     /* (B, width - 1, channels) of x's type: what came before the first token of each batch row,

@@ -732,6 +732,7 @@ static void check_conv(const conv_case *c) {
                                 c->bias ? on_device(bias, c->C, SRNN_F32) : NULL,
                                 device_bytes(positions, (size_t)rows * sizeof *positions),
                                 c->width,
+                                false,
                                 c->T,
                                 c->history ? on_device(history, kept, number) : NULL};
     right(gpu->short_conv_forward(gpu, out.device, &conv));

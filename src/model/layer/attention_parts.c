@@ -91,6 +91,7 @@ sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arra
                            .bias = weights->master->slot[conv->weight + 1],
                            .positions = piece->positions,
                            .width = conv->width,
+                           .plain = conv->plain,
                            .T = piece->T,
                            .history = piece->history ? piece->history[which] : NULL};
 }
