@@ -30,7 +30,8 @@ static sr_model *model_of(sr_backend *backend, const char *attention) {
                               .rope_theta = 100,
                               .tied = true,
                               .bos = 1,
-                              .eos = 2};
+                              .eos = 2,
+                              .given = {.D = 8, .rank = 3}};
     sr_model *model;
     assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
@@ -122,6 +123,8 @@ static const char *const wirings[] = {
     "gate,decay=learned,layer=gla",
     "gate,value_gate=sigmoid,layer=delta_net,short_conv=4",
     "linear_elu,layer=rat",
+    "gate,layer=2mamba,short_conv=2,conv_activation=none",
+    "gate,decay=learned,layer=kda,short_conv=4",
     "gate,layer=grela",
     "gate,layer=grela,short_conv=2",
     "gated_softmax_no_gate_rmsnorm,layer=nala",
