@@ -42,11 +42,12 @@ static void fill(void) {
     }
 }
 
-static double wanted(const sr_cuda_gemm_call *p, int64_t m, int64_t n) {
-    double sum = p->c ? (double)c[m * p->c_stride + n] : 0;
+static double wanted(const sr_cuda_gemm_call *p, int64_t z, int64_t m, int64_t n) {
+    const float *own_a = a + z * p->batch.a, *own_b = b + z * p->batch.b;
+    double sum = p->c ? (double)c[z * p->batch.c + m * p->c_stride + n] : 0;
     for (int64_t k = 0; k < p->K; k++)
-        sum += (double)a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
-               (double)b[p->transpose_b ? n * p->b_stride + k : k * p->b_stride + n];
+        sum += (double)own_a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
+               (double)own_b[p->transpose_b ? n * p->b_stride + k : k * p->b_stride + n];
     return sum;
 }
 
@@ -58,11 +59,13 @@ static void check(sr_cuda_gemm_call p) {
     p.d = d;
     assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &place), SRNN_OK);
     assert_true(started);
-    for (int64_t m = 0; m < p.M; m++) {
+    for (int64_t i = 0; i < (p.batch.count > 1 ? p.batch.count : 1) * p.M; i++) {
+        const int64_t z = i / p.M, m = i % p.M;
+        const float *row = d + z * p.batch.d + m * p.d_stride;
         for (int64_t n = 0; n < p.N; n++)
-            assert_true(fabs((double)d[m * p.d_stride + n] - wanted(&p, m, n)) < 1e-3);
+            assert_true(fabs((double)row[n] - wanted(&p, z, m, n)) < 1e-3);
         for (int64_t n = p.N; n < p.d_stride; n++)
-            assert_true(isnan(d[m * p.d_stride + n]));
+            assert_true(isnan(row[n]));
     }
 }
 
@@ -84,6 +87,29 @@ static void products(void **state) {
                                   .transpose_b = transpose_b,
                                   .in = kind < 6 ? SRNN_F32 : SRNN_BF16,
                                   .out = SRNN_F32});
+    }
+}
+
+/* Several products of one shape in one call. */
+static void batches(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 6; kind++) {
+        const bool transpose_a = kind % 3 == 2, transpose_b = kind % 3 == 0;
+        const int64_t M = 5, N = 7, K = 11;
+        check((sr_cuda_gemm_call){
+            .c = kind < 3 ? c : NULL,
+            .a_stride = transpose_a ? M : K,
+            .b_stride = transpose_b ? K : N,
+            .c_stride = N,
+            .d_stride = N + 1,
+            .M = M,
+            .N = N,
+            .K = K,
+            .transpose_a = transpose_a,
+            .transpose_b = transpose_b,
+            .in = kind < 3 ? SRNN_F32 : SRNN_BF16,
+            .out = SRNN_F32,
+            .batch = {.count = 3, .a = M * K, .b = N * K + 2, .c = M * N, .d = M * (N + 1) + 8}});
     }
 }
 
@@ -176,8 +202,8 @@ static void libraries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products), cmocka_unit_test(questions), cmocka_unit_test(proposals),
-        cmocka_unit_test(refusals), cmocka_unit_test(libraries),
+        cmocka_unit_test(products),  cmocka_unit_test(batches),  cmocka_unit_test(questions),
+        cmocka_unit_test(proposals), cmocka_unit_test(refusals), cmocka_unit_test(libraries),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }
