@@ -1,4 +1,5 @@
 /* kernels.cu: the attention kernels of a GPU. */
+#include "attention/cuda/axes/axes.h"
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
@@ -16,6 +17,8 @@ static const sr_attention_kernel *const *list(void) {
                                                          &sr_cuda_attention_hopper_chunked,
                                                          &sr_cuda_attention_chunked,
                                                          &sr_cuda_attention_order2,
+                                                         &sr_cuda_attention_pairs_f32,
+                                                         &sr_cuda_attention_pairs_bf16,
                                                          nullptr};
     return kernels;
 }

@@ -113,8 +113,73 @@ static void every_variant(void **state) {
     (void)state;
     for (size_t n = 0; spec_at(n); n++) {
         const srnn_problem problem = problem_of(spec_at(n), 0);
-        if (sr_computes(SR_CUDA_KV_CACHE, &problem.attention, NULL)) /* GPUs refuse those by name */
-            check_problem(spec_at(n), &problem);
+        check_problem(spec_at(n), &problem);
+    }
+}
+
+/* Every axis beyond the plain equation, alone and with others, in bf16 too: packed documents, primes,
+ * one token, grouped heads. */
+static const char *const axes[] = {
+    "softmax,decay=log_sigmoid,decay_width=channel,decay_place=logit",
+    "softmax,decay=softplus,decay_place=logit,clamp=2",
+    "score=linear,decay=softplus,decay_width=channel,normaliser=none",
+    "score=linear,position=rope_features,feature=elu1,decay,value_gate",
+    "softmax,position=rope_features,feature=norm_cosine",
+    "score=linear,feature=unit_smooth,write=delta,normaliser=none,decay=log_sigmoid,"
+    "decay_width=channel",
+    "score=exp,feature=unit_smooth,write=delta,position=rope_features,norm=l2",
+    "softmax,share=qk,levels=fenwick,skip=channel,norm=layer,norm_width=row",
+    "score=power:2,share=qk_tiled,feature=unit_heads,levels=fenwick,normaliser=none,skip=head",
+    "softmax,pool=3,position=rope_chunks,value_gate,normaliser=value_power",
+    "softmax,skip=conv:2,output_gate,post_gate,gate_width=channel,gate_shape=silu,norm=rms",
+    "score=power:12,feature=norm_split,normaliser=cumulative_gate,epsilon=0.5,norm=l2_scaled",
+    "score=linear,feature=unit,write=delta,levels=fenwick,decay=softplus,value_gate=time_step,"
+    "normaliser=none",
+};
+
+enum { AXES = sizeof axes / sizeof *axes };
+
+static const int64_t packed[] = {0, 1, 18, 37, 74};
+
+static const srnn_problem axes_shapes[] = {
+    {.B = 2, .H = 4, .Hkv = 2, .T = 37, .D = 6, .Dv = 5, .offsets = packed, .documents = 4},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 1, .D = 3, .Dv = 2},
+};
+
+/* Whether the answer is rounding noise: norms across one head. */
+static bool is_noise(const srnn_problem *p) {
+    return p->attention.feature == SRNN_FEATURE_UNIT_HEADS && p->Hkv == 1;
+}
+
+static void every_axis(void **state) {
+    (void)state;
+    for (size_t n = 0; n < AXES; n++)
+        for (size_t shape = 0; shape < sizeof axes_shapes / sizeof *axes_shapes; shape++) {
+            srnn_problem problem = axes_shapes[shape];
+            assert_int_equal(srnn_attention_parse(&problem.attention, axes[n]), SRNN_OK);
+            if (!is_noise(&problem))
+                check_problem(axes[n], &problem);
+        }
+}
+
+/* Judged by what a plain computation in bf16 loses. */
+static void every_axis_in_bf16(void **state) {
+    (void)state;
+    for (size_t n = 0; n < AXES; n++) {
+        srnn_problem problem = axes_shapes[0];
+        attention_call run, oracle;
+        probe_errors plain;
+        problem.dtype = SRNN_BF16;
+        assert_int_equal(srnn_attention_parse(&problem.attention, axes[n]), SRNN_OK);
+        create_both(&run, &oracle, problem);
+        assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
+        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        const probe_errors errors = probe_errors_of(&run, &oracle, true);
+        if (!(probe_worst(&errors) <= probe_plain_limit(probe_worst(&plain))))
+            fail_msg("%s, %s in bf16: off by %g, a plain computation by %g", axes[n], run.kernel,
+                     probe_worst(&errors), probe_worst(&plain));
+        call_free(&run);
+        call_free(&oracle);
     }
 }
 
@@ -332,6 +397,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),        cmocka_unit_test(every_shape),
+        cmocka_unit_test(every_axis),           cmocka_unit_test(every_axis_in_bf16),
         cmocka_unit_test(rows_without_weights), cmocka_unit_test(large_logits),
         cmocka_unit_test(the_same_bits_twice),  cmocka_unit_test(states_of_every_variant),
         cmocka_unit_test(one_token_at_a_time),  cmocka_unit_test(states_in_bf16),
