@@ -33,6 +33,13 @@
     "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
     "decay_place=weight|logit pool=any write=add|delta levels=none|fenwick " SR_CUDA_ALL_ROWS
 
+/* Of those, the ones with a state of fixed size (srnn_attention_has_state says which combinations). */
+#define SR_CUDA_STATE                                                                     \
+    SR_CUDA_SERIES                                                                        \
+    "position=rope|none|rope_features "                                                   \
+    "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
+    "decay_place=weight|logit write=add|delta levels=none|fenwick " SR_CUDA_ALL_ROWS
+
 #define SR_CUDA_KV_CACHE        SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS
 #define SR_CUDA_RECURRENT_STATE SR_CUDA_SERIES SR_CUDA_DECAY SR_CUDA_ROWS
 
