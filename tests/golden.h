@@ -63,6 +63,7 @@ static const golden_case golden_writes[] = {
     {"gated_delta_net_neg", "gated_delta_net,write_range=2", GOLDEN_SYSTEM_H},
     {"kda", "kda", GOLDEN_SYSTEM_H},
     {"kda_bounded", "kda,layer=kda_fla,decay=bounded,decay_bound=5,write_range=2", GOLDEN_SYSTEM_H},
+    {"gdn2", "gdn2", GOLDEN_SYSTEM_H},
     {"2mamba", "2mamba", GOLDEN_SYSTEM_H},
     {"2mamba_e", "2mamba_e", GOLDEN_SYSTEM_H},
 };

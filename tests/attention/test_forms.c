@@ -517,6 +517,7 @@ static const struct {
     {"delta_net", "generic", "linear", "linear"},
     {"gated_delta_net", "generic", "linear", "linear"},
     {"kda", "generic", "linear", "linear"},
+    {"gdn2", "generic", "linear", "linear"},
     {"log_linear", "generic", "linear", "linear"},
     {"log_linear_mamba2", "generic", "linear", "linear"},
     {"log_linear_gated_delta_net", "generic", "linear", "linear"},

@@ -14,6 +14,12 @@ typedef struct written {
 static const written cases[] = {
     {"kda", "kda" CORE, 4, 2},
     {"kda_bounded", "kda,decay=bounded,decay_bound=5,write_range=2" CORE, 4, 2},
+    {"gdn2", "gdn2" CORE, 4, 2},
+    {"gdn2_neg", "gdn2,write_range=2" CORE, 4, 2},
+    {"rwkv7",
+     "score=linear,position=none,scale=one,write=removal,normaliser=none,decay=bounded,"
+     "decay_bound=0.6065306597126334,decay_width=channel,dt_width=none",
+     4, 4},
 };
 
 static const srnn_form forms[] = {SRNN_FORM_PARALLEL, SRNN_FORM_CHUNKED, SRNN_FORM_RECURRENT};
