@@ -149,6 +149,11 @@ class AttentionCache(StatesCache):
         inputs = tuple(x.detach().to(dtype) for x in (query, key, value))
         return self.memories[layer].feed(State.feed, 2, inputs, mask).to(query.dtype)
 
+    def reset(self) -> None:
+        """The next token is the first, also after a pass that ended in between."""
+        super().reset()
+        self.asked.clear()
+
 
 def _cache_kind(config: Any, mode: Any, keywords: Dict[str, Any]) -> Dict[str, bool]:
     """How the states of a call of generate() are kept."""

@@ -387,6 +387,14 @@ class Transformers(unittest.TestCase):
                 model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
         self.assertIn("a sliding window of 8 tokens", str(caught.exception))
 
+    def test_a_reset_cache_is_new(self):
+        """Also after a pass that ended between a layer's keys and its attention."""
+        cache = softrnn.hf.AttentionCache()
+        tensors = [torch.zeros(1, 1, 3, 4) for _ in range(2)]
+        cache.update(*tensors, 0)
+        cache.reset()
+        cache.update(*tensors, 0)
+
     def test_variant_by_configuration(self):
         model = self.llama(attn_implementation="softrnn")
         ids = torch.randint(97, (1, 12))

@@ -1,6 +1,7 @@
 """Attention and states on NumPy arrays."""
 import copy
 import gc
+import math
 import pickle
 import resource
 import sys
@@ -222,11 +223,14 @@ class Edges(unittest.TestCase):
         x = operands("softmax", H=2, Hkv=2, D=4, Dv=4)
         expected = softmax(x["q"] * 0.3 * 2, x["k"], x["v"])  # 2 = sqrt(D)
         np.testing.assert_allclose(softrnn.attention(**x, scale=0.3), expected, atol=1e-12)
+        np.testing.assert_allclose(softrnn.attention(**x, scale=np.float32(0.3)), expected, atol=1e-7)
         linear = operands("gla", H=2, Hkv=2, D=4, Dv=4)
         np.testing.assert_allclose(softrnn.attention(**linear, attention="gla", scale=4 ** -0.5),
                                    softrnn.attention(**linear, attention="gla"), atol=1e-12)
         for words, call in (("feature=", lambda: softrnn.attention(**x, attention="linear_elu", scale=0.3)),
-                            ("scale must be a number", lambda: softrnn.attention(**x, scale="large"))):
+                            ("scale must be a number", lambda: softrnn.attention(**x, scale="large")),
+                            ("scale must be finite, not nan", lambda: softrnn.attention(**x, scale=math.nan)),
+                            ("scale must be finite, not inf", lambda: softrnn.attention(**x, scale=np.float32(np.inf)))):
             with self.assertRaises(softrnn.SoftrnnError) as caught:
                 call()
             self.assertIn(words, str(caught.exception))

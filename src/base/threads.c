@@ -1,6 +1,7 @@
 /* threads.c: threads that help with numbered tasks, and sleep when there are none. */
 #include "base/threads.h"
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/cpu_quota.h"
 
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 int sr_thread_count(int requested) {
@@ -68,6 +70,7 @@ typedef struct job {
     sr_task *run;
     void *context;
     int64_t tasks;
+    atomic_bool *cancelled;   /* of the call that it belongs to (base/cancel.h) */
     atomic_int_fast64_t next; /* the first task that nobody has taken */
 } job;
 
@@ -106,8 +109,8 @@ static void rest(void) {
 #endif
 }
 
-static void sleep_while(atomic_int *state, int value) {
-    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+static void sleep_while(atomic_int *state, int value, const struct timespec *longest) {
+    syscall(SYS_futex, state, FUTEX_WAIT_PRIVATE, value, longest, NULL, 0);
 }
 
 static void wake(atomic_int *state) {
@@ -151,7 +154,7 @@ static void watch(atomic_int *state, int value) {
 
 static void run_tasks(job *j, int worker) {
     inside = true;
-    for (int64_t task; (task = atomic_fetch_add(&j->next, 1)) < j->tasks;)
+    for (int64_t task; !sr_cancelled() && (task = atomic_fetch_add(&j->next, 1)) < j->tasks;)
         j->run(j->context, task, worker);
     inside = false;
 }
@@ -162,7 +165,9 @@ static void *help(void *argument) {
     for (;;) {
         int expected = POSTED;
         if (atomic_compare_exchange_strong(&h->state, &expected, RUNNING)) {
+            sr_cancel_follow(h->job->cancelled);
             run_tasks(h->job, h->worker);
+            sr_cancel_follow(NULL);
             if (atomic_exchange(&h->state, IDLE) == AWAITED)
                 wake(&h->state);
         }
@@ -170,19 +175,18 @@ static void *help(void *argument) {
         expected = IDLE;
         if (atomic_compare_exchange_strong(&h->state, &expected, ASLEEP))
             while (atomic_load(&h->state) == ASLEEP)
-                sleep_while(&h->state, ASLEEP);
+                sleep_while(&h->state, ASLEEP, NULL);
     }
     return NULL;
 }
 
-/* Signals are for the threads of the program; those that tell of a fault reach the one at fault. */
-static void hold_signals(sigset_t *before) {
+void sr_signals_block(sigset_t *before) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t held;
-    sigfillset(&held);
+    sigset_t blocked;
+    sigfillset(&blocked);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&held, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &held, before);
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
 /* A new helper, or NULL. */
@@ -194,7 +198,7 @@ static helper *make_helper(void) {
         return NULL;
     *h = (helper){.next = NULL};
     atomic_init(&h->state, IDLE);
-    hold_signals(&before);
+    sr_signals_block(&before); /* signals are for the threads of the program */
     const int failed = pthread_create(&thread, NULL, help, h);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
@@ -269,8 +273,11 @@ static void recall(helper *h) {
     state = RUNNING;
     if (!atomic_compare_exchange_strong(&h->state, &state, AWAITED))
         return;
-    while (atomic_load(&h->state) == AWAITED)
-        sleep_while(&h->state, AWAITED);
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next question */
+    while (atomic_load(&h->state) == AWAITED) {
+        sleep_while(&h->state, AWAITED, sr_cancel_flag() ? &moment : NULL);
+        (void)sr_cancelled();
+    }
 }
 
 static void give_back(helper *list) {
@@ -286,9 +293,9 @@ static void give_back(helper *list) {
 }
 
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
-    job j = {.run = run, .context = context, .tasks = tasks};
+    job j = {.run = run, .context = context, .tasks = tasks, .cancelled = sr_cancel_flag()};
     if (inside) {
-        for (int64_t task = 0; task < tasks; task++)
+        for (int64_t task = 0; task < tasks && !sr_cancelled(); task++)
             run(context, task, 0);
         return;
     }

@@ -68,6 +68,8 @@ static void who_has_a_state(void **state) {
                                        "power",
                                        "gla",
                                        "gated_delta_net",
+                                       "kda",
+                                       "2mamba",
                                        "log_linear"};
     static const char *const without[] = {"softmax",
                                           "norm",
@@ -75,6 +77,7 @@ static void who_has_a_state(void **state) {
                                           "order:4,clamp=5",
                                           "gated_relu_no_in_gate_no_norm",
                                           "rat",
+                                          "2mamba_e",
                                           "power:2,write=delta,feature=unit_smooth",
                                           "order:2,levels=fenwick",
                                           "power:2,decay=log_sigmoid,decay_place=logit"};
@@ -139,6 +142,12 @@ static void wrong_descriptors(void **state) {
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
         {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
+        {{.decay = SRNN_DECAY_BOUNDED}, "decay_bound"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .decay_bound = 5}, "decay_bound"},
+        {{.decay = SRNN_DECAY_LOG_SIGMOID, .dt_width = SRNN_DT_WIDTH_NONE}, "dt_bias"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_NONE}, "decay=neg_softplus"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_CHANNEL}, "decay_width=channel"},
+        {{.write_range = SRNN_WRITE_RANGE_2}, "write=delta"},
         {{.value_gate = SRNN_VALUE_GATE_TIME_STEP}, "decay=softplus"},
         {{.position = SRNN_POSITION_ROPE_CHUNKS}, "pool=L"},
         {{.pool = 4, .write = SRNN_WRITE_DELTA}, "write=delta"},

@@ -3,6 +3,7 @@
 
 #include "model/files/model_folder.h"
 #include "train/run/checkpoint.h"
+#include "train/run/tests.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int vocab) {
     SR_TRY(sr_run_settings_apply_preset(s));
     s->V = s->V ? s->V : vocab;
+    int longest;
+    SR_TRY(sr_run_tests_check(&longest, s, s->V));
     if (!*s->attention)
         SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
     *config = (sr_model_config){
@@ -21,7 +24,7 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
         .Hkv = s->Hkv,
         .D = s->D,
         .given = {.D = s->key_size, .Dv = s->value_size, .rank = s->rank, .levels = s->levels},
-        .positions = s->T,
+        .positions = s->T > longest ? s->T : longest,
         .mlp = (sr_mlp)s->mlp,
         .norm_epsilon = s->norm_epsilon,
         .rope_theta = s->rope_theta,
@@ -133,6 +136,15 @@ static srnn_status adjust(sr_model_config *config, sr_run_settings *s, const cha
     return check_attention(config, s, checkpoint);
 }
 
+static srnn_status check_tests(const sr_model_config *config, const sr_run_settings *s) {
+    int longest;
+    SR_TRY(sr_run_tests_check(&longest, s, config->V));
+    if (longest > config->positions)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "test: rows of %d tokens; the model has %d positions",
+                       longest, config->positions);
+    return SRNN_OK;
+}
+
 srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, const char *checkpoint,
                                 int vocab) {
     char folder[SR_PATH_BYTES];
@@ -150,6 +162,8 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
     if (status == SRNN_OK && vocab > config->V)
         status = SR_FAIL(SRNN_ERR_ARGUMENT, "the data has %d tokens, the model only %d", vocab,
                          config->V);
+    if (status == SRNN_OK)
+        status = check_tests(config, s);
     if (status != SRNN_OK)
         sr_model_config_free(config);
     return status;

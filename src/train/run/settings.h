@@ -22,6 +22,7 @@ typedef enum sr_sharding {
 typedef struct sr_run_settings {
     /* Texts are owned, "" where not given. */
     char *data, *validation, *batches;    /* where rows come from */
+    char *test;                           /* tasks that the finished run is tested on: "a; b" */
     char *model;                          /* a folder to start from, instead of a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     int layout;                           /* sr_token_layout */
@@ -37,13 +38,14 @@ typedef struct sr_run_settings {
     int B, T, accumulate;
     bool recompute;
     int64_t steps;
-    double learning_rate, beta1, beta2, epsilon, weight_decay, clip;
+    int optimizer; /* sr_optimizer */
+    double learning_rate, beta1, beta2, momentum, epsilon, weight_decay, clip;
     bool decay_all; /* weight decay also where a tensor's authors have none */
     int schedule;   /* sr_schedule_kind */
     int64_t warmup, decay;
     double floor;
 
-    int64_t validate_every, validate_batches, save_every;
+    int64_t validate_every, validate_batches, validate_skip, save_every;
     int keep;
     int64_t stop_step, stop_tokens; /* 0: not */
     double stop_seconds;            /* 0: not */

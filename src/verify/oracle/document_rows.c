@@ -99,6 +99,13 @@ static bool decays_weights(const sr_document *x) {
            x->a->decay_place == SRNN_DECAY_PLACE_WEIGHT;
 }
 
+/* The number that the delta rule writes with. */
+static sr_term beta_of(const sr_document *x, int64_t value, int64_t j) {
+    const double range = x->a->write_range == SRNN_WRITE_RANGE_2 ? 2 : 1;
+    const sr_term gate = sr_sigmoid_term(x, x->write_gate[value * x->length + j]);
+    return sr_tape_affine(x->tape, gate, range, 0);
+}
+
 /* The weight of one key for another: beta_j kappa_jm, no scale and no clamp. */
 static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int64_t m) {
     const int64_t key =
@@ -110,7 +117,7 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
     sr_term kappa = score(x, product(x, at));
     if (decays_weights(x))
         kappa = sr_tape_multiply(x->tape, kappa, sr_exponential(x, decay_between(x, at)));
-    const sr_term beta = sr_sigmoid_term(x, x->write_gate[value * x->length + j]);
+    const sr_term beta = beta_of(x, value, j);
     return sr_tape_multiply(x->tape, beta, kappa);
 }
 
@@ -121,7 +128,7 @@ void sr_document_write(sr_document *x, int64_t value) {
     if (x->kappa)
         x->kappa_head = value;
     for (int64_t j = 0; j < T; j++) {
-        const sr_term beta = sr_sigmoid_term(x, x->write_gate[value * T + j]);
+        const sr_term beta = beta_of(x, value, j);
         sr_term *row = x->kappa ? x->kappa + j * T : x->weights;
         for (int64_t m = 0; m < j; m++)
             row[m] = write_weight(x, value, j, m);
