@@ -132,7 +132,6 @@ static const struct {
     {"gpt_oss", "mixture of experts"},
     {"falcon_h1", "two mixers side by side"},
     {"lfm2", "model_type is lfm2"},
-    {"kimi_linear", "model_type is kimi_linear"},
 };
 
 static const char *refusal_of(const char *name) {

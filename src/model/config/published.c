@@ -335,7 +335,11 @@ static srnn_status read_layer(layer_reader *l, int layer) {
     else
         return refuse_type(l, type);
     SR_TRY(l->r->status);
-    return srnn_attention_parse(&c->attention[layer], l->text);
+    SR_TRY(srnn_attention_parse(&c->attention[layer], l->text));
+    /* what no member says */
+    sizes->rank =
+        sr_layer_sizes_usual(&c->attention[layer], sizes->H, sizes->Hkv, sizes->D, sizes).rank;
+    return SRNN_OK;
 }
 
 static srnn_status read_layers(layer_reader *l) {

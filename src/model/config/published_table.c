@@ -143,7 +143,10 @@ const sr_family sr_published_families[] = {
          .linear = "gated_delta_net,norm_epsilon=1e-5", ATTENTION_BIAS,
          .interval = 4, .between = "linear_attention",
          .names = {.root = "model.",
-                   .layers.pairs = {AFTER_NAMES},
+                   .layers.pairs = {{"post_self_attn_layernorm.", "feedforward_layer_norm."},
+                                    {"post_mlp_layernorm.", "post_feedforward_layernorm."}},
+                   .aliases = {{"feedforward_layer_norm.", "post_attention_layernorm."},
+                               {"attention_layer_norm.", "input_layernorm."}},
                    .linear = {.pairs = {{"self_attn.", "linear_attn."},
                                         {"input_layernorm.", "attention_layer_norm."},
                                         {"post_attention_layernorm.", "feedforward_layer_norm."}},
@@ -152,6 +155,17 @@ const sr_family sr_published_families[] = {
                                                     "linear_attn.v_conv1d"},
                                           .here = {"self_attn.q_conv1d", "self_attn.k_conv1d",
                                                    "self_attn.v_conv1d"}}}}}}},
+    {.model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(163840, 2304, 9216, 27, 32, 32, null)
+             JSON("model_max_length": 1048576, "rms_norm_eps": 1e-5, "linear_conv_kernel_dim": 4,
+                  "linear_head_dim": 128, "linear_num_heads": 32, "kv_lora_rank": 512,
+                  "num_experts": 256, "mlp_layer_types": null, "layer_types": null,
+                  "tie_word_embeddings": false) "}",
+         .linear = "kda", .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers.pairs = {{"mlp.", "block_sparse_moe."}},
+                   .aliases = {{"block_sparse_moe.", "mlp."}}}}},
     {.model_type = "smollm3", .architecture = "SmolLM3ForCausalLM", TRANSFORMERS,
      .published = &(const sr_published){
          .defaults = "{" SIZES(128256, 2048, 11008, 36, 16, 4, 32768)

@@ -139,8 +139,12 @@ static srnn_status used_names(json_t **used, const sr_model_config *config,
     for (size_t i = 0; i < table->count; i++) {
         const sr_tensor_source source = sr_tensor_source_of(&table->specs[i], config, table);
         for (int file = 0; file < source.files; file++) {
+            char other[SR_SPEC_NAME];
             sr_tensor_source_name(name, &source, file);
             sr_json_set(*used, name, json_true());
+            for (int alias = 0; alias < SR_ALIASES; alias++)
+                if (sr_tensor_name_alias(other, config->names, name, alias))
+                    sr_json_set(*used, other, json_true());
         }
     }
     const srnn_status status = sr_json_complete(*used, folder);
@@ -180,9 +184,12 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
 /* *found: the tensor `file` of a source, of numbers that can be read. */
 static srnn_status find_file(const sr_tensor **found, const sr_tensor_source *source, int file,
                              bool tied, const sr_weight_files *files, const char *folder) {
-    char there[SR_SPEC_NAME];
+    char there[SR_SPEC_NAME], other[SR_SPEC_NAME];
     sr_tensor_source_name(there, source, file);
     const sr_tensor *tensor = sr_weight_files_find(files, there);
+    for (int alias = 0; alias < SR_ALIASES && !tensor; alias++)
+        if (sr_tensor_name_alias(other, source->names, there, alias))
+            tensor = sr_weight_files_find(files, other);
     if (!tensor && tied && strcmp(source->spec->name, EMBEDDING) == 0)
         tensor = sr_weight_files_find(files, HEAD);
     if (!tensor)

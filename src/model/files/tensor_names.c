@@ -43,6 +43,16 @@ void sr_tensor_name_there(char out[SR_SPEC_NAME], const sr_tensor_names *names, 
              name + layer + strlen(found.here));
 }
 
+bool sr_tensor_name_alias(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name,
+                          int alias) {
+    const sr_name_pair *pair = names ? &names->aliases[alias] : NULL;
+    const char *at = pair && pair->here ? strstr(name, pair->here) : NULL;
+    if (at)
+        snprintf(out, SR_SPEC_NAME, "%.*s%s%s", (int)(at - name), name, pair->there,
+                 at + strlen(pair->here));
+    return at;
+}
+
 const char *sr_tensor_root(const sr_tensor_names *names) {
     return names ? names->root : ROOT;
 }

@@ -4,7 +4,7 @@
 
 #include "model/tensor_table.h"
 
-enum { SR_NAME_PAIRS = 10, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
+enum { SR_NAME_PAIRS = 10, SR_ALIASES = 3, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
 
 /* Beginnings of names, here and there; NULL ends a list. */
 typedef struct sr_name_pair {
@@ -40,6 +40,7 @@ typedef struct sr_tensor_names {
     sr_layer_names layers;
     sr_layer_names
         linear; /* of layers with a recurrent form, where `layers` says nothing of them */
+    sr_name_pair aliases[SR_ALIASES]; /* parts of names there, and what some files have instead */
     const char *const *buffers; /* ends of names of what is computed, not learned; NULL: none */
 } sr_tensor_names;
 
@@ -51,6 +52,10 @@ size_t sr_tensor_layer_prefix(const char *name, int *layer);
  * those. */
 void sr_tensor_name_there(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name,
                           bool linear);
+
+/* out = the name with alias number `alias` of `names` in it; false: the name has no such part. */
+bool sr_tensor_name_alias(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name,
+                          int alias);
 
 /* What all tensors of the model begin with in the files. */
 const char *sr_tensor_root(const sr_tensor_names *names);
