@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { MOST_WORD = 32, MOST_TASKS = 32, MOST_LIST = 512 };
-/* Keeps the tasks' numbers apart from whatever else the same seed is used for. */
+/* Separates the tasks' random numbers from other uses of the same seed. */
 static const uint64_t seed_stream = 0x73796e746865;
 
 const sr_synthetic_entry *sr_synthetic_at(size_t index) {
@@ -35,7 +35,7 @@ bool sr_synthetic_is(const char *text) {
     return find_task(text) != NULL || sr_mixture_is(text);
 }
 
-/* Fails for the word of `length` bytes at `at`, which should have been one of `words`. */
+/* Fails for the word of `length` bytes at `at`, expected to be one of `words`. */
 static srnn_status wrong_word(const char *text, const char *at, size_t length, const char *what,
                               const char *const *words, size_t count) {
     char word[MOST_WORD];
@@ -90,7 +90,7 @@ static srnn_status read_value(double *value, const sr_synthetic_setting *setting
     return SRNN_OK;
 }
 
-/* "name=value,name=value"; nothing is allowed too. */
+/* "name=value,name=value"; may be empty. */
 static srnn_status read_settings(sr_synthetic *self, const char *text, const char *at) {
     unsigned seen = 0;
     while (*at) {

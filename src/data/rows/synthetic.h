@@ -3,9 +3,9 @@
  *     recall:pairs=8,vocab=32,length=48     one task; `softrnn data tasks` lists them
  *     3*parity + parity:length=80           a mixture: three rows of four are of the first
  *
- * A row is a pure function of the seed, the split and its number, and the splits draw from streams
- * of the generator that have nothing in common. Rows of a mixture that are shorter than the longest
- * are filled up with id 0, without targets. */
+ * A row is a pure function of the seed, the split and its number; the splits use disjoint streams
+ * of the generator. Rows of a mixture that are shorter than the longest are padded with id 0,
+ * without targets. */
 #ifndef SR_DATA_ROWS_SYNTHETIC_H
 #define SR_DATA_ROWS_SYNTHETIC_H
 
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* True if the text starts as a task or a mixture of them does. */
+/* True if the text begins as a task or a mixture of tasks does. */
 bool sr_synthetic_is(const char *text);
 
 /* Reads the text form; settings that are not given have their default. A wrong word fails with
@@ -27,7 +27,7 @@ double sr_synthetic_chance(const sr_source *source);
 /* The text form with every setting spelled out; like snprintf. `source` is one task. */
 size_t sr_synthetic_print(char *text, size_t size, const sr_source *source);
 
-/* Name and one line of explanation of a task; NULL past the end. Static text. */
+/* Name and one-line explanation of a task; NULL past the end. Static text. */
 typedef struct sr_synthetic_entry {
     const char *name;
     const char *summary;

@@ -1,4 +1,4 @@
-/* model.c: which model a run trains, and the weights it begins with. */
+/* model.c: the model that a run trains, and its initial weights. */
 #include "train/run/model.h"
 
 #include "model/files/model_folder.h"
@@ -34,7 +34,7 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
     return sr_model_config_attention(config, s->attention);
 }
 
-/* ---- settings beside a model that is there already */
+/* ---- settings next to an existing model */
 
 static srnn_status refuse(const char *name, double asked, double has, const char *where) {
     return SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -69,7 +69,7 @@ typedef struct number_setting {
     double asked, otherwise, has;
 } number_setting;
 
-/* These have defaults that do something: only another value was given for certain. */
+/* These have effective defaults: only a value other than the default was certainly given. */
 static srnn_status settle_others(sr_run_settings *s, const sr_run_settings *defaults,
                                  const sr_model_config *c, const char *where) {
     const number_setting numbers[] = {
@@ -97,7 +97,7 @@ static srnn_status settle(sr_run_settings *s, const sr_model_config *c, const ch
     return status;
 }
 
-/* The attention that is asked for, or the one that the model has. */
+/* The requested attention, or the model's. */
 static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s) {
     if (*s->attention)
         return sr_model_config_attention(config, s->attention);
@@ -109,7 +109,7 @@ static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s)
     return status;
 }
 
-/* The weights of a checkpoint are those of its own attention. */
+/* The weights of a checkpoint belong to its attention. */
 static srnn_status check_attention(const sr_model_config *config, const sr_run_settings *s,
                                    const char *checkpoint) {
     sr_model_config asked = {.L = config->L};
@@ -153,7 +153,7 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
     if (!*checkpoint && !*s->model) {
         status = new_config(config, s, vocab);
     } else {
-        /* The files of a checkpoint that is resumed were checked when it was found. */
+        /* A checkpoint that is resumed was checked when it was found. */
         SR_TRY(*checkpoint ? sr_path_print(folder, "%s", checkpoint)
                            : sr_checkpoint_model(folder, s->model));
         SR_TRY(sr_model_load_config(config, folder));

@@ -162,7 +162,7 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
     return SRNN_OK;
 }
 
-/* True if two names are of the same file or folder. */
+/* True if both names refer to the same file or folder. */
 static bool same_file(const char *a, const char *b) {
     struct stat left, right;
     return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_dev == right.st_dev &&
@@ -191,7 +191,7 @@ static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const
     return false;
 }
 
-/* Settings that the numbers of a run do not depend on. */
+/* Settings that do not affect the numbers of a run. */
 static bool changes_nothing(const sr_setting *s) {
     return s->offset == AT(threads) || s->offset == AT(tokenizer) || s->offset == AT(shard) ||
            s->offset == AT(rank_patience);
@@ -206,7 +206,7 @@ const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_se
 
 static srnn_status make_absolute(char **text) {
     if (!**text || **text == '/' || access(*text, F_OK) != 0)
-        return SRNN_OK; /* not given, absolute, or no file but a task or a built-in name */
+        return SRNN_OK; /* not given, absolute, or a task or built-in name instead of a file */
     char *here = getcwd(NULL, 0), *path = NULL;
     if (!here)
         return SR_FAIL(SRNN_ERR_IO, "the current folder has no name: %s", strerror(errno));
@@ -238,7 +238,7 @@ typedef struct preset {
     int C, F, L, H;
 } preset;
 
-/* The last three are the reference's; the others fit a laptop. */
+/* The last three are the reference implementation's; the others fit a laptop. */
 static const preset presets[] = {
     {"tiny", 128, 256, 2, 4},      {"mini", 256, 512, 4, 4},
     {"midi", 512, 1024, 8, 8},     {"small", 1024, 2048, 20, 16},
