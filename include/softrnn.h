@@ -253,6 +253,29 @@ typedef enum srnn_conv_activation {
     SRNN_CONV_ACTIVATION_NONE,
 } srnn_conv_activation;
 
+/* Norm of q and of k between their projection and RoPE, each with a weight. */
+typedef enum srnn_qk_norm {
+    SRNN_QK_NORM_NONE = 0,
+    SRNN_QK_NORM_HEAD,         /* RMS over a head, one weight (D) for all of them */
+    SRNN_QK_NORM_ROW,          /* RMS over all heads of a token */
+    SRNN_QK_NORM_HEAD_ROTATED, /* as HEAD, after RoPE */
+    SRNN_QK_NORM_LAYER,        /* mean and variance over a head, a weight (D) for each head */
+} srnn_qk_norm;
+
+/* Which channels RoPE rotates together. */
+typedef enum srnn_rope_pairs {
+    SRNN_ROPE_PAIRS_HALVES = 0, /* c and c + D/2 */
+    SRNN_ROPE_PAIRS_NEIGHBOURS, /* 2c and 2c + 1 */
+} srnn_rope_pairs;
+
+/* Where a block normalises: what its mixer and its MLP read, what they make, or both. */
+typedef enum srnn_block_norm {
+    SRNN_BLOCK_NORM_BEFORE = 0,
+    SRNN_BLOCK_NORM_AFTER,
+    SRNN_BLOCK_NORM_BOTH,
+    SRNN_BLOCK_NORM_PARALLEL, /* before, and the MLP reads what the mixer reads */
+} srnn_block_norm;
+
 /* What surrounds the equation in a model. Kernels do not read it: the functions of this header
  * compute the same whatever it says. */
 typedef struct srnn_wiring {
@@ -260,6 +283,12 @@ typedef struct srnn_wiring {
     int short_conv; /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
     srnn_conv_activation conv_activation; /* of short_conv */
     int prefix_tokens; /* empty tokens that the model puts in front of every sequence; 0: none */
+    srnn_qk_norm qk_norm;
+    double rope_part; /* the part of a head's channels that RoPE rotates, the first; 0: all */
+    srnn_rope_pairs rope_pairs;
+    double rope_theta;    /* of this layer, then without the model's RoPE scaling; 0: the model's */
+    double softmax_scale; /* of <q, k>, in place of scale; 0: scale */
+    srnn_block_norm block_norm;
 } srnn_wiring;
 
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */

@@ -214,11 +214,13 @@ static srnn_status load_activations(layer_run *run) {
 
 static srnn_status create_rope(layer_run *run) {
     sr_layer_setup *s = &run->setup;
-    size_t numbers = (size_t)s->T * (size_t)s->dims.D;
+    const int width = sr_layer_rope_width(&s->attention, s->dims.D);
+    const double theta = s->attention.wiring.rope_theta;
+    size_t numbers = (size_t)s->T * (size_t)width;
     void *host;
     SR_TRY(allocate(run, &run->rope, numbers));
     SR_TRY(sr_alloc(&host, numbers, sizeof(float)));
-    sr_rope_table(host, s->T, s->dims.D, run->rope_theta, &(sr_rope_scaling){0});
+    sr_rope_table(host, s->T, width, theta > 0 ? theta : run->rope_theta, &(sr_rope_scaling){0});
     srnn_status status =
         sr_device_copy_in(run->backend->device, run->rope, host, numbers * sizeof(float));
     free(host);

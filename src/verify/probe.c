@@ -581,9 +581,9 @@ double probe_plain_limit(double plain_error) {
 
 /* ---- random combinations */
 
-/* Axes that belong to the layer around the equation. */
+/* Axes that belong to the layer around the equation; its form says which operands it has. */
 static bool outside(const sr_axis *axis) {
-    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "prefix_tokens") == 0;
+    return axis->of == SR_AXIS_OF_LAYER && strcmp(axis->name, "layer") != 0;
 }
 
 /* Half of the time the default, else any value. */

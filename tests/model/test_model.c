@@ -126,52 +126,10 @@ static void decoding_is_prefill(void **state) {
     check_decoding("0:gated_softmax_plusplus,1:linear_elu");
 }
 
-/* The loss of a batch, for slopes. */
-static double loss_of(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
-    float losses[ROWS];
-    double sum = 0;
-    assert_int_equal(sr_pass_losses(pass, losses, ids, targets), SRNN_OK);
-    for (int i = 0; i < ROWS; i++)
-        sum += (double)losses[i];
-    return sum;
-}
-
 /* Along the gradient the loss must rise by its squared norm. */
 static void check_slope(const char *attention, sr_mlp mlp, bool bias, bool tied) {
     sr_model *model = small_model(cpu, attention, mlp, bias, tied);
-    const sr_pass_setup setup = {.B = B, .T = T, .train = true};
-    sr_pass *pass;
-    int32_t ids[ROWS], targets[ROWS];
-    float losses[ROWS];
-    small_ids(ids, ROWS, model->config.V, 5);
-    small_ids(targets, ROWS, model->config.V, 6);
-    targets[3] = targets[20] = -1;
-    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
-    assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
-    const float *gradient = sr_pass_gradient(pass);
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        double squares = 0;
-        for (size_t n = 0; n < spec->count; n++)
-            squares += pow((double)gradient[spec->start + n], 2);
-        const double step = 3e-3 / sqrt(squares + 1e-12);
-        double ends[2];
-        float *weight = model->weights + spec->start, *saved = malloc(spec->count * sizeof *saved);
-        memcpy(saved, weight, spec->count * sizeof *saved);
-        for (int end = 0; end < 2; end++) {
-            for (size_t n = 0; n < spec->count; n++)
-                weight[n] =
-                    saved[n] + (float)((end ? step : -step) * (double)gradient[spec->start + n]);
-            ends[end] = loss_of(pass, ids, targets);
-        }
-        memcpy(weight, saved, spec->count * sizeof *saved);
-        free(saved);
-        const double slope = (ends[1] - ends[0]) / (2 * step);
-        if (!(fabs(slope - squares) <= 0.02 * squares + 2e-3 * sqrt(squares)))
-            fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", attention, spec->name,
-                     squares, slope);
-    }
-    sr_pass_free(pass);
+    small_check_slopes(model, attention);
     sr_model_free(model);
 }
 

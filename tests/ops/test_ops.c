@@ -178,7 +178,7 @@ static void rope_turns_and_turns_back(void **state) {
             table[p * D + c] = (float)cos(p * (c + 1) * 0.3);
             table[p * D + D / 2 + c] = (float)sin(p * (c + 1) * 0.3);
         }
-    const sr_rope rope = {table, positions, HEADS, D};
+    const sr_rope rope = {table, positions, HEADS, D, 0, false};
     const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE, SRNN_F32};
     assert_int_equal(cpu->rope_forward(cpu, X, &rope), SRNN_OK);
     for (int r = 0; r < ROWS; r++)

@@ -332,7 +332,11 @@ static void check_rope(int heads, int D, int64_t rows, int64_t gap) {
     for (int64_t r = 0; r < rows; r++)
         positions[r] = (int32_t)(r * 5 % POSITIONS);
     const sr_rope rope = {on_device(table, (int64_t)POSITIONS * D, SRNN_F32),
-                          device_bytes(positions, (size_t)rows * sizeof *positions), heads, D};
+                          device_bytes(positions, (size_t)rows * sizeof *positions),
+                          heads,
+                          D,
+                          0,
+                          false};
     for (int64_t i = 0; i < rows * heads * D; i++) {
         const int64_t c = i % D, half = D / 2, r = i / (heads * D);
         const double cosine = (double)table[positions[r] * D + c % half];
@@ -420,7 +424,7 @@ static void check_turned_state(const turned_case *c) {
         for (int b = 0; b < c->B; b++)
             positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
         const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
-        const sr_rope rope = {angles, places, (int)turned, c->D};
+        const sr_rope rope = {angles, places, (int)turned, c->D, 0, false};
         const float *got = feed_one(inside, c, x.device, (sr_rope_angles){angles, places});
         right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
         const float *want = feed_one(before, c, x.device, (sr_rope_angles){0});
@@ -578,7 +582,11 @@ static void check_normed_linear(const normed_case *c) {
                                 {sr_number_at(weights, plain * c->C, gpu->number),
                                  on_device(bias, c->gates, SRNN_F32), c->gates}};
     const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
-                          device_bytes(places, (size_t)c->rows * sizeof *places), c->turned, c->D};
+                          device_bytes(places, (size_t)c->rows * sizeof *places),
+                          c->turned,
+                          c->D,
+                          0,
+                          false};
     const sr_norm_linear of = {norm_over(x, norm, c->rows, c->C),
                                on_device(x, c->rows * c->C, gpu->number),
                                layers,

@@ -49,7 +49,7 @@ static srnn_status take_floats(sr_avey_feed *f, float **out, size_t count) {
 
 static srnn_status take(sr_avey_feed *f) {
     const size_t numbers = (size_t)context_rows(f) * (size_t)f->model->config.C;
-    SR_TRY(sr_layer_kinds_create(&f->kinds, f->model->backend, &f->model->config,
+    SR_TRY(sr_layer_kinds_create(&f->kinds, f->model,
                                  &(sr_layer_setup){.B = f->B, .T = (int)sr_avey_rows(avey_of(f))}));
     const sr_block block = block_of(f, 0);
     SR_TRY(sr_device_allocate(device_of(f), &f->saved, sr_block_saved_bytes(&block)));

@@ -37,6 +37,14 @@ static void fill_table(sr_backend *backend) {
     backend->swiglu_backward = sr_cuda_swiglu_backward;
     backend->gelu_forward = sr_cuda_gelu_forward;
     backend->gelu_backward = sr_cuda_gelu_backward;
+    backend->activation_forward = sr_cuda_activation_forward;
+    backend->activation_backward = sr_cuda_activation_backward;
+    backend->norm_forward = sr_cuda_norm_forward;
+    backend->norm_backward = sr_cuda_norm_backward;
+    backend->scale = sr_cuda_scale;
+    backend->add_scaled = sr_cuda_add_scaled;
+    backend->cap_forward = sr_cuda_cap_forward;
+    backend->cap_backward = sr_cuda_cap_backward;
     backend->norm_linear_forward = sr_cuda_norm_linear_forward;
     backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
     backend->argmax = sr_cuda_argmax;

@@ -72,6 +72,18 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *, const sr_linear_gradien
 srnn_status sr_cuda_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
 srnn_status sr_cuda_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
                                      const void *d_out, const sr_rmsnorm *norm);
+srnn_status sr_cuda_activation_forward(sr_backend *, sr_matrix out, sr_matrix x,
+                                       const sr_mlp_activation *activation);
+srnn_status sr_cuda_activation_backward(sr_backend *, sr_matrix d_x, float *const d_alpha[2],
+                                        sr_matrix d_out, sr_matrix x,
+                                        const sr_mlp_activation *activation);
+srnn_status sr_cuda_norm_forward(sr_backend *, sr_matrix out, const sr_norm *norm);
+srnn_status sr_cuda_norm_backward(sr_backend *, const sr_norm_gradient *gradient, sr_matrix d_out,
+                                  const sr_norm *norm);
+srnn_status sr_cuda_scale(sr_backend *, sr_matrix x, float factor);
+srnn_status sr_cuda_add_scaled(sr_backend *, sr_matrix out, sr_matrix x, sr_matrix y, float factor);
+srnn_status sr_cuda_cap_forward(sr_backend *, sr_matrix x, float cap);
+srnn_status sr_cuda_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cuda_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
 srnn_status sr_cuda_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
 srnn_status sr_cuda_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);

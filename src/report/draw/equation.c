@@ -274,6 +274,10 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
                 a->wiring.conv_activation == SRNN_CONV_ACTIVATION_SILU ? ", and SiLU" : "");
     if (a->wiring.prefix_tokens)
         fprintf(out, "%d empty tokens stand in front of every sequence. ", a->wiring.prefix_tokens);
+    if (a->wiring.qk_norm)
+        fputs("q and k are normalised before the equation reads them. ", out);
+    if (a->wiring.softmax_scale != 0)
+        fprintf(out, "The product of q and k is scaled by %g. ", a->wiring.softmax_scale);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)

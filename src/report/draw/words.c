@@ -134,6 +134,19 @@ static void add_norm(list *l, srnn_norm norm) {
     }
 }
 
+static void add_wiring(list *l, const srnn_wiring *w) {
+    if (w->qk_norm)
+        add(l, "a norm of q and k");
+    if (w->rope_part > 0 && w->rope_part < 1)
+        add(l, "RoPE on %g of a head", w->rope_part);
+    if (w->block_norm == SRNN_BLOCK_NORM_AFTER)
+        add(l, "norms after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_BOTH)
+        add(l, "norms before and after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_PARALLEL)
+        add(l, "mixer and MLP in parallel");
+}
+
 void sr_words_write(FILE *out, const srnn_attention *a) {
     list l = {.out = out};
     add_score(&l, a);
@@ -146,6 +159,7 @@ void sr_words_write(FILE *out, const srnn_attention *a) {
         add(&l, "%d empty tokens in front", a->wiring.prefix_tokens);
     if (a->position == SRNN_POSITION_NONE)
         add(&l, "no positions");
+    add_wiring(&l, &a->wiring);
     if (l.parts == 0)
         fputs("weights exp(q\u00b7k), divided by their sum", out);
 }
