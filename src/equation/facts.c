@@ -36,6 +36,9 @@ static srnn_status check_order(const srnn_attention *a) {
         low = 1;
         high = SR_POWER_ORDER_MAX;
         break;
+    case SRNN_SCORE_SIGMOID:
+        score = "sigmoid";
+        break;
     }
     if (a->order < low || a->order > high)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -57,15 +60,25 @@ static srnn_status check_number(const char *name, double number) {
     return SRNN_OK;
 }
 
+static srnn_status check_positive(const char *name, double number) {
+    if (!isfinite(number) || number < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s is a positive number or none, not %g",
+                       name, number);
+    return SRNN_OK;
+}
+
 srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_words(a));
     SR_TRY(check_order(a));
     SR_TRY(check_count("short_conv", a->wiring.short_conv, SR_SHORT_CONV_MAX));
     SR_TRY(check_count("prefix_tokens", a->wiring.prefix_tokens, SR_PREFIX_TOKENS_MAX));
     SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
-    if (!isfinite(a->clamp) || a->clamp < 0)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",
-                       a->clamp);
+    SR_TRY(check_count("window", a->window, SR_WINDOW_MAX));
+    SR_TRY(check_positive("clamp", a->clamp));
+    SR_TRY(check_positive("cap", a->cap));
+    if (!isfinite(a->score_bias))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: score_bias is a finite number, not %g",
+                       a->score_bias);
     SR_TRY(check_number("epsilon", a->epsilon));
     SR_TRY(check_number("decay_divisor", a->decay_divisor));
     SR_TRY(check_number("norm_epsilon", a->norm_epsilon));
@@ -112,9 +125,33 @@ static srnn_status check_decay(const srnn_attention *a) {
     return SRNN_OK;
 }
 
+static srnn_status check_rows(const srnn_attention *a) {
+    const conflict conflicts[] = {
+        {a->window && a->pool,
+         "window counts keys of single tokens, and with pool a row sees the last token of each "
+         "chunk: use one of them"},
+        {a->window && a->levels != SRNN_LEVELS_NONE,
+         "window hides keys that levels merge into larger blocks: use one of them"},
+        {a->window && a->write != SRNN_WRITE_ADD,
+         "window drops keys, and what write=delta stored depends on all earlier ones: it needs "
+         "write=add"},
+        {a->sink != SRNN_SINK_NONE && a->normaliser != SRNN_NORMALISER_ROW_SUM,
+         "sink is a term of the row sum that a row is divided by: it needs normaliser=row_sum"},
+        {a->score_bias != 0 && a->score != SRNN_SCORE_SIGMOID,
+         "score_bias is added inside the sigmoid: it needs score=sigmoid"},
+        {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write == SRNN_WRITE_ADD,
+         "write_gate says what the delta rule's beta is: it needs write=delta"},
+    };
+    for (size_t i = 0; i < sizeof conflicts / sizeof *conflicts; i++)
+        if (conflicts[i].there)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s", conflicts[i].why);
+    return SRNN_OK;
+}
+
 srnn_status srnn_attention_check(const srnn_attention *a) {
     SR_TRY(sr_attention_check_values(a));
     SR_TRY(check_decay(a));
+    SR_TRY(check_rows(a));
     const conflict conflicts[] = {
         {a->position == SRNN_POSITION_ROPE_CHUNKS && !a->pool,
          "position=rope_chunks counts chunks of pool: it needs pool=L"},
@@ -143,8 +180,8 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
 
 bool sr_pairs_are_plain(const srnn_attention *a) {
     return !sr_decay_in_logits(a) && a->decay != SRNN_DECAY_SOFTPLUS &&
-           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
-           a->levels == SRNN_LEVELS_NONE;
+           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && !a->window &&
+           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
 }
 
 int sr_feature_width(const srnn_attention *a, int D) {
@@ -176,6 +213,23 @@ int sr_decay_numbers(const srnn_attention *a, int D) {
 bool sr_decay_in_logits(const srnn_attention *a) {
     return a->decay != SRNN_DECAY_NONE &&
            (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL);
+}
+
+bool sr_decay_may_rise(const srnn_attention *a) {
+    switch (a->decay) {
+    case SRNN_DECAY_NONE:
+    case SRNN_DECAY_LOG_SIGMOID:
+    case SRNN_DECAY_SOFTPLUS:
+        break;
+    case SRNN_DECAY_LEARNED:
+    case SRNN_DECAY_GIVEN:
+        return true;
+    }
+    return false;
+}
+
+int64_t sr_keys_seen(const srnn_attention *a, int64_t i) {
+    return a->window && a->window < i ? a->window : i;
 }
 
 bool sr_shares_queries(const srnn_attention *a) {
@@ -236,6 +290,8 @@ bool sr_delta_is_stable(const srnn_attention *a) {
         return unit;
     case SRNN_SCORE_TAYLOR:
         return unit && a->order <= 1;
+    case SRNN_SCORE_SIGMOID: /* of any key: beta is below 1 */
+        return a->write_gate == SRNN_WRITE_GATE_SIGMOID;
     case SRNN_SCORE_EXP:
         break;
     }
@@ -251,6 +307,7 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
 static bool is_polynomial(srnn_score score) {
     switch (score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return false;
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_TAYLOR:
@@ -261,13 +318,15 @@ static bool is_polynomial(srnn_score score) {
 }
 
 bool srnn_attention_has_state(const srnn_attention *a) {
-    const bool series = is_polynomial(a->score) && a->clamp == 0 && a->pool == 0;
-    return series && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
+    const bool series = is_polynomial(a->score) && a->cap == 0 && a->clamp == 0;
+    const bool all_keys = a->pool == 0 && a->window == 0;
+    return series && all_keys && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
 }
 
 bool sr_has_order(const srnn_attention *a, int n) {
     switch (a->score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return true;
     case SRNN_SCORE_LINEAR:
         return n == 1;
@@ -282,6 +341,7 @@ bool sr_has_order(const srnn_attention *a, int n) {
 int sr_highest_order(const srnn_attention *a) {
     switch (a->score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return 0;
     case SRNN_SCORE_LINEAR:
         return 1;

@@ -41,6 +41,8 @@ static const sr_operand_row rows[SR_OPERANDS] = {
                                 SR_ORIGIN_LEARNED, "D", 1, 1},
     [SR_OPERAND_LEVEL_SCALE] = {MEMBER(level_scale), SR_EXTENT_H, SR_EXTENT_LEVELS,
                                 SR_ORIGIN_LEARNED, "L", 1, 2},
+    [SR_OPERAND_SINKS] = {MEMBER(sinks), SR_EXTENT_H, SR_EXTENT_ONE,
+                          SR_ORIGIN_LEARNED, "sinks", 0, 1},
 };
 /* clang-format on */
 
@@ -69,6 +71,7 @@ static bool decay_is_read(srnn_decay decay) {
     case SRNN_DECAY_LEARNED:
     case SRNN_DECAY_LOG_SIGMOID:
     case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_GIVEN:
         return true;
     }
     return false;
@@ -137,6 +140,8 @@ bool sr_operand_used(sr_operand which, const srnn_attention *a) {
         return sr_norm_is_centred(a->norm);
     case SR_OPERAND_VALUE_POWER:
         return normaliser_reads(a->normaliser) == which;
+    case SR_OPERAND_SINKS:
+        return a->sink == SRNN_SINK_LEARNED;
     }
     return false;
 }

@@ -46,6 +46,7 @@ typedef struct sr_document {
     sr_term *norm_weight, *norm_bias;       /* (Dv) or (H, Dv) */
     sr_term *value_power, *a_log, *dt_bias; /* (heads.value) */
     sr_term *skip_weight, *level_scale;     /* (H) or (H, Dv); (H, levels) */
+    sr_term *sinks;                         /* (H) */
 
     /* What is made of them. */
     sr_term *plain_v;               /* v as it came */
@@ -57,6 +58,7 @@ typedef struct sr_document {
     sr_term *gate_sum;  /* (H, length): sum_{m<=i} exp(output gate_m) */
     sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
     sr_term *row_sums;              /* (H, length) */
+    double reduction;               /* the logarithm of what the weights of a row were divided by */
     sr_term *scratch;               /* (H Dv) */
     sr_term *o;                     /* (H, length, Dv) */
 } sr_document;

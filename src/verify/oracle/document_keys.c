@@ -258,6 +258,8 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, sr_term z) {
             x->tape,
             sr_tape_multiply(x->tape, sr_exponential(x, x->a_log[head]), time_step(x, head, z)), -1,
             0);
+    case SRNN_DECAY_GIVEN:
+        break;
     }
     return z;
 }

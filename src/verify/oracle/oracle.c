@@ -65,7 +65,7 @@ typedef struct reading {
     source from;
 } reading;
 
-enum { READINGS = 17 };
+enum { READINGS = 18 };
 
 static void list_readings(reading readings[READINGS], sr_document *x, const srnn_operands *in,
                           const srnn_operands *g) {
@@ -105,6 +105,7 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {softplus, &x->dt_bias, {in->dt_bias, g->dt_bias, 0, values}},
         {weighted, &x->skip_weight, {in->skip_weight, g->skip_weight, 0, skip}},
         {levels, &x->level_scale, {in->level_scale, g->level_scale, 0, p->H * x->levels}},
+        {a->sink == SRNN_SINK_LEARNED, &x->sinks, {in->sinks, g->sinks, 0, p->H}},
     };
     memcpy(readings, all, sizeof all);
 }
@@ -138,7 +139,7 @@ static void clear(sr_document *x) {
         x->decay,       x->level_gate, x->pool_gate, x->skip,        x->norm_weight, x->norm_bias,
         x->value_power, x->a_log,      x->dt_bias,   x->skip_weight, x->level_scale, x->plain_v,
         x->rotated_q,   x->rotated_k,  x->u,         x->kappa,       x->gate_sum,    x->weights,
-        x->sum_weights, x->row_sums,   x->scratch,   x->o,           x->signed_k};
+        x->sum_weights, x->row_sums,   x->scratch,   x->o,           x->signed_k,    x->sinks};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
         free(arrays[n]);
     free(x->targets);
