@@ -539,6 +539,20 @@ static bool outside(const sr_axis *axis) {
     return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "prefix_tokens") == 0;
 }
 
+/* Up to 4; of every other window about a tile. */
+static double draw_count(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const bool wide =
+        strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
+    return wide ? 90 + (double)sr_random_below(seed, stream, 2, 16)
+                : 1 + (double)sr_random_below(seed, stream, 2, 4);
+}
+
+/* A bias is below 0, as published ones are. */
+static double draw_number(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const double size = 0.75 + (double)sr_random_below(seed, stream, 2, 4);
+    return strcmp(axis->name, "score_bias") == 0 ? -size : size;
+}
+
 /* Half of the time the default, else any value. */
 static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uint64_t stream) {
     const uint64_t words = sr_axis_words(axis);
@@ -553,10 +567,10 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
             sr_axis_set_count(axis, a, 1 + (int)sr_random_below(seed, stream, 2, 4));
         break;
     case SR_AXIS_COUNT:
-        sr_axis_set(axis, a, 1 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_count(axis, seed, stream));
         break;
     case SR_AXIS_NUMBER:
-        sr_axis_set(axis, a, 0.75 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_number(axis, seed, stream));
         break;
     }
 }
