@@ -357,13 +357,25 @@ static inline real capped_bound(const score_rule *rule, real bound) {
     return rule->capped && !(bound <= rule->cap) ? rule->cap : bound;
 }
 
+/* Largest |s| of the row before any function, hidden columns of its vectors included. */
+static inline real row_largest_product(const score_row *row) {
+    vec largest = {0};
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        const vec s = vec_load(row->s + j);
+        largest = vec_max(vec_max(s, -s), largest);
+    }
+    return vec_maximum(largest);
+}
+
 /* The visible logits become cap tanh(s / cap); its slope is left in `slope` (width) where that is
  * not NULL, 0 in hidden columns. */
 static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
     const real cap = rule->cap, inverse = (real)1 / cap;
+    const bool near = row_largest_product(row) * inverse <= TANH_NEAR * (real)0.999;
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
         vec own;
-        vec_store(row->s + j, cap * vec_tanh(vec_load(row->s + j) * inverse, &own));
+        const vec x = vec_load(row->s + j) * inverse;
+        vec_store(row->s + j, cap * (near ? vec_tanh_near(x, &own) : vec_tanh(x, &own)));
         if (slope)
             vec_store(slope + j, hide_columns(own, row, j, 0));
     }
@@ -464,6 +476,10 @@ static inline void row_weights_others_backward(const score_row *row, const score
         if (exponential) {
             vec x = exponent_of(logits, c, j);
             w = slope = small ? vec_exp_small(x) : c.decayed ? vec_exp_decayed(x) : vec_exp(x);
+        } else if (rule->score == SRNN_SCORE_SIGMOID) {
+            vec rest, own = vec_sigmoid_parts(clamp_logits(logits, c) + rule->bias, &rest);
+            w = c.decayed ? own * decay_factor(c, j) : own;
+            slope = w * rest;
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
