@@ -34,7 +34,7 @@ quick_only = -LE 'processes|levels|gpu'
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build check test study study-full study-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
-        deps-package deps-torch test-python wheel deb dist docs \
+        deps-package deps-torch test-python wheel kernels deb dist docs \
         bench fuzz sanitize msan msan-all clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
@@ -180,6 +180,9 @@ test-python: deps-python ## the Python package in an environment of its own, wit
 wheel: deps-package ## the Python package with the program as a wheel for other machines, into build-python/wheels
 	@tools/wheel.sh
 
+kernels: wheel ## the layout that Hugging Face's `kernels` loads, from that wheel, into build-python/kernels
+	@tools/kernel.sh
+
 docs: build ## the documents, the C and the Python interface as one searchable site: build-docs/html/index.html
 	@tools/deps.sh docs
 	@mkdir -p build-docs
@@ -193,7 +196,7 @@ deb: build deps-package ## a Debian package of what `make install` installs, int
 	@rm -rf "$(DIST)/_CPack_Packages"
 	@ls "$(DIST)"/softrnn_*.deb
 
-dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
+dist: build deps-package ## source archive, wheels, kernels, Debian package, bill of materials and checksums, into DIST (build-dist)
 	@NVCC="$(NVCC)" tools/dist.sh "$(DIST)"
 
 clean: ## remove everything that was built

@@ -63,6 +63,13 @@ SRNN_API const char *srnn_status_name(srnn_status status);
 /* What was wrong, where, and what to do: this thread's last failure. Valid until the next one. */
 SRNN_API const char *srnn_error_detail(void);
 
+/* Ctrl-C and the like: from now on the calls of sections 6 and 7 ask asked(context), on this thread,
+ * which is the one that called them, about twenty times a second. Once it says true, the call ends
+ * with SRNN_ERR_INTERRUPTED after the tiles that are being computed; its outputs are undefined, and
+ * a state is empty as after srnn_state_reset. NULL: they do not ask. On a GPU calls only start
+ * work, and do not ask. */
+SRNN_API void srnn_stop_when(bool (*asked)(void *context), void *context);
+
 /* ---- 2. Describing a variant: one field per axis --------------------------------------------- */
 
 typedef enum srnn_position {
@@ -88,6 +95,9 @@ typedef enum srnn_layer {
     SRNN_LAYER_RAT,
     SRNN_LAYER_GRELA, /* q and k are projections of v */
     SRNN_LAYER_NALA,
+    SRNN_LAYER_KDA,     /* delta_net with two low-rank projections, of the decay and of the gate */
+    SRNN_LAYER_KDA_FLA, /* the same with the names of flash-linear-attention */
+    SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -127,10 +137,19 @@ typedef enum srnn_decay {
     SRNN_DECAY_NONE = 0,
     SRNN_DECAY_LEARNED, /* decay_ij = exp(C_i - C_j), C_i = (1/1024) sum_{m<i} decay_m */
     /* The same with C_i = sum_{m<=i} a_m: a key is multiplied by the gates after its own. */
-    SRNN_DECAY_LOG_SIGMOID, /* a = log(sigmoid(decay_m)) / decay_divisor */
-    SRNN_DECAY_SOFTPLUS,    /* a = -exp(a_log) softplus(decay_m + dt_bias) */
-    SRNN_DECAY_GIVEN,       /* a = decay_m: the caller computes the logarithms of the gates */
+    SRNN_DECAY_LOG_SIGMOID,  /* a = log(sigmoid(decay_m)) / decay_divisor */
+    SRNN_DECAY_SOFTPLUS,     /* a = -exp(a_log) softplus(decay_m + dt_bias) */
+    SRNN_DECAY_BOUNDED,      /* a = -decay_bound sigmoid(exp(a_log) (decay_m + dt_bias)) */
+    SRNN_DECAY_NEG_SOFTPLUS, /* a = -softplus(decay_m) = log(sigmoid(-decay_m)) */
+    SRNN_DECAY_GIVEN,        /* a = decay_m: the caller computes the logarithms of the gates */
 } srnn_decay;
+
+/* The numbers of dt_bias in SOFTPLUS and BOUNDED. */
+typedef enum srnn_dt_width {
+    SRNN_DT_WIDTH_HEAD = 0, /* one per head */
+    SRNN_DT_WIDTH_CHANNEL,  /* one per head and channel of k, as the decay has them */
+    SRNN_DT_WIDTH_NONE,     /* BOUNDED without a_log and dt_bias: both are 0 */
+} srnn_dt_width;
 
 /* How many numbers a gate has for a head and position: one, or one for each of its channels. */
 typedef enum srnn_width {
@@ -151,7 +170,7 @@ typedef enum srnn_value_gate {
 
 typedef enum srnn_write {
     SRNN_WRITE_ADD = 0,
-    /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = sigmoid(write gate),
+    /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = range * sigmoid(write gate),
      * kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and without scale and clamp */
     SRNN_WRITE_DELTA,
 } srnn_write;
@@ -161,6 +180,12 @@ typedef enum srnn_write_gate {
     SRNN_WRITE_GATE_SIGMOID = 0,
     SRNN_WRITE_GATE_GIVEN, /* the number itself: the caller computes beta */
 } srnn_write_gate;
+
+/* The range of the delta rule's beta. */
+typedef enum srnn_write_range {
+    SRNN_WRITE_RANGE_1 = 0,
+    SRNN_WRITE_RANGE_2, /* I - beta k k^T may have negative eigenvalues */
+} srnn_write_range;
 
 typedef enum srnn_levels {
     SRNN_LEVELS_NONE = 0,
@@ -223,11 +248,18 @@ typedef enum srnn_norm {
     SRNN_NORM_L2_SCALED, /* Dv times that */
 } srnn_norm;
 
+/* What follows the short convolution. */
+typedef enum srnn_conv_activation {
+    SRNN_CONV_ACTIVATION_SILU = 0,
+    SRNN_CONV_ACTIVATION_NONE,
+} srnn_conv_activation;
+
 /* What surrounds the equation in a model. Kernels do not read it: the functions of this header
  * compute the same whatever it says. */
 typedef struct srnn_wiring {
     srnn_layer layer;
-    int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    int short_conv; /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    srnn_conv_activation conv_activation; /* of short_conv */
     int prefix_tokens; /* empty tokens that the model puts in front of every sequence; 0: none */
 } srnn_wiring;
 
@@ -244,8 +276,10 @@ typedef struct srnn_attention {
     double score_bias; /* added to s inside SRNN_SCORE_SIGMOID */
     srnn_decay decay;
     double decay_divisor;   /* of LOG_SIGMOID; 0: 1 */
+    double decay_bound;     /* of BOUNDED, else 0 */
     srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
     srnn_decay_place decay_place;
+    srnn_dt_width dt_width; /* of dt_bias */
     /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g) x_t
      * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
      * chunk, and itself. 0: no pooling */
@@ -254,6 +288,7 @@ typedef struct srnn_attention {
     srnn_value_gate value_gate; /* v_j is multiplied by it */
     srnn_write write;
     srnn_write_gate write_gate; /* of DELTA */
+    srnn_write_range write_range;
     srnn_levels levels;
     srnn_normaliser normaliser;
     bool detach;    /* the normaliser counts as a constant in the backward pass */
@@ -411,8 +446,8 @@ typedef struct srnn_operands {
     void *norm_weight;       /* (Dv), or (H, Dv) with norm_width=row; layer and rms */
     void *norm_bias;         /* the same; layer */
     void *value_power;       /* (Hv) */
-    void *a_log;             /* (Hv), decay=softplus */
-    void *dt_bias;           /* (Hv), decay=softplus */
+    void *a_log;             /* (Hv), decay=softplus and bounded */
+    void *dt_bias;           /* (Hv), or (Hv, D) with dt_width=channel; the same */
     void *skip_weight;       /* (H), or (H, Dv) with skip=channel */
     void *level_scale;       /* (H, levels) */
     void *sinks;             /* (H), sink=learned */

@@ -58,8 +58,20 @@ static const golden_case golden_systems[] = {
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
-/* The variants and then the systems, and which file each is in. */
-enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS, GOLDEN_LAYERS = GOLDEN_CASES - 1 };
+/* Layers that write in other ways, in a third file. */
+static const golden_case golden_writes[] = {
+    {"gated_delta_net_neg", "gated_delta_net,write_range=2", GOLDEN_SYSTEM_H},
+    {"kda", "kda", GOLDEN_SYSTEM_H},
+    {"kda_bounded", "kda,layer=kda_fla,decay=bounded,decay_bound=5,write_range=2", GOLDEN_SYSTEM_H},
+    {"2mamba", "2mamba", GOLDEN_SYSTEM_H},
+    {"2mamba_e", "2mamba_e", GOLDEN_SYSTEM_H},
+};
+enum { GOLDEN_WRITES = sizeof golden_writes / sizeof *golden_writes };
+
+/* The variants and then the systems, and which file each is in. Behind the last but one, which has
+ * no layer of attention, come the layers of the third file. */
+enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS };
+enum { GOLDEN_BOTH = GOLDEN_CASES - 1, GOLDEN_LAYERS = GOLDEN_BOTH + GOLDEN_WRITES };
 
 static inline golden_case golden_case_at(size_t n) {
     if (n < GOLDEN_VARIANTS)
@@ -67,22 +79,32 @@ static inline golden_case golden_case_at(size_t n) {
     return golden_systems[n - GOLDEN_VARIANTS];
 }
 
+static inline golden_case golden_layer_at(size_t n) {
+    return n < GOLDEN_BOTH ? golden_case_at(n) : golden_writes[n - GOLDEN_BOTH];
+}
+
 typedef struct golden_files {
-    sr_safetensors *variants, *systems;
+    sr_safetensors *variants, *systems, *writes;
 } golden_files;
 
 static inline int golden_open(golden_files *files) {
     return sr_safetensors_open(&files->variants, SOFTRNN_TEST_INPUTS "/golden.safetensors") ||
-           sr_safetensors_open(&files->systems, SOFTRNN_TEST_INPUTS "/systems.safetensors");
+           sr_safetensors_open(&files->systems, SOFTRNN_TEST_INPUTS "/systems.safetensors") ||
+           sr_safetensors_open(&files->writes, SOFTRNN_TEST_INPUTS "/writes.safetensors");
 }
 
 static inline void golden_close(golden_files *files) {
     sr_safetensors_free(files->variants);
     sr_safetensors_free(files->systems);
+    sr_safetensors_free(files->writes);
 }
 
 static inline const sr_safetensors *golden_file_of(const golden_files *files, size_t n) {
     return n < GOLDEN_VARIANTS ? files->variants : files->systems;
+}
+
+static inline const sr_safetensors *golden_layer_file(const golden_files *files, size_t n) {
+    return n < GOLDEN_BOTH ? golden_file_of(files, n) : files->writes;
 }
 
 /* The numbers of tensor <variant>/<prefix><name>; free() them. */

@@ -3,8 +3,9 @@
 #
 # Usage: tools/dist.sh [FOLDER]        (build-dist)
 #
-# The source archive and the wheels (Python), the Debian package, the change log, a bill of materials and checksums.
-# A wheel with CUDA is made where nvcc is ($NVCC). Needs the network, for the Python packages that build wheels.
+# The source archive, wheels that are built from it, the layout of Hugging Face's `kernels`, the Debian package, the change
+# log, a bill of materials and checksums. With CUDA too where nvcc is ($NVCC). Needs the network, for the Python packages
+# that build wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-build-dist}")
@@ -14,16 +15,24 @@ if [ -n "$(ls -A "$out" 2>/dev/null)" ] && [ ! -f "$out/SHA256SUMS" ]; then
 fi
 rm -rf "$out"
 mkdir -p "$out"
-tools/wheel.sh cpu "$out"
+tools=build-python/tools
+[ -d "$tools" ] || python3 -m venv "$tools"
+"$tools/bin/pip" install --quiet --upgrade pip build
+"$tools/bin/python" -m build --sdist --outdir "$out" .
+archive=$(ls "$out"/softrnn-*.tar.gz)
+tools/wheel.sh cpu "$out" "$archive"
+kernels=("cpu=$(ls "$out"/softrnn-*.whl)")
 if [ -n "${NVCC:-}" ]; then
-    tools/wheel.sh cuda "$out/cuda"
+    tools/wheel.sh cuda "$out/cuda" "$archive"
+    release=$("$NVCC" --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')
+    kernels+=("cu$release=$(ls "$out"/cuda/softrnn-*.whl)")
 else
-    echo "dist.sh: no nvcc: the wheel with CUDA is left out" >&2
+    echo "dist.sh: no nvcc: what has CUDA is left out" >&2
 fi
-build-python/tools/bin/python -m build --sdist --outdir "$out" .
+tools/kernel.sh "$out/kernels" "${kernels[@]}"
 make --no-print-directory deb DIST="$out"
 cp CHANGELOG.md Containerfile "$out"
-build/cli/softrnn --version | { read -r _ version; build-python/tools/bin/python tools/sbom.py bom "$version"; } \
+build/cli/softrnn --version | { read -r _ version; "$tools/bin/python" tools/sbom.py bom "$version"; } \
     >"$out/sbom.cdx.json"
 (cd "$out" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
 ls -l "$out"

@@ -8,21 +8,26 @@ cd "$(dirname "$0")/.."
 folder=$1
 mkdir -p "$folder"
 prefix=$(cd "$folder" && pwd)/prefix
-flags='-O1 -g -fsanitize=memory -fno-omit-frame-pointer'
+flags='-O1 -g -fPIC -fsanitize=memory -fno-omit-frame-pointer'
 
-# The stand-in, and what pkg-config says of a CBLAS.
+# describe MODULE LIBRARY: what pkg-config says of it, for those that do not install it.
+describe() {
+    cat >"$prefix/lib/pkgconfig/$1.pc" <<END
+Name: $1
+Description: built by tools/msan.sh
+Version: 1
+Cflags: -I$prefix/include
+Libs: -L$prefix/lib -l$2
+END
+}
+
+# The stand-in.
 mkdir -p "$prefix/include" "$prefix/lib/pkgconfig"
 cp tests/msan/cblas.h "$prefix/include"
 # shellcheck disable=SC2086 # several flags
 clang $flags -c tests/msan/cblas.c -o "$prefix/lib/cblas.o"
 ar rcs "$prefix/lib/libcblas_plain.a" "$prefix/lib/cblas.o"
-cat >"$prefix/lib/pkgconfig/blas.pc" <<END
-Name: blas
-Description: the matrix product of tests/msan
-Version: 1
-Cflags: -I$prefix/include
-Libs: -L$prefix/lib -lcblas_plain
-END
+describe blas cblas_plain
 
 # The other libraries (make: ninja refuses the files of xz), each with what its tests and tools are switched off by.
 sources='
@@ -80,9 +85,12 @@ if [ "${2:-}" = libraries ]; then
         # shellcheck disable=SC2086 # several options
         [ -z "$name" ] || (cd "$folder/sources" && build_library "$name" "$within" $options)
     done <<<"$sources"
+    describe yaml-0.1 yaml
+    describe liblzma lzma
+    export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig # none of the system's
+else
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 fi
-
-export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
     -DCMAKE_CXX_COMPILER=clang++ -DSOFTRNN_SANITIZE=memory -DSOFTRNN_GEMM=cblas \
     -DSOFTRNN_CPU_LEVELS=OFF $(command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache) >"$folder/configure.log" ||

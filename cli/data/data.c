@@ -118,7 +118,9 @@ int data_tasks(int argc, char **argv) {
         .usage = "softrnn data tasks",
         .purpose =
             "The synthetic tasks, which can be named wherever data can. Each is printed with\n"
-            "all its settings at their defaults; name only those that should differ.",
+            "all its settings at their defaults; name only those that should differ. Several make\n"
+            "a mixture: 3*parity + parity:length=80 has three rows of the first for one of the\n"
+            "second. Chance is the accuracy of guessing.",
         .examples = "  softrnn data tasks\n  softrnn data show recall:pairs=4\n",
     };
     int exit_code;
@@ -132,8 +134,8 @@ int data_tasks(int argc, char **argv) {
         if (status != SRNN_OK)
             return command_report(status);
         sr_synthetic_print(text, sizeof text, source);
+        printf("%s\n    %s; chance %.3g\n", text, entry->summary, sr_synthetic_chance(source));
         sr_source_free(source);
-        printf("%s\n    %s\n", text, entry->summary);
     }
     return EXIT_OK;
 }

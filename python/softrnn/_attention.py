@@ -1,5 +1,7 @@
 """The functions of the package, for every kind of array."""
 
+import math
+import numbers
 import sys
 from typing import Any, Dict, Optional, Union
 
@@ -78,8 +80,11 @@ def _turned(layout: str, values: Dict[str, Any]) -> Dict[str, Any]:
 def _scaled(q: Any, scale: Any, attention: Union[str, Variant]) -> Any:
     """q such that the scores have another scale than the variant's own."""
     own, feature = (_torch_module().described_scale if is_torch(q) else described_scale)(attention)
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):  # NumPy's are
         raise ArgumentTypeError(f"scale must be a number, not {type(scale).__name__}")
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ArgumentError(f"scale must be finite, not {scale}")
     if feature != "identity":
         raise ArgumentError(f"scale is given, and the variant's feature={feature} does not keep it: scale the output or the values")
     return q * (scale * q.shape[-1] ** 0.5 if own == "inverse_sqrt" else scale)

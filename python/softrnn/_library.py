@@ -6,9 +6,11 @@ operand needs no second declaration here.
 
 import os
 import re
+import threading
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 import cffi
 
@@ -103,8 +105,39 @@ _ERRORS = {
 }
 
 
+_raised: List[BaseException] = []
+
+
+def _keep(kind: Any, error: BaseException, traceback: Any) -> None:
+    _raised.append(error)
+
+
+@ffi.callback("_Bool(void *)", error=True, onerror=_keep)  # type: ignore[untyped-decorator]
+def _asked(context: Any) -> bool:
+    """Called about twenty times a second while the library computes. Python then runs the handlers of signals; what one
+    raises (KeyboardInterrupt, for Ctrl-C) stops the call."""
+    return False
+
+
+if threading.current_thread() is threading.main_thread():  # the one that handles signals
+    lib.srnn_stop_when(_asked, ffi.NULL)
+
+
+@contextmanager
+def unstoppable() -> Iterator[None]:
+    """Within it signals wait until calls return: where half of a call would leave something inconsistent."""
+    lib.srnn_stop_when(ffi.NULL, ffi.NULL)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            lib.srnn_stop_when(_asked, ffi.NULL)
+
+
 def check(status: int) -> None:
     """Raises the exception of a status other than SRNN_OK."""
+    if status == lib.SRNN_ERR_INTERRUPTED and _raised:
+        raise _raised.pop()
     if status:
         raise _ERRORS.get(status, SoftrnnError)(text(lib.srnn_error_detail()))
 

@@ -105,7 +105,7 @@ def _fold(variant: Variant, tensors: Sequence[Tensor], dims: Sequence[Optional[i
     for name, tensor, dim in zip(variant.operands, tensors, dims):
         if name not in variant.vectors:
             tensor = tensor.movedim(dim, 0) if dim is not None else tensor.expand(N, *tensor.shape)
-            tensor = _torch._plain(tensor.flatten(0, 1))
+            tensor = _rows(_torch._plain(tensor.flatten(0, 1)))
         folded.append(tensor)
     return folded
 
@@ -119,8 +119,13 @@ def _fold_documents(documents: Optional[Tensor], dim: Optional[int], N: int) -> 
     return torch.cat((starts.flatten(), N * documents[-1:]))
 
 
+def _rows(tensor: Tensor) -> Tensor:
+    """With numbers of the last axis that follow each other, also where vmap maps over that axis (in_dims=-1)."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def _one(tensor: Any, dim: Optional[int], n: int) -> Any:
-    return tensor.select(dim, n) if dim is not None else tensor
+    return _rows(tensor.select(dim, n)) if dim is not None else tensor
 
 
 class _Gradient(torch.autograd.Function):

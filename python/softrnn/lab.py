@@ -25,7 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from ._library import (PACKAGE, ArgumentError, ArgumentTypeError, FileError, SoftrnnError, _open, check, encoded, ffi, owned,
-                       text)
+                       text, unstoppable)
 from ._variants import Variant, parse
 
 __all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "convert", "prepare", "settings", "study", "train"]
@@ -253,6 +253,9 @@ class Model:
         return f"<softrnn.lab.Model {self.where}: {self.layers} layers of {', '.join(kinds)}, {self.parameters} parameters>"
 
 
+_PIECE = 128  # tokens that are fed at once; Ctrl-C is noticed between pieces
+
+
 class Session:
     """Sequences that are fed and continued, with a state of fixed size where the variant has one."""
 
@@ -269,8 +272,11 @@ class Session:
         if tokens.shape[0] != self.B:
             raise ArgumentError(f"ids have {tokens.shape[0]} rows; the session has {self.B} sequences")
         out = np.empty((self.B, self.model.vocabulary), np.float32) if logits else None
-        check(lab.srnl_session_feed(self._session[0], _numbers(tokens), tokens.shape[1],
-                                    _numbers(out) if out is not None else ffi.NULL))
+        for start in range(0, tokens.shape[1], _PIECE):
+            piece = np.ascontiguousarray(tokens[:, start:start + _PIECE])
+            last = start + _PIECE >= tokens.shape[1]
+            check(lab.srnl_session_feed(self._session[0], _numbers(piece), piece.shape[1],
+                                        _numbers(out) if last and out is not None else ffi.NULL))
         return out
 
     def next(self, temperature: float = 0.0, top_p: float = 0.0, top_k: int = 0, seed: int = 0) -> np.ndarray:
@@ -385,7 +391,8 @@ def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume:
     step = ffi.new("srnl_step *")
     try:
         while not lab.srnl_run_done(run):
-            check(lab.srnl_run_step(run, step))
+            with unstoppable():
+                check(lab.srnl_run_step(run, step))
             if callback is not None and callback(Step(*(getattr(step, name) for name in _STEP))) is False:
                 break
     finally:
@@ -426,17 +433,23 @@ class Run:
 
     @property
     def result(self) -> Dict[str, Any]:
-        """How it ended: result.json of a study's run; else status, step, tokens, loss, validation_loss, .. of the last step done.
-        Empty before the first."""
+        """How it ended: result.json of a study's run; else status (finished, diverged, stopped), step, tokens, loss, .. of the
+        last step done, and validation_loss, .. of the last validation. A loss that is not finite is None. Empty before the first
+        step."""
         written = _read_json(self.folder / "result.json")
         if written or not (self.folder / "metrics.jsonl").exists():
             return written
         last: Dict[str, Any] = {}
+        skipped_in_row = 0
         for line in _lines(self.folder / "metrics.jsonl"):
-            last.update({name: value for name, value in line.items() if value is not None})
-        steps = re.search(r"^steps: *(\d+)", (self.folder / "run.yaml").read_text(encoding="utf-8"), flags=re.M)
-        ended = bool(last) and steps is not None and last.get("step") == int(steps.group(1))
-        return {"status": "finished" if ended else "stopped", **last} if last else {}
+            skipped_in_row = skipped_in_row + 1 if line["skipped"] > last.get("skipped", 0) else 0
+            last.update(line)
+        if not last:
+            return {}
+        yaml = (self.folder / "run.yaml").read_text(encoding="utf-8")
+        settings = {name: int(number) for name, number in re.findall(r"^(steps|bad-steps): *(\d+)$", yaml, flags=re.M)}
+        diverged = skipped_in_row >= settings["bad-steps"]
+        return {"status": "diverged" if diverged else "finished" if last["step"] == settings["steps"] else "stopped", **last}
 
     @property
     def model(self) -> Model:
@@ -511,7 +524,8 @@ def study(out: Any, file: Optional[Any] = None, *, text: Optional[str] = None, o
             kept.append(ffi.new("char[]", _path(value, name)))
             setattr(asked, name, kept[-1])
     failed = ffi.new("size_t *")
-    status = lab.srnl_study_run(asked, failed)
+    with unstoppable():  # the watch sees an interrupt
+        status = lab.srnl_study_run(asked, failed)
     if caught:
         raise caught[0]
     check(status)

@@ -195,6 +195,19 @@ class Lab(unittest.TestCase):
         stopped = softrnn.lab.train(self.folder / "early", lambda step: step.step < 2, data=self.text, attention="order:2", **SMALL)
         self.assertEqual((stopped.result["status"], stopped.result["step"]), ("stopped", 2))
 
+    def test_result_of_a_run_that_diverged(self):
+        """Of the last step, whose loss is not finite, and not of the last one that had a loss."""
+        folder = self.folder / "diverged"
+        folder.mkdir()
+        (folder / "run.yaml").write_text("steps: 5\nbad-steps: 2\n", encoding="utf-8")
+        losses = (2.5, 2.25, None, None)
+        (folder / "metrics.jsonl").write_text("".join(
+            json.dumps({"step": n + 1, "loss": loss, "skipped": max(0, n - 1), "validation_loss": loss}) + "\n"
+            for n, loss in enumerate(losses)), encoding="utf-8")
+        result = softrnn.lab.Run(folder).result
+        self.assertEqual((result["status"], result["step"], result["loss"]), ("diverged", 4, None))
+        self.assertIsNone(result["validation_loss"])
+
     def test_other_names_of_settings(self):
         values = {**SMALL, "steps": 1}
         values["dim"] = values.pop("hidden")

@@ -302,6 +302,13 @@ class Traced(unittest.TestCase):
         for a, b in zip(gradients, self.gradients([self.other[0], self.first[1], self.other[2]])):
             torch.testing.assert_close(a[1], b)
 
+    def test_vmap_over_the_last_axis(self):
+        """Where rows do not follow each other, also not after B and the mapped axis are one."""
+        for B in (1, 2):
+            mapped = [torch.randn(B, 2, 6, 4, 3, dtype=torch.float64) for _ in range(3)]
+            expected = torch.stack([self.norm(*[x[..., n].contiguous() for x in mapped]) for n in range(3)])
+            torch.testing.assert_close(torch.vmap(self.norm, in_dims=-1)(*mapped), expected)
+
     def test_vmap_of_packed_rows_and_vectors(self):
         inputs = tensors("gated_softmax", "float32", gradient=False, T=7)
         names = list(inputs)

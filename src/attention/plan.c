@@ -1,6 +1,7 @@
 /* plan.c: the public attention calls: check a problem, choose a kernel, run it. */
 #include "attention/kernel.h"
 #include "attention/problem.h"
+#include "base/cancel.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "device/device.h"
@@ -273,7 +274,8 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
                               .in = &operands,
                               .o = sr_problem_stride(o, p, p->H, p->Dv),
                               .saved = place_saved(p, &layout)};
-    return plan->kernel->forward(&call);
+    sr_cancel_begin();
+    return sr_cancel_end(plan->kernel->forward(&call));
 }
 
 srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradients,
@@ -309,5 +311,6 @@ srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gra
                               .saved = place_saved(p, &layout),
                               .rope = back->rope,
                               .rope_inverted = &back->done};
-    return plan->kernel->backward(&call);
+    sr_cancel_begin();
+    return sr_cancel_end(plan->kernel->backward(&call));
 }

@@ -2,6 +2,7 @@
 #include "attention/state.h"
 #include "attention/kernel.h"
 #include "attention/problem.h"
+#include "base/cancel.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "device/device.h"
@@ -262,9 +263,13 @@ srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operand
     SR_TRY(sr_problem_check_operands(in, &state->plan.problem));
     SR_TRY(sr_problem_check_length(&state->plan.problem, state->position + T));
     SR_TRY(sr_state_reserve(state, state->position + T, NULL));
-    SR_TRY(sr_state_run(state, o, in, T, (sr_rope_angles){0}));
-    sr_state_advance(state, T);
-    return SRNN_OK;
+    sr_cancel_begin();
+    const srnn_status status = sr_cancel_end(sr_state_run(state, o, in, T, (sr_rope_angles){0}));
+    if (status == SRNN_ERR_INTERRUPTED)
+        SR_TRY(srnn_state_reset(state)); /* some heads have seen tokens that others have not */
+    if (status == SRNN_OK)
+        sr_state_advance(state, T);
+    return status;
 }
 
 int64_t srnn_state_position(const srnn_state *state) {

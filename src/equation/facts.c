@@ -81,6 +81,7 @@ srnn_status sr_attention_check_values(const srnn_attention *a) {
                        a->score_bias);
     SR_TRY(check_number("epsilon", a->epsilon));
     SR_TRY(check_number("decay_divisor", a->decay_divisor));
+    SR_TRY(check_number("decay_bound", a->decay_bound));
     SR_TRY(check_number("norm_epsilon", a->norm_epsilon));
     const bool taps = a->skip == SRNN_SKIP_CONV;
     if (a->skip_conv < (taps ? 1 : 0) || a->skip_conv > (taps ? SR_SHORT_CONV_MAX : 0))
@@ -102,12 +103,43 @@ static bool gate_is_summed(const srnn_attention *a) {
            a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
 }
 
+/* True if the decay has a learned rate and bias, or may have them. */
+static bool decay_is_rated(srnn_decay decay) {
+    switch (decay) {
+    case SRNN_DECAY_NONE:
+    case SRNN_DECAY_LEARNED:
+    case SRNN_DECAY_LOG_SIGMOID:
+    case SRNN_DECAY_NEG_SOFTPLUS:
+    case SRNN_DECAY_GIVEN:
+        return false;
+    case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+        break;
+    }
+    return true;
+}
+
+bool sr_decay_has_rate(const srnn_attention *a) {
+    return decay_is_rated(a->decay) && a->dt_width != SRNN_DT_WIDTH_NONE;
+}
+
 static srnn_status check_decay(const srnn_attention *a) {
     const bool per_channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
+    const bool bounded = a->decay == SRNN_DECAY_BOUNDED;
     const conflict conflicts[] = {
         {a->decay_divisor != 0 && a->decay != SRNN_DECAY_LOG_SIGMOID,
          "decay_divisor divides the logarithm of a sigmoid: it needs decay=log_sigmoid; without "
          "that it is decay_divisor=1"},
+        {bounded != (a->decay_bound != 0) && a->decay != SRNN_DECAY_NONE,
+         "decay_bound is the strongest decay of decay=bounded, which needs it, as in "
+         "decay=bounded,decay_bound=5; without that it is decay_bound=none"},
+        {a->decay != SRNN_DECAY_NONE && a->dt_width != SRNN_DT_WIDTH_HEAD &&
+             !decay_is_rated(a->decay),
+         "dt_width is that of dt_bias: it needs decay=softplus or decay=bounded"},
+        {a->decay == SRNN_DECAY_SOFTPLUS && a->dt_width == SRNN_DT_WIDTH_NONE,
+         "decay=softplus without a_log and dt_bias is decay=neg_softplus: use that"},
+        {a->decay != SRNN_DECAY_NONE && !per_channel && a->dt_width == SRNN_DT_WIDTH_CHANNEL,
+         "dt_width=channel is a bias for each number of the decay: it needs decay_width=channel"},
         {per_channel && a->score != SRNN_SCORE_LINEAR && a->decay_place == SRNN_DECAY_PLACE_WEIGHT,
          "a decay per channel acts inside the product of q and k: it needs decay_place=logit, or "
          "score=linear, where both places are the same"},
@@ -139,6 +171,9 @@ static srnn_status check_rows(const srnn_attention *a) {
          "sink is a term of the row sum that a row is divided by: it needs normaliser=row_sum"},
         {a->score_bias != 0 && a->score != SRNN_SCORE_SIGMOID,
          "score_bias is added inside the sigmoid: it needs score=sigmoid"},
+        {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write_range != SRNN_WRITE_RANGE_1,
+         "write_range is that of the sigmoid, and with write_gate=given beta is handed over as it "
+         "is: it needs write_range=1"},
         {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write == SRNN_WRITE_ADD,
          "write_gate says what the delta rule's beta is: it needs write=delta"},
     };
@@ -159,6 +194,8 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
          "position=rope_features rotates within a head, and feature=unit_heads is made across "
          "them: "
          "use feature=unit"},
+        {a->write_range != SRNN_WRITE_RANGE_1 && a->write != SRNN_WRITE_DELTA,
+         "write_range is that of the delta rule's gate: it needs write=delta"},
         {a->pool && a->write == SRNN_WRITE_DELTA,
          "write=delta takes back what earlier keys stored, and with pool a key is seen by its own "
          "token only until its chunk ends: there is no one sequence of writes"},
@@ -179,7 +216,7 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
 }
 
 bool sr_pairs_are_plain(const srnn_attention *a) {
-    return !sr_decay_in_logits(a) && a->decay != SRNN_DECAY_SOFTPLUS &&
+    return !sr_decay_in_logits(a) && !decay_is_rated(a->decay) &&
            a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && !a->window &&
            a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
 }
@@ -220,6 +257,8 @@ bool sr_decay_may_rise(const srnn_attention *a) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LOG_SIGMOID:
     case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+    case SRNN_DECAY_NEG_SOFTPLUS:
         break;
     case SRNN_DECAY_LEARNED:
     case SRNN_DECAY_GIVEN:
@@ -241,6 +280,16 @@ bool sr_shares_queries(const srnn_attention *a) {
         break;
     }
     return true;
+}
+
+double sr_write_range(const srnn_attention *a) {
+    switch (a->write_range) {
+    case SRNN_WRITE_RANGE_1:
+        return 1.0;
+    case SRNN_WRITE_RANGE_2:
+        break;
+    }
+    return 2.0;
 }
 
 double sr_scale_factor(const srnn_attention *attention, int D) {
@@ -282,16 +331,19 @@ bool sr_row_scale_invariant(const srnn_attention *a) {
 
 bool sr_delta_is_stable(const srnn_attention *a) {
     const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_SMOOTH;
+    const bool narrow = a->write_range == SRNN_WRITE_RANGE_1;
     if (a->write != SRNN_WRITE_DELTA)
         return true;
+    if (a->write_gate == SRNN_WRITE_GATE_GIVEN) /* beta may be anything */
+        return false;
     switch (a->score) {
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
         return unit;
     case SRNN_SCORE_TAYLOR:
-        return unit && a->order <= 1;
-    case SRNN_SCORE_SIGMOID: /* of any key: beta is below 1 */
-        return a->write_gate == SRNN_WRITE_GATE_SIGMOID;
+        return unit && a->order <= (narrow ? 1 : 0);
+    case SRNN_SCORE_SIGMOID: /* of any key, since beta is below 2 */
+        return true;
     case SRNN_SCORE_EXP:
         break;
     }

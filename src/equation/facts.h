@@ -29,7 +29,7 @@ srnn_status sr_attention_check_values(const srnn_attention *attention);
 
 /* True if what is beyond the plain equation happens to rows before and after the loop over pairs,
  * which is the plain one: one decay per head on the weights, every key seen, its value as it came.
- * Not with decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences
+ * Not where the decay has a rate: what a_log and dt_bias get is a sum over all tokens of differences
  * between rows and columns of w dw, which cancel in float; other kernels find each of them
  * directly. */
 bool sr_pairs_are_plain(const srnn_attention *attention);
@@ -37,6 +37,9 @@ bool sr_pairs_are_plain(const srnn_attention *attention);
 /* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
 int sr_feature_width(const srnn_attention *attention, int D);
 int sr_decay_numbers(const srnn_attention *attention, int D);
+
+/* True if the decay reads a_log and dt_bias. */
+bool sr_decay_has_rate(const srnn_attention *attention);
 
 /* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
 bool sr_decay_in_logits(const srnn_attention *attention);
@@ -61,8 +64,12 @@ bool sr_row_scale_invariant(const srnn_attention *attention);
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
 /* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2)
- * stays below 2, which keys of length one ensure where the score of 1 is at most 2. */
+ * does not exceed 2, which keys of length one ensure where the range of beta times the score of 1
+ * does not. */
 bool sr_delta_is_stable(const srnn_attention *attention);
+
+/* The largest beta of the delta rule. */
+double sr_write_range(const srnn_attention *attention);
 
 /* The factor between <feature(q), feature(k)> and s. */
 double sr_scale_factor(const srnn_attention *attention, int D);

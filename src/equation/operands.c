@@ -35,7 +35,7 @@ static const sr_operand_row rows[SR_OPERANDS] = {
                                 SR_ORIGIN_LEARNED, "norm_const", 0.5, 4},
     [SR_OPERAND_A_LOG] = {MEMBER(a_log), SR_EXTENT_HV, SR_EXTENT_ONE,
                           SR_ORIGIN_LEARNED, "A_log", 0, 1},
-    [SR_OPERAND_DT_BIAS] = {MEMBER(dt_bias), SR_EXTENT_HV, SR_EXTENT_ONE,
+    [SR_OPERAND_DT_BIAS] = {MEMBER(dt_bias), SR_EXTENT_HV, SR_EXTENT_DT,
                             SR_ORIGIN_LEARNED, "dt_bias", 0, 1},
     [SR_OPERAND_SKIP_WEIGHT] = {MEMBER(skip_weight), SR_EXTENT_H, SR_EXTENT_SKIP,
                                 SR_ORIGIN_LEARNED, "D", 1, 1},
@@ -71,6 +71,8 @@ static bool decay_is_read(srnn_decay decay) {
     case SRNN_DECAY_LEARNED:
     case SRNN_DECAY_LOG_SIGMOID:
     case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+    case SRNN_DECAY_NEG_SOFTPLUS:
     case SRNN_DECAY_GIVEN:
         return true;
     }
@@ -123,7 +125,7 @@ bool sr_operand_used(sr_operand which, const srnn_attention *a) {
         return decay_is_read(a->decay);
     case SR_OPERAND_A_LOG:
     case SR_OPERAND_DT_BIAS:
-        return a->decay == SRNN_DECAY_SOFTPLUS;
+        return sr_decay_has_rate(a);
     case SR_OPERAND_WRITE_GATE:
         return a->write == SRNN_WRITE_DELTA;
     case SR_OPERAND_LEVEL_GATE:
@@ -176,6 +178,8 @@ static sr_extent extent_of(sr_extent extent, const srnn_attention *a) {
         return a->gate_width == SRNN_WIDTH_CHANNEL ? SR_EXTENT_DV : SR_EXTENT_ONE;
     case SR_EXTENT_DECAY:
         return a->decay_width == SRNN_WIDTH_CHANNEL ? SR_EXTENT_D : SR_EXTENT_ONE;
+    case SR_EXTENT_DT:
+        return a->dt_width == SRNN_DT_WIDTH_CHANNEL ? SR_EXTENT_D : SR_EXTENT_ONE;
     case SR_EXTENT_SKIP:
         return a->skip == SRNN_SKIP_CHANNEL ? SR_EXTENT_DV : SR_EXTENT_ONE;
     case SR_EXTENT_NORM:
@@ -203,6 +207,7 @@ int64_t sr_extent_in(sr_extent extent, const srnn_problem *p) {
     case SR_EXTENT_HV:
     case SR_EXTENT_GATE:
     case SR_EXTENT_DECAY:
+    case SR_EXTENT_DT:
     case SR_EXTENT_SKIP:
     case SR_EXTENT_NORM:
         break;

@@ -50,6 +50,7 @@ typedef enum sr_extent {
     SR_EXTENT_HV,    /* heads of v: Hkv, or H there */
     SR_EXTENT_GATE,  /* numbers of an output gate: 1 or Dv */
     SR_EXTENT_DECAY, /* of a decay: 1 or D */
+    SR_EXTENT_DT,    /* of dt_bias: 1 or D */
     SR_EXTENT_SKIP,  /* of a weight of the skip: 1 or Dv */
     SR_EXTENT_NORM,  /* heads that a norm has its own weights for: 1 or H */
 } sr_extent;

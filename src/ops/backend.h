@@ -86,13 +86,14 @@ typedef struct sr_norm_linear {
     bool *rope_applied;
 } sr_norm_linear;
 
-/* Depthwise causal convolution over the tokens of a document, then SiLU. */
+/* Depthwise causal convolution over the tokens of a document, then SiLU, or nothing. */
 typedef struct sr_short_conv {
     sr_matrix x;              /* (rows, channels), before the convolution */
     const float *weight;      /* (channels, 1, width); the last tap meets the token itself */
     const float *bias;        /* (channels) or NULL */
     const int32_t *positions; /* (rows) */
     int width;                /* 1 .. SR_SHORT_CONV_MAX */
+    bool plain;               /* no SiLU */
     int64_t T;                /* tokens in a batch row; rows = B * T */
 
     /* (B, width - 1, channels) of x's type: what came before the first token of each batch row,
@@ -144,8 +145,9 @@ struct sr_backend {
     int threads;
     void (*destroy)(sr_backend *backend);
 
-    /* ---- out (n) = x (n) in the number type */
+    /* ---- out (n) = x (n) in the number type; and back */
     srnn_status (*narrow)(sr_backend *backend, void *out, const float *x, int64_t n);
+    srnn_status (*widen)(sr_backend *backend, float *out, const void *x, int64_t n);
 
     /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r]
      * < 0 */

@@ -1,4 +1,4 @@
-/* trainer.c: one optimiser step of a model. */
+/* trainer.c: one optimizer step of a model. */
 #include "train/trainer.h"
 
 #include "base/memory.h"
@@ -18,7 +18,7 @@ typedef struct token_batch {
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
     int64_t documents;
-    const sr_source *source; /* whose training batch `number` it is; NULL: none */
+    const sr_source *source; /* set if this is training batch `number` of the source; else NULL */
     int64_t number;
 } token_batch;
 
@@ -28,20 +28,20 @@ struct sr_trainer {
     sr_trainer_settings settings;
     sr_pass *pass;
     sr_ranks *ranks;
-    /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    /* NULL: a step is one batch of one rank, or the device accumulates batches itself */
     sr_shares *shares;
-    sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
-    sr_masters *masters;             /* NULL: the model has its own */
-    sr_share all;                    /* what this rank keeps without either */
-    sr_step_stats *decided;          /* device memory, of device shares */
-    sr_batch_stats *batches;         /* (ranks, rounds), of shares */
+    sr_device_shares *device_shares; /* of ranks on GPUs; else NULL */
+    sr_masters *masters;             /* NULL: the model has its own master weights */
+    sr_share all;                    /* this rank's shard without either */
+    sr_step_stats *decided;          /* device memory, for device_shares */
+    sr_batch_stats *batches;         /* (ranks, rounds), for shares */
     sr_moments moments;
-    token_batch batch;          /* what is computed with */
-    token_batch next;           /* what is read while a GPU computes */
-    float *losses;              /* (B, T), of validation */
+    token_batch batch;          /* the current batch */
+    token_batch next;           /* read ahead while a GPU computes */
+    float *losses;              /* (B, T), for validation */
     sr_step_stats *stats;       /* device memory */
-    sr_graph update;            /* of the weights */
-    sr_number_range *undecayed; /* (undecayed_count) without weight decay */
+    sr_graph update;            /* updates the weights */
+    sr_number_range *undecayed; /* (undecayed_count): parameters without weight decay */
     size_t undecayed_count;
 };
 
@@ -56,7 +56,7 @@ static srnn_status check(const sr_trainer_settings *s) {
     return SRNN_OK;
 }
 
-/* Numbers whose moments this rank keeps. */
+/* Parameters whose moments this rank stores. */
 static int64_t own_numbers(const sr_trainer *trainer) {
     if (trainer->device_shares)
         return sr_device_shares_own_numbers(trainer->device_shares);
@@ -71,23 +71,23 @@ static srnn_status take_moment(sr_trainer *trainer, float **out) {
     return sr_device_zero(trainer->backend->device, memory, bytes);
 }
 
-/* Rounds in which every rank computes at most one batch of a step. */
+/* Rounds of a step, in each of which a rank computes at most one batch. */
 static int rounds_of(const sr_trainer *trainer) {
     const int count = trainer->ranks->count;
     return trainer->settings.accumulate / count + (trainer->settings.accumulate % count != 0);
 }
 
-/* A GPU adds the gradients of several batches up where it computes them. */
+/* A GPU accumulates the gradients of several batches in place. */
 static bool is_gpu(const sr_trainer *trainer) {
     return !trainer->backend->unit_squares;
 }
 
-/* Whether each rank keeps only its part of the float masters. */
+/* Whether the float master weights are sharded. */
 static bool divides(const sr_trainer *trainer) {
     return sr_trainer_splits(trainer) && trainer->backend->number != SRNN_F32;
 }
 
-/* One rank that a launcher started goes the way of several, which shows what that costs. */
+/* A single rank started by a launcher uses the same path as several, to measure its overhead. */
 static srnn_status take_device_shares(sr_trainer *trainer) {
     const sr_device_shares_setup setup = {
         .ranks = trainer->ranks,
@@ -121,7 +121,7 @@ static srnn_status take_shares(sr_trainer *trainer) {
     return sr_shares_create(&trainer->shares, trainer->model, &setup);
 }
 
-/* The shares are made after the pass that tells them what is ready. */
+/* Called by the pass, which is created before the shares: they may not exist yet. */
 static srnn_status ready(void *context, int layer) {
     sr_trainer *trainer = context;
     if (trainer->device_shares)
@@ -157,7 +157,7 @@ static srnn_status fill(sr_trainer *trainer) {
     void *memory;
     SR_TRY(check(s));
     if (divides(trainer))
-        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before more is taken */
+        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before allocating more */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
@@ -206,7 +206,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
     sr_shares_free(trainer->shares);
-    sr_pass_free(trainer->pass); /* with the recordings that use the device's shares */
+    sr_pass_free(trainer->pass); /* frees the graphs that use the device shares */
     sr_masters_free(trainer->masters);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
@@ -275,7 +275,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
     return SRNN_OK;
 }
 
-/* While a GPU is busy. What fails here fails again where the batch is needed, and is told then. */
+/* Runs while a GPU is busy. An error here recurs, and is reported, when the batch is needed. */
 static void read_ahead(sr_trainer *trainer, const sr_source *source, int64_t number) {
     (void)read_tokens(trainer, &trainer->next, source, SR_SPLIT_TRAIN, number);
 }
@@ -302,12 +302,13 @@ static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
     }
 }
 
-/* The size of a step if every token had a target; gradients are of the sum of losses over it. */
+/* Targets of a step if every token had one; the loss of which gradients are taken is the sum over
+ * targets divided by this. */
 static double nominal_targets(const sr_trainer_settings *s) {
     return (double)s->B * s->T * s->accumulate;
 }
 
-/* AdamW for the numbers of one share, whose gradients and moments lie at the share's place. */
+/* AdamW for one share; its gradients and moments are at the share's offset. */
 static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const float *gradient) {
     const sr_trainer_settings *s = &trainer->settings;
     sr_model *model = trainer->model;
@@ -330,7 +331,7 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
-/* Clips and applies what was accumulated, by the step stats; captured as a graph. */
+/* Clips the accumulated gradient and applies it, as the step stats decide; captured as a graph. */
 static srnn_status update(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -368,10 +369,10 @@ static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const s
     return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
-/* ---- a step of ranks on GPUs: nothing of it waits for the host */
+/* ---- a step of ranks on GPUs, without waiting for the host */
 
-/* The sums of all ranks, this rank's part of the update, and its spread; what is recorded. Every
- * share is decided upon by the same numbers, of which the last one leaves what it made. */
+/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. Every
+ * share starts from the same stats; the last one's outcome is stored. */
 static srnn_status update_device_shares(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -396,7 +397,7 @@ static srnn_status update_device_shares(void *context) {
     return trainer->masters ? sr_masters_widen(trainer->masters) : SRNN_OK;
 }
 
-/* Batch j is rank j's modulo their number, as on CPUs. */
+/* Batch j belongs to rank j modulo the number of ranks, as on CPUs. */
 static srnn_status step_on_devices(sr_trainer *trainer, sr_step_stats *stats,
                                    const sr_source *source, int64_t step) {
     srnn_device *device = trainer->backend->device;
@@ -417,9 +418,9 @@ static srnn_status step_on_devices(sr_trainer *trainer, sr_step_stats *stats,
     return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
-/* ---- a step of several batches, of one rank or of many */
+/* ---- a step of several batches, on one or several ranks */
 
-/* This rank's batch of a round: its gradient from zero, its losses on their own. */
+/* This rank's batch of a round: the gradient starts from zero, the losses are stored separately. */
 static srnn_status compute_one(sr_trainer *trainer, sr_batch_stats *result, const sr_source *source,
                                int64_t batch) {
     srnn_device *device = trainer->backend->device;
@@ -446,7 +447,7 @@ static srnn_status compute_rounds(sr_trainer *trainer, const sr_source *source, 
     return SRNN_OK;
 }
 
-/* The losses of all batches, in their order. */
+/* Adds the losses of all batches, in order. */
 static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     const int count = trainer->ranks->count, rounds = rounds_of(trainer);
     SR_TRY(sr_ranks_gather(trainer->ranks, trainer->batches,
@@ -460,7 +461,7 @@ static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     return SRNN_OK;
 }
 
-/* Every share is decided upon anew, by the same numbers. */
+/* Every share starts from the same stats. */
 static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
     sr_backend *backend = trainer->backend;
     size_t count;
@@ -527,7 +528,7 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
     return SRNN_OK;
 }
 
-/* Ranks alternate with the batches; `all` is (ranks, rounds). */
+/* Batches are dealt to ranks round-robin; `all` is (ranks, rounds). */
 static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
                                 sr_batch_stats *all, int64_t rounds) {
     sr_ranks *ranks = trainer->ranks;

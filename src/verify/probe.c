@@ -360,18 +360,29 @@ static double strong_gate(const srnn_attention *a, double strength) {
     case SRNN_DECAY_GIVEN:
         return -strength;
     case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+    case SRNN_DECAY_NEG_SOFTPLUS:
         return strength;
     }
     return 0;
 }
 
-/* For about half of all lengths T, one gate in 16 forgets everything: by a factor of e^-10 to
- * e^-3000, or to e^-100 where the same number scales the token's value, next to which other values
- * would be rounding noise. What follows such a gate, and other documents, must stay exact. */
+/* The logarithm of how much stronger than e^-10 a gate may be made: e^-3000; e^-300 where every
+ * channel has a gate and a rate, whose gradient adds up the rounding of what they get, times their
+ * strength, in the oracle too; e^-100 where the same number scales the token's value, next to which
+ * other values would be rounding noise. */
+static double strong_powers(const srnn_attention *a) {
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        return 1;
+    return a->decay_width == SRNN_WIDTH_CHANNEL && sr_decay_has_rate(a) ? 1.5 : 2.5;
+}
+
+/* For about half of all lengths T, one gate in 16 forgets everything. What follows such a gate, and
+ * other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
     const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);
-    const double powers = p->attention.value_gate == SRNN_VALUE_GATE_TIME_STEP ? 1 : 2.5;
+    const double powers = strong_powers(&p->attention);
     double *numbers = call->host.operand[SR_OPERAND_DECAY];
     if (!numbers || sr_random_below(seed, STREAM_STRONG, (uint64_t)p->T, 2) == 0)
         return;

@@ -97,6 +97,26 @@ static void double_forms_agree(void **state) {
     }
 }
 
+/* ---- sums over the thousands of features of a state ---- */
+
+/* Positive terms of very different sizes: one running sum would lose the small ones. */
+static void many_features_are_summed_in_blocks(void **state) {
+    (void)state;
+    srnn_problem problem = problem_of("score=power:3,feature=norm_cosine,position=none");
+    attention_call oracle, run;
+    problem.D = 20;
+    problem.T = 67;
+    problem.form = SRNN_FORM_CHUNKED;
+    problem.chunk = 7;
+    assert_int_equal(probe_oracle(&oracle, &problem, 1), SRNN_OK);
+    assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+    assert_int_equal(call_forward_backward(&run), SRNN_OK);
+    assert_true(probe_output_error(&run, &oracle) <= 2e-6);
+    assert_true(probe_gradient_error(&run, &oracle) <= 4e-6);
+    call_free(&run);
+    call_free(&oracle);
+}
+
 /* ---- the same bits for any number of threads ---- */
 
 static void check_same(const char *spec, const attention_call *a, const attention_call *b) {
@@ -485,6 +505,8 @@ static const struct {
 } system_kernels[] = {
     {"power", "flash", "chunked", NULL},
     {"forget", "flash", NULL, "flash"},
+    {"2mamba", "flash", "chunked", NULL},
+    {"2mamba_e", "flash", NULL, "flash"},
     {"mamba2", "flash", "linear", NULL},
     {"linear_mamba", "flash", "linear", NULL},
     {"gated_softmax_plusplus_mamba", "flash", NULL, "flash"},
@@ -493,6 +515,7 @@ static const struct {
     {"gla", "generic", "linear", "linear"},
     {"delta_net", "generic", "linear", "linear"},
     {"gated_delta_net", "generic", "linear", "linear"},
+    {"kda", "generic", "linear", "linear"},
     {"log_linear", "generic", "linear", "linear"},
     {"log_linear_mamba2", "generic", "linear", "linear"},
     {"log_linear_gated_delta_net", "generic", "linear", "linear"},
@@ -586,6 +609,7 @@ static void memory_is_linear_in_time(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(double_forms_agree),
+        cmocka_unit_test(many_features_are_summed_in_blocks),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(large_logits_stay_exact),
         cmocka_unit_test(small_rows_stay_exact),

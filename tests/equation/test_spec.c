@@ -66,6 +66,11 @@ static const struct {
     {"gate", "score=exp,clamp=5,normaliser=row_length,output_gate"},
     {"power", "score=power:2,layer=power,decay=log_sigmoid"},
     {"forget", "score=exp,layer=power,decay=log_sigmoid"},
+    {"2mamba",
+     "score=power:2,position=none,short_conv=2,conv_activation=none,layer=2mamba,decay=neg_so"
+     "ftplus"},
+    {"2mamba_e",
+     "score=exp,position=none,short_conv=2,conv_activation=none,layer=2mamba,decay=neg_softplus"},
     {"mamba2", "score=linear,position=none,short_conv=4,layer=mamba2,share=qk,scale=one,decay=so"
                "ftplus,value_gate=time_step,normaliser=none,skip=head,output_gate,gate_width=cha"
                "nnel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
@@ -95,6 +100,11 @@ static const struct {
      "score=linear,position=none,short_conv=4,layer=delta_net,feature=unit_smooth,deca"
      "y=softplus,write=delta,normaliser=none,post_gate,gate_width=channel,gate_shape=s"
      "ilu,norm=rms,norm_epsilon=1e-05"},
+    {"kda", "score=linear,position=none,short_conv=4,layer=kda,share=qk,feature=unit_smooth,decay="
+            "softplus,"
+            "decay_width=channel,dt_width=channel,write=delta,normaliser=none,post_gate,gate_width="
+            "channel,"
+            "norm=rms,norm_epsilon=1e-05"},
     {"log_linear",
      "score=linear,position=none,layer=delta_net,levels=fenwick,normaliser=none,norm=r"
      "ms,norm_epsilon=1e-05"},

@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_wheel.sh: installs a wheel into an empty environment; then the program trains and generates, and the package
-# attends, without a compiler in reach.
+# attends, with a path on which there is no compiler.
 # Usage: check_wheel.sh WHEEL
 set -euo pipefail
 wheel=$(realpath "$1")
@@ -9,9 +9,19 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/environment"
 "$work/environment/bin/pip" install --quiet "$wheel"
 cd "$work"
-PATH=$work/environment/bin:/usr/bin:/bin
+# What this script calls, and nothing else.
+mkdir commands
+for command in bash cat grep rm seq; do ln -s "$(command -v $command)" commands; done
+PATH=$work/environment/bin:$work/commands
+for compiler in cc c++ gcc g++ clang nvcc ld as; do
+    ! command -v $compiler || { echo "$compiler is on the path, so that nothing is shown"; exit 1; }
+done
 
 softrnn info
+package=$(python3 -c 'import softrnn; print(softrnn.__path__[0])')
+if grep -q cudaGetDeviceCount "$package/lib/libsoftrnn.so"; then
+    grep -q '^==== cudart' "$package"/../softrnn-*/licenses/THIRD_PARTY || { echo "no notice of cudart"; exit 1; }
+fi
 for line in $(seq 200); do echo "line $line of a text that says the same again"; done >text
 softrnn data prepare --tokenizer bytes --out tokens text
 softrnn train --out run --data tokens --preset tiny --batch 4 --length 64 --steps 20 --validate-every 0

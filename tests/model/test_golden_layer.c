@@ -45,8 +45,8 @@ static void find_dims(sr_layer_setup *setup, const fixture *f) {
 
 static void fixture_open(fixture *f, size_t n) {
     memset(f, 0, sizeof *f);
-    f->file = golden_file_of(&files, n);
-    f->what = golden_case_at(n);
+    f->file = golden_layer_file(&files, n);
+    f->what = golden_layer_at(n);
     const sr_safetensors *file = f->file;
     const char *variant = f->what.name;
     sr_layer_setup setup = {.B = GOLDEN_B,

@@ -526,28 +526,34 @@ static void find_stack(void) {
  * lies below. */
 static void handlers_run_on_the_stack(void **state) {
     (void)state;
-    enum { SIZE = 512, MOST = 4000 };
-    const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    enum { SIZE = 512, MOST = 20000 };
+    static const int64_t sums[] = {8, 24, 48, 72, 96, 128, 160, 320, SIZE};
+    const struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
     sr_backend *one;
     void *memory;
     assert_int_equal(sr_backend_create(&one, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_device_allocate(one->device, &memory, 3 * SIZE * SIZE * sizeof(float)),
                      SRNN_OK);
-    float *x = memory;
+    float *const x = memory, *const weight = x + SIZE * SIZE;
+    const sr_matrix y = sr_matrix_of(weight + SIZE * SIZE, SIZE, SIZE, SRNN_F32);
     for (size_t i = 0; i < 3 * SIZE * SIZE; i++)
         x[i] = 0.01f;
     find_stack();
     signal(SIGALRM, note_where);
     setitimer(ITIMER_REAL, &often, NULL);
-    for (int i = 0; i < MOST && handled < 100; i++)
-        assert_int_equal(one->linear_forward(one, sr_matrix_of(x, SIZE, SIZE, SRNN_F32),
-                                             (sr_matrix){0},
-                                             sr_matrix_of(x + SIZE * SIZE, SIZE, SIZE, SRNN_F32),
-                                             &(sr_linear){x + 2 * SIZE * SIZE, NULL, SIZE}, 1),
-                         SRNN_OK);
+    for (size_t n = 0; n < sizeof sums / sizeof *sums; n++) {
+        handled = 0;
+        const sr_linear wide = {weight, NULL, SIZE}, deep = {weight, NULL, sums[n]};
+        const sr_matrix narrow = sr_matrix_of(x, SIZE, sums[n], SRNN_F32);
+        for (int i = 0; i < MOST && handled < 50; i++) {
+            assert_int_equal(one->linear_forward(one, y, (sr_matrix){0}, narrow, &wide, 1),
+                             SRNN_OK);
+            assert_int_equal(one->linear_backward_input(one, y, narrow, &deep, 1), SRNN_OK);
+        }
+        assert_true(handled > 0);
+    }
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
-    assert_true(handled > 0);
     assert_int_equal(elsewhere, 0);
     sr_device_release(one->device, memory);
     sr_backend_free(one);

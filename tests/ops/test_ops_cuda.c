@@ -732,6 +732,7 @@ static void check_conv(const conv_case *c) {
                                 c->bias ? on_device(bias, c->C, SRNN_F32) : NULL,
                                 device_bytes(positions, (size_t)rows * sizeof *positions),
                                 c->width,
+                                false,
                                 c->T,
                                 c->history ? on_device(history, kept, number) : NULL};
     right(gpu->short_conv_forward(gpu, out.device, &conv));
@@ -1028,13 +1029,40 @@ static void sums_and_copies(void **state) {
             const float *from = on_device(x, n, SRNN_F32);
             float *to = (float *)on_device(y, n + 1, SRNN_F32) + offset;
             void *narrow = on_device(y, n, gpu->number);
+            float *wide = (float *)on_device(y, n + 1, SRNN_F32) + offset;
             right(gpu->narrow(gpu, narrow, from, n));
+            right(gpu->widen(gpu, wide, narrow, n));
             right(gpu->add(gpu, to, from, n));
             close_to(fetched(narrow, n, gpu->number), want, n, gpu->number);
+            assert_memory_equal(fetched(wide, n, SRNN_F32), fetched(narrow, n, gpu->number),
+                                (size_t)n * sizeof *wide);
             close_to(fetched(to, n, SRNN_F32), sum, n, SRNN_F32);
             free_arrays();
         }
     }
+}
+
+/* Rows with gaps between them, which stay as they are. */
+static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
+    const int64_t stride = columns + gap, count = rows * stride;
+    float *x = numbers(count, 1, gpu->number), *y = numbers(count, 2, gpu->number);
+    double *want = doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = (double)y[i] + (i % stride < columns ? (double)x[i] : 0);
+    sr_matrix to = {on_device(y, count, gpu->number), rows, columns, stride, gpu->number};
+    sr_matrix from = to;
+    from.data = on_device(x, count, gpu->number);
+    right(gpu->add_rows(gpu, to, from));
+    close_to(fetched(to.data, count, gpu->number), want, count, gpu->number);
+    free_arrays();
+}
+
+static void added_rows(void **state) {
+    (void)state;
+    check_added_rows(3, 64, 0);
+    check_added_rows(70, 40, 8);
+    check_added_rows(5, 7, 2);
+    check_added_rows(2, 600, 1);
 }
 
 /* ---- a step: called, and recorded and replayed, with the same bits ---- */
@@ -1176,7 +1204,7 @@ int main(void) {
         cmocka_unit_test(embeddings),      cmocka_unit_test(losses),
         cmocka_unit_test(losses_of_nan),   cmocka_unit_test(tallies),
         cmocka_unit_test(updates),         cmocka_unit_test(sums_and_copies),
-        cmocka_unit_test(steps),
+        cmocka_unit_test(added_rows),      cmocka_unit_test(steps),
     };
     if (open_backend(false) != 0) {
         printf("skipped: %s\n", srnn_error_detail());

@@ -306,7 +306,7 @@ def case_sums(here):
     for ranks in (1, 2):
         code, output = end(start(ranks, "train", "--resume", name))
         check(code != 0 and "optimizer-00002-of-00003.safetensors: is damaged" in output and "is whole" in output, output)
-        check(f"to go on from there, remove {last.name}\n" in output, f"it is not said what to remove:\n{output}")
+        check(f"to resume from it, remove {last.name}\n" in output, f"it is not said what to remove:\n{output}")
         check(not re.search(r"rank 0 on \S+ ends all ranks: .*rank 0 on", output), f"rank 0 is named twice:\n{output}")
 
 

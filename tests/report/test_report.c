@@ -506,6 +506,47 @@ static void training_is_shown(void **state) {
     expect_no_text(plain, "tables/2-kjv-axes.csv", "norm,");                   /* two axes */
 }
 
+static void write_tests(const char *run, const char *tests) {
+    char path[PATH];
+    snprintf(path, sizeof path, "%s/runs/%s/tests.json", plain, run);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_true(fputs(tests, out) >= 0 && fclose(out) == 0);
+}
+
+/* Tests of finished runs: a curve over each setting in which they differ, means over seeds in a
+ * table; a file that is no JSON is as if it were not there. */
+static void tests_are_shown(void **state) {
+    (void)state;
+    static const char first[] =
+        "{\"tests\": [{\"data\": \"recall:pairs=4,length=48\", \"accuracy\": 0.75, \"chance\": "
+        "0.0625},"
+        "{\"data\": \"recall:pairs=8,length=48\", \"accuracy\": 0.5, \"chance\": 0.0625}]}";
+    static const char second[] =
+        "{\"tests\": [{\"data\": \"recall:pairs=4,length=48\", \"accuracy\": 0.25, \"chance\": "
+        "0.0625},"
+        "{\"data\": \"recall:pairs=8,length=48\", \"accuracy\": null, \"chance\": 0.0625}]}";
+    static const char *const runs[] = {"recall.v0.1", "recall.v0.2", "recall.v1.1"};
+    expect_no_text(plain, "report.html", "Accuracy in tests");
+    write_tests(runs[0], first);
+    write_tests(runs[1], second);
+    write_tests(runs[2], "{");
+    report_again(plain, SRNN_OK);
+    expect_text(plain, "figures/1-recall-tests-pairs.svg", "Accuracy in tests against pairs");
+    expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=4,length=48", "softmax", "0.5");
+    expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=8,length=48", "softmax", "0.5");
+    expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=8,length=48", "norm", "");
+    expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=8,length=48", "chance",
+                 "0.0625");
+    expect_no_text(plain, "report.html", "Accuracy in tests against length");
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char path[PATH];
+        snprintf(path, sizeof path, "%s/runs/%s/tests.json", plain, runs[i]);
+        assert_int_equal(remove(path), 0);
+    }
+    report_again(plain, SRNN_OK);
+}
+
 /* Only checkpoints that are there have links, as paths of the study's folder. */
 static void checkpoints_have_links(void **state) {
     (void)state;
@@ -743,6 +784,7 @@ int main(void) {
         cmocka_unit_test(verdicts_are_read),
         cmocka_unit_test(speeds_apart_are_marked),
         cmocka_unit_test(training_is_shown),
+        cmocka_unit_test(tests_are_shown),
         cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),

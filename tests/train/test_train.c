@@ -1,6 +1,7 @@
 /* test_train.c: schedules, given batches, skipped steps, and runs that stop and go on. */
 #include "files/file.h"
 #include "files/folder.h"
+#include "files/json.h"
 #include "files/safetensors.h"
 #include "golden.h"
 #include "model/files/model_folder.h"
@@ -464,6 +465,35 @@ static int enter(void **state) {
 
 /* A rank that does not see run.json has not read its share of the files; a model that is no
  * checkpoint has none. */
+/* A finished run is tested on rows that are longer than those it was trained on. */
+static void finished_runs_are_tested(void **state) {
+    (void)state;
+    sr_run_settings s = settings_for("parity:length=12");
+    json_t *root;
+    char path[200];
+    assert_int_equal(
+        sr_run_settings_text(&s.test, "parity:length=12; parity:length=90,shortest=90 ;"), SRNN_OK);
+    run_until(0, false, &s);
+    snprintf(path, sizeof path, "%s/tests.json", run_folder);
+    assert_int_equal(sr_json_load(&root, path, 0), SRNN_OK);
+    assert_int_equal(sr_json_count_of(root, "tests"), 2);
+    const json_t *longer = sr_json_element_of(root, "tests", 1);
+    assert_string_equal(sr_json_text_of(longer, "data"), "parity:length=90,shortest=90");
+    assert_int_equal(sr_json_integer_of(longer, "length"), 89);
+    assert_int_equal(sr_json_integer_of(longer, "targets"), sr_json_integer_of(longer, "rows"));
+    assert_true(sr_json_integer_of(longer, "rows") >= s.B * s.validate_batches);
+    assert_true(sr_json_number_of(longer, "accuracy") > 0.1); /* both answers are known */
+    assert_true(sr_json_number_of(longer, "chance") == 0.5);
+    json_decref(root);
+    assert_int_equal(sr_folder_remove(run_folder), SRNN_OK);
+    sr_run *run;
+    assert_int_equal(sr_run_settings_text(&s.test, "cyclic"), SRNN_OK);
+    assert_int_equal(sr_run_start(&run, run_folder, &s), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "60 tokens, the model only 3"));
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(run_folder), SRNN_OK);
+}
+
 static void checkpoints_have_a_list(void **state) {
     (void)state;
     char model[SR_PATH_BYTES];
@@ -489,6 +519,7 @@ int main(void) {
         cmocka_unit_test(ends_can_be_lifted),
         cmocka_unit_test(batches_are_counted),
         cmocka_unit_test(records_wait),
+        cmocka_unit_test(finished_runs_are_tested),
         cmocka_unit_test(checkpoints_have_a_list),
     };
     return cmocka_run_group_tests(tests, enter, leave);

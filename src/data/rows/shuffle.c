@@ -1,4 +1,4 @@
-/* shuffle.c: which tokens every step sees: the rows of a dataset in a shuffled order. */
+/* shuffle.c: the rows of a dataset, shuffled anew every epoch. */
 #include "data/rows/shuffle.h"
 
 #include "base/hash.h"
@@ -22,8 +22,8 @@ static int64_t shuffled(const shuffle *self, sr_split split, int64_t number) {
     return (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
 }
 
-/* T+1 tokens from `begin` on, as ids and the ids after them. Where the dataset ends before, the
- * rest is empty: id 0 without a target. */
+/* T+1 tokens from `begin` on, as ids and their targets. Past the end of the dataset the row is
+ * empty: id 0 without a target. */
 static srnn_status read_row(sr_token_row *row, const sr_dataset *dataset, int64_t begin, int T) {
     const int64_t left = dataset->token_count - 1 - begin;
     const int have = left < T ? (int)left : T;
@@ -66,8 +66,8 @@ static srnn_status fill_packed(const sr_source *source, sr_token_row *row, sr_sp
     }
 }
 
-/* As the reference trains: right padding with the end-of-document id. That id is a target once, at
- * the end of a document that fits, so that a model learns to stop. */
+/* As in the reference: right padding with the end-of-document id. That id is a target once, at the
+ * end of a document that fits, so that a model learns to stop. */
 static srnn_status fill_document(const sr_source *source, sr_token_row *row, sr_split split,
                                  int64_t number) {
     const shuffle *self = (const shuffle *)source;
@@ -127,7 +127,7 @@ static srnn_status verify(const sr_source *source) {
     return SRNN_OK;
 }
 
-/* What the rows are made of. */
+/* Combined checksum and stamp of the datasets. */
 static void sum_up(sr_source *source, const sr_dataset *datasets) {
     uint64_t sum = SR_HASH_BEGIN, stamp = SR_HASH_BEGIN;
     for (int split = 0; split < SR_SPLITS; split++) {

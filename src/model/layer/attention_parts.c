@@ -14,6 +14,7 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
         .convolved = sr_matrix_of(bytes + layout->convolved, rows, w->convolved, number),
         .o = sr_matrix_of(bytes + layout->o, rows, w->output, number),
         .normed = sr_matrix_of(bytes + layout->normed, rows, layer->dims.C, number),
+        .wide = (float *)(void *)(bytes + layout->wide),
         .rstd = (float *)(void *)(bytes + layout->rstd),
         .attention = bytes + layout->attention,
         .share = bytes + layout->share,
@@ -90,6 +91,7 @@ sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arra
                            .bias = weights->master->slot[conv->weight + 1],
                            .positions = piece->positions,
                            .width = conv->width,
+                           .plain = conv->plain,
                            .T = piece->T,
                            .history = piece->history ? piece->history[which] : NULL};
 }
@@ -99,9 +101,13 @@ sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays 
     return layer->wiring.form->own_norm ? arrays->normed : x;
 }
 
+float *sr_layer_wide(const sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x) {
+    return layer->backend->number == SRNN_F32 ? x.data : arrays->wide;
+}
+
 sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                              sr_matrix x, const sr_layer_weights *weights) {
-    return (sr_rmsnorm){.x = x.data,
+    return (sr_rmsnorm){.x = sr_layer_wide(layer, arrays, x),
                         .weight = weights->master->slot[SR_LAYER_OWN_NORM],
                         .rstd = arrays->rstd,
                         .epsilon = OWN_NORM_EPSILON,
@@ -152,15 +158,24 @@ static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *ar
     return SRNN_OK;
 }
 
+/* normed = the layer's own norm of x, of which it keeps a float copy where x is none. */
+static srnn_status norm_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                              sr_matrix x, const sr_layer_weights *weights) {
+    sr_backend *backend = layer->backend;
+    const sr_rmsnorm norm = sr_layer_own_norm(layer, arrays, x, weights);
+    if (backend->number != SRNN_F32)
+        SR_TRY(backend->widen(backend, arrays->wide, x.data, x.rows * x.columns));
+    return backend->rmsnorm_forward(backend, arrays->normed.data, &norm);
+}
+
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
     const sr_layer_wiring *w = &layer->wiring;
     if (w->form->own_norm) {
-        const sr_rmsnorm norm = sr_layer_own_norm(layer, arrays, x, weights);
         if (piece->norm)
             SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
-        SR_TRY(backend->rmsnorm_forward(backend, arrays->normed.data, &norm));
+        SR_TRY(norm_input(layer, arrays, x, weights));
     }
     SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
     for (int i = 0; i < w->conv_count; i++) {

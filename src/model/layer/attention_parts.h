@@ -6,7 +6,7 @@
 
 /* Offsets in bytes of a layer's arrays. */
 typedef struct sr_layer_layout {
-    size_t projected, convolved, o, normed, rstd, attention;
+    size_t projected, convolved, o, normed, wide, rstd, attention;
     size_t learned[SR_OPERANDS]; /* what the equation learns itself */
     size_t share;                /* one gradient of columns that several read */
     size_t parts;                /* of the own norm's sum */
@@ -19,7 +19,8 @@ typedef struct sr_layer_arrays {
     sr_matrix convolved; /* (rows, channels): what convolutions make of some of them */
     sr_matrix o;         /* (rows, H * Dv) */
     sr_matrix normed;    /* (rows, C): the input after the layer's own norm, where it has one */
-    float *rstd;         /* (rows), the same */
+    float *wide;         /* (rows, C): the layer's input as that norm reads it, where it is bf16 */
+    float *rstd;         /* (rows), as normed */
     void *attention;     /* what the equation saves */
     float *learned[SR_OPERANDS]; /* gradients only, as the next two */
     void *share;                 /* (rows, C or more) */
@@ -68,6 +69,9 @@ sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays 
                          sr_matrix x);
 sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                              sr_matrix x, const sr_layer_weights *weights);
+
+/* x as a float array, for the layer's own norm and residual: x itself, or a copy in `wide`. */
+float *sr_layer_wide(const sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x);
 
 /* The arrays as the equation takes them, for T tokens in each batch row. */
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

@@ -139,7 +139,9 @@ static sr_start usual_start(sr_operand which) {
 static void learned(builder *b, sr_operand which) {
     const sr_operand_row *row = sr_operand_at(which);
     const sr_form_learned *form = sr_form_learned_of(b->w->form, which);
-    const sr_start start = form ? form->start : usual_start(which);
+    sr_start start = form ? form->start : usual_start(which);
+    if (which == SR_OPERAND_A_LOG && b->attention->decay == SRNN_DECAY_BOUNDED)
+        start = (sr_start){SR_START_VALUE, 0, 0}; /* a bounded decay begins with a rate of 1 */
     const srnn_problem problem = sr_layer_problem(b->attention, b->dims);
     const sr_shape shape = sr_operand_shape(which, &problem);
     const int64_t numbers =
@@ -151,6 +153,11 @@ static void learned(builder *b, sr_operand which) {
         spec.rank = 2;
         spec.shape[0] = shape.sizes[0];
         spec.shape[1] = numbers / shape.sizes[0];
+    }
+    if (form && form->rank) {
+        spec.rank = form->rank;
+        for (int axis = 0; axis < spec.rank; axis++)
+            spec.shape[axis] = axis == form->axis ? numbers : 1;
     }
     spec.undecayed = is_undecayed(which);
     append(b, (int)sr_layer_operand_slot(which), form ? form->name : row->file, "", spec);

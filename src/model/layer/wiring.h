@@ -17,7 +17,7 @@ typedef struct sr_layer_dims {
     bool qkv_bias, o_bias;
 } sr_layer_dims;
 
-enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 12 };
+enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 16 };
 
 /* What a tensor is to its layer. */
 typedef enum sr_layer_slot {
@@ -66,6 +66,7 @@ typedef struct sr_wire_conv {
     bool bias;
     sr_start start;
     int width;
+    bool plain;          /* without SiLU */
     sr_columns from, to; /* of `projected`; of `convolved` */
     bool shared;         /* somebody else reads `from` too */
 } sr_wire_conv;

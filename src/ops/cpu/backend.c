@@ -38,6 +38,7 @@ static const sr_backend table = {
     .logit_numbers = 1 << 20,
     .destroy = destroy,
     .narrow = sr_cpu_narrow,
+    .widen = sr_cpu_widen,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
     .linear_forward = sr_cpu_linear_forward,

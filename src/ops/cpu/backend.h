@@ -44,6 +44,7 @@ static inline float *sr_cpu_row(sr_matrix m, int64_t row) {
 
 /* The ops, each in the file named after it; contracts in backend.h. */
 srnn_status sr_cpu_narrow(sr_backend *, void *out, const float *x, int64_t n);
+srnn_status sr_cpu_widen(sr_backend *, float *out, const void *x, int64_t n);
 srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, const float *weight,
                                  const int32_t *ids);
 srnn_status sr_cpu_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,

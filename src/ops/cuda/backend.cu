@@ -23,6 +23,7 @@ static void destroy(sr_backend *backend) {
 static void fill_table(sr_backend *backend) {
     backend->destroy = destroy;
     backend->narrow = sr_cuda_narrow;
+    backend->widen = sr_cuda_widen;
     backend->embed_forward = sr_cuda_embed_forward;
     backend->embed_backward = sr_cuda_embed_backward;
     backend->linear_forward = sr_cuda_linear_forward;

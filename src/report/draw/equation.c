@@ -300,8 +300,9 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("\u03c6, another one for q than for k, has twice as many numbers; it is said below. ",
               out);
     if (a->wiring.short_conv)
-        fprintf(out, "A causal convolution of width %d runs over q, k and v first, and SiLU. ",
-                a->wiring.short_conv);
+        fprintf(out, "A causal convolution of width %d runs over q, k and v first%s. ",
+                a->wiring.short_conv,
+                a->wiring.conv_activation == SRNN_CONV_ACTIVATION_SILU ? ", and SiLU" : "");
     if (a->wiring.prefix_tokens)
         fprintf(out, "%d empty tokens stand in front of every sequence. ", a->wiring.prefix_tokens);
     if (a->detach)
@@ -312,8 +313,7 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("b is a learned number per head. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)
         fputs("C is the running sum of a learned gate. ", out);
-    if (a->decay == SRNN_DECAY_LOG_SIGMOID || a->decay == SRNN_DECAY_SOFTPLUS ||
-        a->decay == SRNN_DECAY_GIVEN)
+    if (a->decay != SRNN_DECAY_NONE && a->decay != SRNN_DECAY_LEARNED)
         fputs("C is the running sum of the logarithms of learned gates. ", out);
     if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
         fputs("\u0394 is softplus of a learned number, which drives the decay too. ", out);
@@ -329,6 +329,8 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("u is what the delta rule makes of v: v less what its key reads from earlier writes, "
               "times a learned gate. ",
               out);
+    if (a->write_range == SRNN_WRITE_RANGE_2)
+        fputs("That gate is between 0 and 2. ", out);
     if (a->pool)
         fprintf(out,
                 "k and v are gated running averages that begin anew every %d tokens; of the chunks "

@@ -63,7 +63,10 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
         return status; /* neither makes the file damaged */
     run->status = sr_json_text_of(run->result, "status");
     run->broken_result = access(path, F_OK) == 0 && !*run->status;
-    return SRNN_OK;
+    SR_TRY(run_path(path, records, folder, "tests.json"));
+    const srnn_status tests =
+        access(path, F_OK) == 0 ? sr_json_load(&run->tests, path, 0) : SRNN_OK;
+    return tests == SRNN_ERR_FORMAT ? SRNN_OK : tests;
 }
 
 static srnn_status read_runs(sr_records *records) {
@@ -326,8 +329,10 @@ srnn_status sr_records_read(sr_records *records, const char *folder) {
 }
 
 void sr_records_free(sr_records *records) {
-    for (size_t i = 0; i < records->run_count; i++)
+    for (size_t i = 0; i < records->run_count; i++) {
         json_decref(records->runs[i].result);
+        json_decref(records->runs[i].tests);
+    }
     for (size_t i = 0; i < records->cell_count; i++) {
         for (size_t e = 0; e < records->cells[i].count; e++)
             sr_entry_free(&records->cells[i].entries[e]);

@@ -13,6 +13,7 @@ typedef struct sr_run_record {
     double learning_rate;
     const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
     json_t *result;     /* result.json; NULL: not there, or not to be read */
+    json_t *tests;      /* tests.json; NULL: as for the result */
     bool broken_result; /* it is there and cannot be read: the run counts as not ended */
     sr_curve curve;
 } sr_run_record;

@@ -201,6 +201,7 @@ srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t ind
     SR_TRY(put_ranks(page, records, cell, stem, cell->accuracy));
     SR_TRY(put_ranks(page, records, cell, stem, !cell->accuracy));
     SR_TRY(put_table(page, records, cell, stem));
+    SR_TRY(sr_cell_tests(page, cell, stem));
     SR_TRY(sr_cell_axes(page, cell, stem));
     SR_TRY(sr_cell_orders(page, cell, stem));
     SR_TRY(sr_cell_curves(page, records, cell, stem));

@@ -34,6 +34,10 @@ srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char
 srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
+/* Accuracy on the tasks that the finished runs were tested on, over what these differ in; nothing
+ * if there are none. */
+srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char *stem);
+
 /* What quality costs in a cell. */
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem);
 

@@ -34,19 +34,20 @@ typedef struct sr_document {
     int64_t target_count, target_workspace;
 
     /* Operands. q and k become features, v is multiplied by its factors. */
-    sr_term *q;                             /* (heads.query, length, width) */
-    sr_term *k;                             /* (heads.key, length, width) */
-    sr_term *v;                             /* (heads.value, length, Dv) */
-    sr_term *value_gate, *write_gate;       /* (heads.value, length) */
-    sr_term *output_gate;                   /* (H, length) or (H, length, Dv) */
-    sr_term *decay;                         /* (heads.value, length) or (.., D): z, then C */
-    sr_term *level_gate;                    /* (H, length, levels): z, then lambda */
-    sr_term *pool_gate;                     /* (heads.value, length, max(D, Dv)) */
-    sr_term *skip;                          /* (heads.value, length, Dv) */
-    sr_term *norm_weight, *norm_bias;       /* (Dv) or (H, Dv) */
-    sr_term *value_power, *a_log, *dt_bias; /* (heads.value) */
-    sr_term *skip_weight, *level_scale;     /* (H) or (H, Dv); (H, levels) */
-    sr_term *sinks;                         /* (H) */
+    sr_term *q;                         /* (heads.query, length, width) */
+    sr_term *k;                         /* (heads.key, length, width) */
+    sr_term *v;                         /* (heads.value, length, Dv) */
+    sr_term *value_gate, *write_gate;   /* (heads.value, length) */
+    sr_term *output_gate;               /* (H, length) or (H, length, Dv) */
+    sr_term *decay;                     /* (heads.value, length) or (.., D): z, then C */
+    sr_term *level_gate;                /* (H, length, levels): z, then lambda */
+    sr_term *pool_gate;                 /* (heads.value, length, max(D, Dv)) */
+    sr_term *skip;                      /* (heads.value, length, Dv) */
+    sr_term *norm_weight, *norm_bias;   /* (Dv) or (H, Dv) */
+    sr_term *value_power, *a_log;       /* (heads.value) */
+    sr_term *dt_bias;                   /* (heads.value) or (heads.value, D) */
+    sr_term *skip_weight, *level_scale; /* (H) or (H, Dv); (H, levels) */
+    sr_term *sinks;                     /* (H) */
 
     /* What is made of them. */
     sr_term *plain_v;               /* v as it came */

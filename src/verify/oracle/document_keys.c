@@ -237,13 +237,24 @@ static srnn_status features(const sr_document *x, sr_term **rows, int64_t heads,
 
 /* ---- decay and what is put on values */
 
-/* z + dt_bias_h through softplus */
-static sr_term time_step(const sr_document *x, int64_t head, sr_term z) {
-    return sr_softplus_term(x, sr_tape_add(x->tape, z, x->dt_bias[head]));
+/* z + dt_bias of channel c of a head */
+static sr_term biased(const sr_document *x, int64_t head, int64_t c, sr_term z) {
+    const bool wide = x->a->dt_width == SRNN_DT_WIDTH_CHANNEL;
+    return sr_tape_add(x->tape, z, x->dt_bias[wide ? head * x->problem->D + c : head]);
 }
 
-/* The logarithm of a gate. */
-static sr_term gate_logarithm(const sr_document *x, int64_t head, sr_term z) {
+/* That through softplus, where a head has one number. */
+static sr_term time_step(const sr_document *x, int64_t head, sr_term z) {
+    return sr_softplus_term(x, biased(x, head, 0, z));
+}
+
+/* exp(a_log) times another */
+static sr_term at_rate(const sr_document *x, int64_t head, sr_term a) {
+    return sr_tape_multiply(x->tape, sr_exponential(x, x->a_log[head]), a);
+}
+
+/* The logarithm of a gate, of channel c of a head. */
+static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_term z) {
     const double divisor = x->a->decay_divisor > 0 ? x->a->decay_divisor : 1;
     switch (x->a->decay) {
     case SRNN_DECAY_NONE:
@@ -254,10 +265,14 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, sr_term z) {
         return sr_tape_affine(x->tape, sr_softplus_term(x, sr_tape_affine(x->tape, z, -1, 0)),
                               -1 / divisor, 0);
     case SRNN_DECAY_SOFTPLUS:
-        return sr_tape_affine(
-            x->tape,
-            sr_tape_multiply(x->tape, sr_exponential(x, x->a_log[head]), time_step(x, head, z)), -1,
-            0);
+        return sr_tape_affine(x->tape, at_rate(x, head, sr_softplus_term(x, biased(x, head, c, z))),
+                              -1, 0);
+    case SRNN_DECAY_BOUNDED:
+        if (x->a->dt_width != SRNN_DT_WIDTH_NONE)
+            z = at_rate(x, head, biased(x, head, c, z));
+        return sr_tape_affine(x->tape, sr_sigmoid_term(x, z), -x->a->decay_bound, 0);
+    case SRNN_DECAY_NEG_SOFTPLUS:
+        return sr_tape_affine(x->tape, sr_softplus_term(x, z), -1, 0);
     case SRNN_DECAY_GIVEN:
         break;
     }
@@ -273,7 +288,7 @@ static void running_decay(const sr_document *x) {
         sr_term sum = sr_number(x, 0);
         for (int64_t t = 0; t < x->length; t++) {
             sr_term *z = &x->decay[head * rows + t * width + n % width];
-            const sr_term next = sr_tape_add(x->tape, sum, gate_logarithm(x, head, *z));
+            const sr_term next = sr_tape_add(x->tape, sum, gate_logarithm(x, head, n % width, *z));
             *z = x->a->decay == SRNN_DECAY_LEARNED ? sum : next;
             sum = next;
         }

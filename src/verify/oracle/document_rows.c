@@ -107,9 +107,13 @@ static sr_term capped(const sr_document *x, sr_term s) {
     return sr_tape_function(x->tape, s, c * tanh(ratio), pow(cosh(ratio), -2));
 }
 
-static sr_term beta_of(const sr_document *x, int64_t value, int64_t t) {
-    const sr_term z = x->write_gate[value * x->length + t];
-    return x->a->write_gate == SRNN_WRITE_GATE_GIVEN ? z : sr_sigmoid_term(x, z);
+/* The number that the delta rule writes with. */
+static sr_term beta_of(const sr_document *x, int64_t value, int64_t j) {
+    const double range = x->a->write_range == SRNN_WRITE_RANGE_2 ? 2 : 1;
+    const sr_term z = x->write_gate[value * x->length + j];
+    if (x->a->write_gate == SRNN_WRITE_GATE_GIVEN)
+        return z;
+    return sr_tape_affine(x->tape, sr_sigmoid_term(x, z), range, 0);
 }
 
 /* The weight of one key for another: beta_j kappa_jm, no scale, no cap and no clamp. */

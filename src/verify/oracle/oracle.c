@@ -75,7 +75,9 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
     const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate ||
                        a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE;
     const bool weighted = a->skip == SRNN_SKIP_HEAD || a->skip == SRNN_SKIP_CHANNEL;
-    const bool softplus = a->decay == SRNN_DECAY_SOFTPLUS;
+    const bool rated = (a->decay == SRNN_DECAY_SOFTPLUS || a->decay == SRNN_DECAY_BOUNDED) &&
+                       a->dt_width != SRNN_DT_WIDTH_NONE;
+    const int64_t biases = a->dt_width == SRNN_DT_WIDTH_CHANNEL ? values * p->D : values;
     const bool levels = a->levels == SRNN_LEVELS_FENWICK;
     const int64_t gate = a->gate_width == SRNN_WIDTH_CHANNEL ? p->Dv : 1;
     const int64_t decay = a->decay_width == SRNN_WIDTH_CHANNEL ? p->D : 1;
@@ -101,8 +103,8 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {a->normaliser == SRNN_NORMALISER_VALUE_POWER,
          &x->value_power,
          {in->value_power, g->value_power, 0, values}},
-        {softplus, &x->a_log, {in->a_log, g->a_log, 0, values}},
-        {softplus, &x->dt_bias, {in->dt_bias, g->dt_bias, 0, values}},
+        {rated, &x->a_log, {in->a_log, g->a_log, 0, values}},
+        {rated, &x->dt_bias, {in->dt_bias, g->dt_bias, 0, biases}},
         {weighted, &x->skip_weight, {in->skip_weight, g->skip_weight, 0, skip}},
         {levels, &x->level_scale, {in->level_scale, g->level_scale, 0, p->H * x->levels}},
         {a->sink == SRNN_SINK_LEARNED, &x->sinks, {in->sinks, g->sinks, 0, p->H}},

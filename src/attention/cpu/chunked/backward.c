@@ -5,6 +5,7 @@
  * sum_{i later} features(q_i) d_numerator_i^T: gradients of keys and values. */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/chunked/chunks.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 typedef struct workspace {
@@ -258,7 +259,7 @@ static void walk_queries(const context *x, const workspace *w, const sr_document
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     memset(w->room.state.matrix, 0, chunked_state_bytes(p));
-    for (int64_t at = 0; at < document->length; at += c.count) {
+    for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
         chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         for (c.h = c.kv * heads; c.h < (c.kv + 1) * heads; c.h++) {
@@ -324,7 +325,8 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
     int heads = p->H / p->Hkv;
     bool empty = true;
     memset(w->room.state.matrix, 0, chunked_state_bytes(p));
-    for (int64_t at = (document->length - 1) / p->chunk * p->chunk; at >= 0; at -= p->chunk) {
+    for (int64_t at = (document->length - 1) / p->chunk * p->chunk; at >= 0 && !sr_cancelled();
+         at -= p->chunk) {
         chunk_move(&c, p, document, at);
         chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         if (!empty)

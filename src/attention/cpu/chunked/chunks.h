@@ -254,11 +254,13 @@ static inline void state_read(real *out, real *sums, const running_state *state,
                         (product_operand){block.rows, 1, ld},
                         (product_rows){state->matrix + row * state->ld, state->ld},
                         (product_size){padded, state->width, block.count}, PRODUCT_FULL);
-        for (int64_t m = 0; sums && m < block.count; m++) {
-            vec weight = vec_all(state->column[row + m]);
-            for (int64_t t = 0; t < tokens->width; t += LANES)
-                vec_store(sums + t,
-                          vec_load(sums + t) + weight * vec_load(block.rows + m * ld + t));
+        /* a sum for each block, as the product has: one sum over thousands of features would round
+         * off each small one */
+        for (int64_t t = 0; sums && t < tokens->width; t += LANES) {
+            vec sum = {0};
+            for (int64_t m = 0; m < block.count; m++)
+                sum += vec_all(state->column[row + m]) * vec_load(block.rows + m * ld + t);
+            vec_store(sums + t, vec_load(sums + t) + sum);
         }
         from += block.count;
     }

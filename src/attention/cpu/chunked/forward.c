@@ -6,6 +6,7 @@
 #include "attention/cpu/chunked/chunked.h"
 
 #include "attention/cpu/chunked/chunks.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 typedef struct workspace {
@@ -151,7 +152,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     } else {
         memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
     }
-    for (int64_t at = 0; at < document->length; at += c.count) {
+    for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
         chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         for (c.h = first_head; c.h < first_head + heads; c.h++) {

@@ -7,6 +7,7 @@
  * the threads. */
 #include "attention/cpu/flash/flash.h"
 #include "attention/cpu/shared/tiles.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 /* Every group has gradients of all queries of its own: more of them would cost memory. */
@@ -301,7 +302,8 @@ static void keys_task(void *untyped, int64_t task, int worker) {
         for (int64_t tile = from; tile < past; tile++) {
             load_keys(x, w, &at, tile);
             at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
-            for (int64_t own = tile; own < tiles && sees_tile(&at, own, tile, window); own++) {
+            for (int64_t own = tile;
+                 own < tiles && sees_tile(&at, own, tile, window) && !sr_cancelled(); own++) {
                 at.pairs = (tile_pairs){
                     at.first + own * TILE, own * TILE, rows_in(p, own), tile, p->T, window};
                 if (at.decay)

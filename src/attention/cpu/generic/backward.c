@@ -1,5 +1,6 @@
 /* backward.c: the gradients of the generic kernel, pair by pair. */
 #include "attention/cpu/generic/generic.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 /* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and
@@ -105,7 +106,7 @@ static void read_segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
     const sr_row_workspace *row_work = &a->x->scratch.row_work;
-    for (int64_t i = s->query_from; i < s->past; i++) {
+    for (int64_t i = s->query_from; i < s->past && !sr_cancelled(); i++) {
         const real *d_numerator = d_numerator_of(a, i);
         const double *levels = row_levels(a, row_work->level, i);
         double *d_levels = row_levels(a, row_work->d_level, i);
@@ -139,7 +140,7 @@ static void segment_backward(const head *a, const segment *s) {
     write_segment(a, s);
     memset(w->d_u + s->start * Dv, 0, (size_t)((s->past - s->start) * Dv) * sizeof *w->d_u);
     read_segment_backward(a, s);
-    for (int64_t j = s->past - 1; j >= s->start; j--) {
+    for (int64_t j = s->past - 1; j >= s->start && !sr_cancelled(); j--) {
         const double *R = w->d_u + j * Dv;
         for (int d = 0; d < Dv; d++) {
             d_beta[j] += R[d] * w->error[j * Dv + d];
@@ -204,11 +205,11 @@ static void backward_query_head(const head *a) {
         memset(row_work->d_level + first * p->levels, 0, T * (size_t)p->levels * sizeof(double));
     for (int64_t i = 0; i < a->document->length; i++)
         w->maxima[i] = (double)((const real *)a->x->call->saved.maximum)[first + i];
-    for (int64_t i = 0; i < a->document->length; i++)
+    for (int64_t i = 0; i < a->document->length && !sr_cancelled(); i++)
         backward_row(a, i);
     if (p->attention.write == SRNN_WRITE_DELTA)
         for_segments(a, segment_backward);
-    for (int64_t i = 0; i < a->document->length; i++) {
+    for (int64_t i = 0; i < a->document->length && !sr_cancelled(); i++) {
         const sr_rows at = {a->document->b, a->h, a->document->start + i, 1};
         join_rows(a, w->d_queries + i * p->D, w->d_rotated_queries + i * p->D, at);
         SR_ISA_REAL(sr_prologue_query_rows_backward)(w->row, p->D, row_work, a->x->call, at);

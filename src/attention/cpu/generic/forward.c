@@ -10,6 +10,7 @@
 
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/shared/computes.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 static size_t scratch_bytes(const srnn_plan *plan) {
@@ -22,7 +23,7 @@ static void read_segment(const head *a, const segment *s) {
     const workspace *w = a->w;
     const int Dv = a->p->Dv;
     write_segment(a, s);
-    for (int64_t i = s->query_from; i < s->past; i++) {
+    for (int64_t i = s->query_from; i < s->past && !sr_cancelled(); i++) {
         const double *levels = row_levels(a, a->x->scratch.row_work.level, i);
         const double level = levels ? levels[s->level] : 1.0;
         load_query(a, i);
@@ -89,11 +90,11 @@ static void forward_task(void *untyped, int64_t task, int worker) {
                      (int)(task % p->Hkv));
     load_keys_values(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++) {
-        for (int64_t i = 0; i < a.document->length; i++)
+        for (int64_t i = 0; i < a.document->length && !sr_cancelled(); i++)
             forward_row(&a, i);
         if (p->attention.write == SRNN_WRITE_DELTA)
             for_segments(&a, read_segment);
-        for (int64_t i = 0; i < a.document->length; i++)
+        for (int64_t i = 0; i < a.document->length && !sr_cancelled(); i++)
             write_row(&a, i);
     }
 }

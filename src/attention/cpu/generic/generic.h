@@ -5,6 +5,7 @@
 
 #include "attention/cpu/generic/pairs.h"
 #include "attention/cpu/shared/prologue.h"
+#include "base/cancel.h"
 
 #include <string.h>
 
@@ -246,7 +247,7 @@ static inline void write_segment(const head *a, const segment *s) {
     const workspace *w = a->w;
     const int Dv = a->p->Dv;
     const real *beta = beta_of(a);
-    for (int64_t j = s->start; j < s->past; j++) {
+    for (int64_t j = s->start; j < s->past && !sr_cancelled(); j++) {
         double *error = w->error + j * Dv;
         for (int d = 0; d < Dv; d++)
             error[d] = j < s->values_past ? (double)w->values[j * Dv + d] : 0.0;

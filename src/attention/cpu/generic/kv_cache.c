@@ -6,6 +6,7 @@
 #include "attention/cpu/generic/kv_cache.h"
 
 #include "attention/cpu/generic/pairs.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 #include <string.h>
@@ -263,7 +264,7 @@ static void feed_task(void *untyped, int64_t task, int worker) {
                         .rows = SR_ISA_REAL(sr_kv_cache_place)(p, x->capacity, &layout),
                         .b = task / p->Hkv,
                         .kv = (int)(task % p->Hkv)};
-    for (a.t = 0; a.t < p->T; a.t++) {
+    for (a.t = 0; a.t < p->T && !sr_cancelled(); a.t++) {
         place_token(&a);
         keep_token(&a);
         for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)

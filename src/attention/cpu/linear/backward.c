@@ -3,6 +3,7 @@
  * The states before blocks are kept on a first walk; then, from the last block to the first, those
  * before its chunks are made once more, and the gradient of the state walks back over them. */
 #include "attention/cpu/linear/backward.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 typedef struct context {
@@ -114,7 +115,7 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
 /* First walk: the state before every block, and the errors of its tokens. */
 static void keep_states(const linear_workspace *w, const linear_walk *x) {
     linear_state_clear(&w->state, x->p);
-    for (int64_t at = 0; at < x->document->length;) {
+    for (int64_t at = 0; at < x->document->length && !sr_cancelled();) {
         linear_block b = linear_block_at(x, at);
         copy_state(&w->before[at / linear_block_length(x)], &w->state, x->p);
         at += b.count;
@@ -218,7 +219,8 @@ static void document_task(void *untyped, int64_t task, int worker) {
     keep_states(w, &walk);
     linear_state_clear(&w->gradient, walk.p);
     memset(w->later, 0, (size_t)walk.decays * sizeof *w->later);
-    for (int64_t at = (walk.document->length - 1) / length * length; at >= 0; at -= length)
+    for (int64_t at = (walk.document->length - 1) / length * length; at >= 0 && !sr_cancelled();
+         at -= length)
         block_backward(w, &walk, at);
 }
 

@@ -3,6 +3,7 @@
 #include "attention/cpu/linear/linear.h"
 
 #include "attention/cpu/linear/chunk.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 typedef struct workspace {
@@ -163,7 +164,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     } else {
         linear_state_clear(&w.state, walk.p);
     }
-    for (int64_t at = 0; at < walk.document->length;) {
+    for (int64_t at = 0; at < walk.document->length && !sr_cancelled();) {
         linear_block b = linear_block_at(&walk, at);
         linear_load_keys(&w.rows, &walk, &b);
         for (int g = 0; g < walk.group; g++)

@@ -6,6 +6,7 @@
 #include "attention/cpu/pooled/pooled.h"
 
 #include "attention/cpu/shared/tiles.h"
+#include "base/cancel.h"
 #include "base/threads.h"
 
 typedef struct workspace {
@@ -245,7 +246,7 @@ static void forward_task(void *untyped, int64_t task, int worker) {
     const int group = a.p->H / a.p->Hkv;
     load_seen(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
-        for (int64_t t = 0; t < a.document->length; t += TILE) {
+        for (int64_t t = 0; t < a.document->length && !sr_cancelled(); t += TILE) {
             load_tile(&a, t);
             forward_tile(&a);
         }
@@ -391,7 +392,7 @@ static void backward_task(void *untyped, int64_t task, int worker) {
                        TILE);
     clear_gradients(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
-        for (int64_t t = 0; t < a.document->length; t += TILE) {
+        for (int64_t t = 0; t < a.document->length && !sr_cancelled(); t += TILE) {
             load_tile(&a, t);
             load_gradients(&a);
             see_themselves_backward(&a);

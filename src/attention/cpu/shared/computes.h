@@ -25,23 +25,24 @@
 
 /* What every pair of positions has alike: one decay per head on the weights. */
 #define SR_CPU_PLAIN_PAIRS \
-    "position=rope|none decay=none|learned|log_sigmoid|given decay_divisor=any "
+    "position=rope|none decay=none|learned|log_sigmoid|neg_softplus|given decay_divisor=any "
 
-/* Every kind of decay. */
-#define SR_CPU_DECAYS "decay=none|learned|log_sigmoid|softplus|given decay_divisor=any "
+/* Every decay, of any width. */
+#define SR_CPU_DECAYS                                                                       \
+    "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any " \
+    "decay_bound=any decay_width=head|channel decay_place=weight|logit "                    \
+    "dt_width=head|channel|none "
 
-#define SR_CPU_WRITES "write=add|delta write_gate=sigmoid|given "
+#define SR_CPU_WRITES "write=add|delta write_range=1|2 write_gate=sigmoid|given "
 
 /* Linear scores through a state. A decay in the logits is that of the weights there. */
-#define SR_CPU_LINEAR                                                                      \
-    "score=linear position=rope|none|rope_features " SR_CPU_DECAYS                         \
-    "decay_width=head|channel decay_place=weight|logit levels=none|fenwick " SR_CPU_WRITES \
-        SR_CPU_ROWS
+#define SR_CPU_LINEAR                                                            \
+    "score=linear position=rope|none|rope_features " SR_CPU_DECAYS SR_CPU_WRITES \
+    "levels=none|fenwick " SR_CPU_ROWS
 
 /* The generic kernel: everything. */
 #define SR_CPU_EVERYTHING                                                                   \
     SR_CPU_SCORES SR_CPU_BAND "position=rope|none|rope_features|rope_chunks " SR_CPU_DECAYS \
-                              "decay_width=head|channel decay_place=weight|logit pool=any " \
-                              "levels=none|fenwick " SR_CPU_WRITES SR_CPU_ROWS
+                              "pool=any " SR_CPU_WRITES "levels=none|fenwick " SR_CPU_ROWS
 
 #endif

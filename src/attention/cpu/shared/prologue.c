@@ -2,6 +2,7 @@
  * type. */
 #include "attention/cpu/shared/prologue.h"
 
+#include "attention/cpu/shared/decays.h"
 #include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/rows.h"
 #include "attention/cpu/shared/simd.h"
@@ -131,6 +132,7 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
 /* out (n): the logarithms of gates from their numbers z (n). */
 static void gate_logarithms(double *out, const real *z, int n, const prepare_context *x, int h) {
     const srnn_attention *a = &x->plan->problem.attention;
+    const decay_rate rate = decay_rate_of(&x->plan->problem, x->in, h);
     double factor = 1.0 / DECAY_DIVISOR;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
@@ -148,13 +150,22 @@ static void gate_logarithms(double *out, const real *z, int n, const prepare_con
         for (int i = 0; i < n; i += LANES)
             vec_to_doubles(out + i, vec_softplus(-vec_load_part(z + i, n - i)), n - i);
         break;
-    case SRNN_DECAY_SOFTPLUS: {
-        const real bias = ((const real *)x->in->dt_bias)[h];
-        factor = -exp((double)((const real *)x->in->a_log)[h]);
+    case SRNN_DECAY_SOFTPLUS:
+        factor = -rate.rate;
         for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i) + bias), n - i);
+            vec_to_doubles(out + i, vec_softplus(decay_biased(&rate, z, i, n)), n - i);
         break;
-    }
+    case SRNN_DECAY_BOUNDED:
+        factor = -a->decay_bound;
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_sigmoid((real)rate.rate * decay_biased(&rate, z, i, n)),
+                           n - i);
+        break;
+    case SRNN_DECAY_NEG_SOFTPLUS:
+        factor = -1.0;
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i)), n - i);
+        break;
     }
     for (int i = 0; i < n; i++)
         out[i] *= factor;
@@ -240,7 +251,7 @@ static void prepare_kv_head(const prepare_context *x, const sr_document_range *d
         if (x->plan->problem.attention.write_gate == SRNN_WRITE_GATE_SIGMOID)
             sigmoid_of(beta, beta, count);
         for (int64_t r = 0; r < count; r++)
-            row_work->beta[base + t + r] = (real)beta[r];
+            row_work->beta[base + t + r] = (real)(sr_write_range(&p->attention) * beta[r]);
     }
     if (row_work->pooled_k)
         prepare_averages(x, document, h);

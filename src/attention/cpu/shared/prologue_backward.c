@@ -1,5 +1,6 @@
 /* prologue_backward.c: the last pass of the backward: gradients that need all rows or all heads;
  * compiled per number type. */
+#include "attention/cpu/shared/decays.h"
 #include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/prologue.h"
 #include "attention/cpu/shared/rows.h"
@@ -61,10 +62,12 @@ static void value_gate_backward(const head_place *x) {
 
 static void beta_backward(const head_place *x) {
     const bool given = x->p->attention.write_gate == SRNN_WRITE_GATE_GIVEN;
+    const double range = sr_write_range(&x->p->attention);
     for (int64_t t = 0; t < x->document->length; t++) {
         const double beta = (double)x->row_work->beta[x->base + t];
+        const double slope = given ? 1.0 : beta * (1.0 - beta / range);
         *tensor_row(x->call->gradients->write_gate, x->document->b, x->h, x->document->start + t) =
-            (real)(x->row_work->d_beta[x->base + t] * (given ? 1.0 : beta * (1.0 - beta)));
+            (real)(x->row_work->d_beta[x->base + t] * slope);
     }
 }
 
@@ -81,7 +84,7 @@ typedef struct decay_strip {
     int64_t from, count; /* tokens */
     int width;
     double rate;                    /* softplus: -exp(a_log) */
-    double step[SR_HEAD_SIZE_MAX];  /* softplus: of z */
+    double step[SR_HEAD_SIZE_MAX];  /* softplus: of z; bounded: z + dt_bias */
     double slope[SR_HEAD_SIZE_MAX]; /* of what a gate's logarithm is made of, by z */
 } decay_strip;
 
@@ -90,6 +93,7 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     const srnn_operands *in = x->call->in;
     const int n = (int)strip->count * strip->width;
     const double factor = a->decay_divisor > 0.0 ? 1.0 / a->decay_divisor : 1.0;
+    const decay_rate rate = decay_rate_of(x->p, in, x->h);
     real numbers[TOKENS];
     const real *z = tensor_row(in->decay, x->document->b, x->h, x->document->start + strip->from);
     for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
@@ -111,31 +115,49 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
         for (int i = 0; i < n; i++)
             strip->slope[i] *= factor;
         break;
-    case SRNN_DECAY_SOFTPLUS: {
-        const real bias = ((const real *)in->dt_bias)[x->h];
-        strip->rate = -exp((double)((const real *)in->a_log)[x->h]);
+    case SRNN_DECAY_SOFTPLUS:
+        strip->rate = -rate.rate;
         for (int i = 0; i < n; i += LANES) {
-            const vec own = vec_load_part(z + i, n - i) + bias;
+            const vec own = decay_biased(&rate, z, i, n);
             vec_to_doubles(strip->step + i, vec_softplus(own), n - i);
             vec_to_doubles(strip->slope + i, vec_sigmoid(own), n - i);
         }
         break;
-    }
+    case SRNN_DECAY_BOUNDED:
+        for (int i = 0; i < n; i += LANES) {
+            vec rest;
+            const vec own = decay_biased(&rate, z, i, n);
+            const vec sigmoid = vec_sigmoid_parts((real)rate.rate * own, &rest);
+            vec_to_doubles(strip->step + i, own, n - i);
+            vec_to_doubles(strip->slope + i, sigmoid * rest, n - i);
+        }
+        for (int i = 0; i < n; i++)
+            strip->slope[i] *= -a->decay_bound * rate.rate;
+        break;
+    case SRNN_DECAY_NEG_SOFTPLUS:
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(strip->slope + i, -vec_sigmoid(vec_load_part(z + i, n - i)), n - i);
+        break;
     }
 }
 
 /* d (width), of the logarithms of the gates of token r of the strip, becomes that of their numbers;
- * with softplus, adds shares in those of a_log and dt_bias. */
+ * where the decay has a rate, adds shares in those of a_log and dt_bias. */
 static void gates_backward(double *d, const head_place *x, const decay_strip *strip, int64_t r) {
     const srnn_attention *a = &x->p->attention;
     const double *slope = strip->slope + r * strip->width, *step = strip->step + r * strip->width;
     const int64_t at = x->base + strip->from + r;
+    double *partial = x->row_work->head_partial ? x->row_work->head_partial + 2 * at : NULL;
     if (a->decay != SRNN_DECAY_SOFTPLUS) {
-        for (int c = 0; c < strip->width; c++)
+        for (int c = 0; c < strip->width; c++) {
             d[c] *= slope[c];
+            if (partial) {
+                partial[0] += d[c] * step[c];
+                partial[1] += d[c];
+            }
+        }
         return;
     }
-    double *partial = x->row_work->head_partial + 2 * at;
     for (int c = 0; c < strip->width; c++) {
         double d_step = d[c] * strip->rate;
         partial[0] += d_step * step[c];
@@ -168,6 +190,7 @@ static void decay_backward(const head_place *x) {
             if (a->decay != SRNN_DECAY_LEARNED)
                 memcpy(d, later, bytes);
             gates_backward(d, x, &strip, r);
+            memcpy(x->row_work->d_decay + (x->base + t) * strip.width, d, bytes); /* of z now */
             if (out.data)
                 for (int c = 0; c < strip.width; c++)
                     tensor_row(out, x->document->b, x->h, x->document->start + t)[c] = (real)d[c];
@@ -382,11 +405,32 @@ static void sinks_backward(const sr_row_workspace *row_work, const sr_attention_
             (real)partial_sum(row_work->sink_partial + h, p->B, p->H);
 }
 
+/* The gradient of a head's dt_bias (D), from those of z. */
+static void channel_bias_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const srnn_problem *p = &x->call->plan->problem;
+    const int heads = x->call->plan->core.Hkv, h = (int)task;
+    real *out = (real *)x->call->gradients->dt_bias + task * p->D;
+    double sum[SR_HEAD_SIZE_MAX] = {0};
+    (void)worker;
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t t = 0; t < p->T; t++) {
+            const double *d = x->row_work->d_decay + sr_row_index(p, heads, b, h, t) * p->D;
+            for (int c = 0; c < p->D; c++)
+                sum[c] += d[c];
+        }
+    for (int c = 0; c < p->D; c++)
+        out[c] = (real)sum[c];
+}
+
 static void decay_parameters_backward(const sr_row_workspace *row_work,
                                       const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     const int heads = call->plan->core.Hkv;
-    real *const out[2] = {call->gradients->a_log, call->gradients->dt_bias};
+    const bool wide = p->attention.dt_width == SRNN_DT_WIDTH_CHANNEL;
+    real *const out[2] = {call->gradients->a_log, wide ? NULL : call->gradients->dt_bias};
+    if (wide && call->gradients->dt_bias)
+        sr_parallel(channel_bias_task, &(inputs_context){row_work, call}, heads, p->threads);
     for (int h = 0; h < heads; h++)
         for (int which = 0; which < 2; which++) {
             double sum = 0.0;

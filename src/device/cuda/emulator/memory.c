@@ -57,6 +57,8 @@ static bool memory_reserve(void) {
     if (range == MAP_FAILED)
         return false;
     base = range;
+    /* Every launch changes the protection of all pages, of which a workspace has thousands. */
+    madvise(range, SR_EMULATOR_MEMORY_BYTES, MADV_HUGEPAGE);
     struct sigaction action = {.sa_sigaction = say_touched, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, &faulted_before);
     return true;

@@ -1,0 +1,64 @@
+/* cancel.c: calls that stop on request. */
+#include "base/cancel.h"
+
+#include "base/clock.h"
+
+/* Seconds between questions: a question may cost microseconds, and nobody notices the delay. */
+static const double interval = 0.05;
+
+/* What this thread's calls ask. */
+static _Thread_local struct {
+    bool (*asked)(void *context);
+    void *context;
+    double next;      /* time of the next question */
+    atomic_bool stop; /* what was answered during this call */
+} own;
+
+/* The flag of the call that this thread works for, its own or another's; NULL: none. */
+static _Thread_local atomic_bool *followed;
+
+void srnn_stop_when(bool (*asked)(void *context), void *context) {
+    own.asked = asked;
+    own.context = context;
+}
+
+void sr_cancel_begin(void) {
+    if (!own.asked)
+        return;
+    atomic_store(&own.stop, false);
+    own.next = sr_clock_seconds() + interval;
+    followed = &own.stop;
+}
+
+srnn_status sr_cancel_end(srnn_status status) {
+    const bool stopped = followed && atomic_load(followed);
+    followed = NULL;
+    if (status == SRNN_OK && stopped)
+        return SR_FAIL(SRNN_ERR_INTERRUPTED, "stopped on request: there is no result");
+    return status;
+}
+
+static void ask(void) {
+    const double now = sr_clock_seconds();
+    if (now < own.next)
+        return;
+    own.next = now + interval;
+    if (own.asked(own.context))
+        atomic_store(&own.stop, true);
+}
+
+bool sr_cancelled(void) {
+    if (!followed)
+        return false;
+    if (followed == &own.stop && !atomic_load_explicit(&own.stop, memory_order_relaxed))
+        ask();
+    return atomic_load_explicit(followed, memory_order_relaxed);
+}
+
+atomic_bool *sr_cancel_flag(void) {
+    return followed;
+}
+
+void sr_cancel_follow(atomic_bool *flag) {
+    followed = flag;
+}
