@@ -42,6 +42,7 @@ typedef struct sr_tensor_spec {
     sr_curve curve;
     bool undecayed; /* its authors train it without weight decay */
     int slot;       /* what it is to its layer */
+    int layer;      /* which that is; meaningless outside of layers */
     size_t count;   /* numbers: the product of the shape */
     size_t start;   /* first number in the arena, a multiple of 16 */
 } sr_tensor_spec;

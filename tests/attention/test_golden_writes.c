@@ -1,4 +1,4 @@
-/* test_golden_writes.c: attention that writes in other ways, alone, gives the numbers of a
+/* test_golden_writes.c: attention with other state updates, without its layer, against a
  * computation in double: every form, both number types. */
 #include "equation/operands.h"
 #include "golden.h"
@@ -9,7 +9,7 @@ typedef struct written {
     int H, Hkv; /* of the equation: with share=qk, heads of values and of keys */
 } written;
 
-/* As the names, but the norm and the gate behind it are not part of these numbers. */
+/* Like the named variants, but without the norm and the gate after it. */
 #define CORE ",norm=none,post_gate=off"
 static const written cases[] = {
     {"kda", "kda" CORE, 4, 2},

@@ -73,7 +73,9 @@ static void who_has_a_state(void **state) {
                                        "rwkv7",
                                        "linear_elu,write=removal",
                                        "2mamba",
-                                       "log_linear"};
+                                       "log_linear",
+                                       "power:2,sink=learned",
+                                       "linear_elu,decay=given"};
     static const char *const without[] = {"softmax",
                                           "norm",
                                           "gate",
@@ -83,6 +85,9 @@ static void who_has_a_state(void **state) {
                                           "2mamba_e",
                                           "power:2,write=delta,feature=unit_smooth",
                                           "order:2,levels=fenwick",
+                                          "linear_elu,window=4",
+                                          "linear_elu,cap=5",
+                                          "sigmoid",
                                           "power:2,decay=log_sigmoid,decay_place=logit"};
     srnn_attention a;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
@@ -113,6 +118,8 @@ static void who_may_subtract_the_maximum(void **state) {
         {"order:2,epsilon=0.1", false, true, false},
         {"gated_softmax_cumgate", false, false, true},
         {"softmax,post_gate", true, true, true},
+        {"softmax,sink=learned", true, true, false},
+        {"sigmoid", false, false, false},
     };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         srnn_attention a = parsed(facts[i].text);
@@ -128,7 +135,7 @@ static void wrong_descriptors(void **state) {
         srnn_attention attention;
         const char *word;
     } wrong[] = {
-        {{.score = (srnn_score)4}, "score"},
+        {{.score = (srnn_score)5}, "score"},
         {{.norm = (srnn_norm)-1}, "norm"},
         {{.order = 1}, "order"},
         {{.score = SRNN_SCORE_TAYLOR, .order = 171}, "taylor"},
@@ -139,11 +146,20 @@ static void wrong_descriptors(void **state) {
         {{.wiring.short_conv = -1}, "short_conv"},
         {{.wiring.prefix_tokens = 100000}, "prefix_tokens"},
         {{.pool = -1}, "pool"},
+        {{.window = -1}, "window"},
+        {{.cap = -50}, "cap"},
+        {{.score = SRNN_SCORE_SIGMOID, .score_bias = (double)NAN}, "score_bias"},
+        {{.score_bias = -2}, "score=sigmoid"},
+        {{.window = 4, .pool = 4}, "pool"},
+        {{.window = 4, .levels = SRNN_LEVELS_FENWICK}, "levels"},
+        {{.window = 4, .write = SRNN_WRITE_DELTA}, "write=add"},
+        {{.sink = SRNN_SINK_ZERO, .normaliser = SRNN_NORMALISER_NONE}, "normaliser=row_sum"},
+        {{.write_gate = SRNN_WRITE_GATE_GIVEN}, "write=delta"},
         {{.skip = SRNN_SKIP_CONV}, "taps"},
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
-        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
+        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none must add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
         {{.decay = SRNN_DECAY_BOUNDED}, "decay_bound"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_bound = 5}, "decay_bound"},
@@ -185,7 +201,7 @@ static void learned_tensors(void **state) {
     assert_int_equal(sr_attention_learned(learned, &(srnn_attention){0}), 0);
 }
 
-/* An operand as languages that go by names see it. */
+/* Operands by name, for other languages. */
 static void operands_by_name(void **state) {
     (void)state;
     srnn_problem problem = {.B = 2, .H = 6, .Hkv = 3, .T = 5, .D = 4};

@@ -23,11 +23,11 @@ typedef enum sr_part {
 #define SR_PART(which) (SR_PART_OPERANDS + SR_OPERAND_##which)
 
 /* What the columns of a projection go through. */
-typedef enum sr_activation {
-    SR_ACTIVATION_NONE = 0,
-    SR_ACTIVATION_TANH,
-    SR_ACTIVATION_SIGMOID,
-} sr_activation;
+typedef enum sr_path_activation {
+    SR_PATH_NONE = 0,
+    SR_PATH_TANH,
+    SR_PATH_SIGMOID,
+} sr_path_activation;
 
 /* Values that a tensor starts with. */
 typedef enum sr_start_rule {
@@ -78,8 +78,8 @@ typedef struct sr_form_projection {
     sr_form_bias bias;
     sr_start start, bias_start;
     int shift; /* the number, from 1, of the token shift that its input goes through; 0: none */
-    sr_activation activation; /* of its columns */
-    bool undecayed;           /* its authors train it without weight decay */
+    sr_path_activation activation; /* of its columns */
+    bool undecayed;                /* its authors train it without weight decay */
 } sr_form_projection;
 
 /* A causal convolution and SiLU over parts that stand side by side in one projection. */

@@ -67,39 +67,39 @@ sr_short_conv sr_rwkv7_shift(const sr_attention_layer *layer, const sr_layer_arr
 
 /* ---- activations */
 
-static float activated(float z, sr_activation activation) {
+static float activated(float z, sr_path_activation activation) {
     switch (activation) {
-    case SR_ACTIVATION_NONE:
+    case SR_PATH_NONE:
         break;
-    case SR_ACTIVATION_TANH:
+    case SR_PATH_TANH:
         return tanhf(z);
-    case SR_ACTIVATION_SIGMOID:
+    case SR_PATH_SIGMOID:
         return sigmoid(z);
     }
     return z;
 }
 
 /* Of what an activation left. */
-static float slope_at(float y, sr_activation activation) {
+static float slope_at(float y, sr_path_activation activation) {
     switch (activation) {
-    case SR_ACTIVATION_NONE:
+    case SR_PATH_NONE:
         break;
-    case SR_ACTIVATION_TANH:
+    case SR_PATH_TANH:
         return 1 - y * y;
-    case SR_ACTIVATION_SIGMOID:
+    case SR_PATH_SIGMOID:
         return y * (1 - y);
     }
     return 1;
 }
 
-void sr_rwkv7_activate(sr_matrix y, sr_activation activation) {
-    for (int64_t row = 0; activation != SR_ACTIVATION_NONE && row < y.rows; row++)
+void sr_rwkv7_activate(sr_matrix y, sr_path_activation activation) {
+    for (int64_t row = 0; activation != SR_PATH_NONE && row < y.rows; row++)
         for (int64_t c = 0; c < y.columns; c++)
             *row_of(y, row, c) = activated(*row_of(y, row, c), activation);
 }
 
-void sr_rwkv7_activate_backward(sr_matrix d, sr_matrix y, sr_activation activation) {
-    for (int64_t row = 0; activation != SR_ACTIVATION_NONE && row < y.rows; row++)
+void sr_rwkv7_activate_backward(sr_matrix d, sr_matrix y, sr_path_activation activation) {
+    for (int64_t row = 0; activation != SR_PATH_NONE && row < y.rows; row++)
         for (int64_t c = 0; c < y.columns; c++)
             *row_of(d, row, c) *= slope_at(*row_of(y, row, c), activation);
 }

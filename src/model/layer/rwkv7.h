@@ -20,8 +20,8 @@ sr_short_conv sr_rwkv7_shift(const sr_attention_layer *layer, const sr_layer_arr
 
 /* Columns of a projection through its activation, in place; and their gradient, where `y` holds
  * what that left. */
-void sr_rwkv7_activate(sr_matrix y, sr_activation activation);
-void sr_rwkv7_activate_backward(sr_matrix d, sr_matrix y, sr_activation activation);
+void sr_rwkv7_activate(sr_matrix y, sr_path_activation activation);
+void sr_rwkv7_activate_backward(sr_matrix d, sr_matrix y, sr_path_activation activation);
 
 /* k, v and the removal key from what is projected. The first layer leaves its values for the
  * others. */

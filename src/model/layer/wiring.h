@@ -17,6 +17,8 @@ typedef struct sr_layer_dims {
     int layer;  /* its number in the model, from 0 */
     bool later; /* an earlier layer of the model has the first values that this one mixes in */
     bool qkv_bias, o_bias;
+    double norm_epsilon;    /* of qk_norm */
+    bool norm_is_minus_one; /* its weights are stored as w - 1 */
 } sr_layer_dims;
 
 enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 16 };
@@ -27,7 +29,8 @@ typedef enum sr_layer_slot {
     SR_LAYER_CONVS = SR_LAYER_PROJECTIONS + 2 * SR_WIRE_PROJECTIONS, /* the same */
     SR_LAYER_OUTPUT = SR_LAYER_CONVS + 2 * SR_FORM_CONVS,            /* the same, of one */
     SR_LAYER_OWN_NORM = SR_LAYER_OUTPUT + 2,
-    SR_LAYER_SHIFTS, /* vectors of token shifts */
+    SR_LAYER_QK_NORM,                       /* one weight of q, one of k */
+    SR_LAYER_SHIFTS = SR_LAYER_QK_NORM + 2, /* vectors of token shifts */
     SR_LAYER_KEY_SCALE = SR_LAYER_SHIFTS + SR_FORM_SHIFTS,
     SR_LAYER_KEY_GATE,
     SR_LAYER_SPATIAL,  /* of Avey, whose blocks have the first projection and the output too */
@@ -55,7 +58,7 @@ typedef struct sr_wire_projection {
     sr_columns from;
     bool shared; /* which somebody else reads too */
     int shift;   /* the token shift of its input, from 1; 0: none */
-    sr_activation activation;
+    sr_path_activation activation;
     bool undecayed;
 } sr_wire_projection;
 
@@ -79,6 +82,14 @@ typedef struct sr_wire_conv {
     bool shared;         /* somebody else reads `from` too */
 } sr_wire_conv;
 
+/* The norm of q or of k. */
+typedef struct sr_wire_norm {
+    const char *name; /* of its weight; NULL: there is none */
+    sr_layer_slot weight;
+    sr_columns from, to; /* of `projected`; of `convolved` */
+    int64_t groups;      /* that are normalised each, side by side in those columns */
+} sr_wire_norm;
+
 /* Where an operand over positions stands. */
 typedef struct sr_wire_place {
     bool there, convolved; /* else in `projected` */
@@ -94,6 +105,7 @@ typedef struct sr_layer_wiring {
     int linear_count, input_linears;
     sr_wire_conv convs[SR_FORM_CONVS];
     int conv_count;
+    sr_wire_norm norms[2]; /* of q and of k */
     sr_wire_place places[SR_OPERANDS];
     int64_t learned[SR_OPERANDS]; /* numbers of what is learned itself, 0: not there */
     bool part_bias[SR_OPERANDS];  /* the operand's columns have a bias of their own */
@@ -111,6 +123,9 @@ bool sr_layer_mixes_values(const srnn_attention *attention);
 
 /* The equation's sizes for a layer, B and T being 1. */
 srnn_problem sr_layer_problem(const srnn_attention *attention, const sr_layer_dims *dims);
+
+/* Channels of a head that RoPE rotates. */
+int sr_layer_rope_width(const srnn_attention *attention, int D);
 
 /* Fails where the variant needs what the form cannot make. */
 srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attention,

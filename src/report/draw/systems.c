@@ -1,5 +1,5 @@
-/* systems.c: the table of the neighbouring systems in words. H heads; Dk and Dv are the widths of a
- * head's keys and values, C = H Dv that of the model where nothing else is said. */
+/* systems.c: descriptions of related systems. H heads; Dk and Dv are the widths of a head's keys
+ * and values; C = H Dv is the model's width unless stated otherwise. */
 #include "report/draw/systems.h"
 
 #include <string.h>
