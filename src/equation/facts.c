@@ -159,6 +159,9 @@ static srnn_status check_decay(const srnn_attention *a) {
          "each"},
         {a->value_gate == SRNN_VALUE_GATE_TIME_STEP && a->decay != SRNN_DECAY_SOFTPLUS,
          "value_gate=time_step is the number that drives the decay: it needs decay=softplus"},
+        {a->value_gate == SRNN_VALUE_GATE_TIME_STEP && sr_writes_channels(a),
+         "value_gate=time_step is a number of a head of v, and with write_width=channel the decay "
+         "belongs to the heads of k: it needs write_width=head"},
         {a->value_gate == SRNN_VALUE_GATE_TIME_STEP && per_channel,
          "value_gate=time_step is one number per head: it needs decay_width=head"},
     };
