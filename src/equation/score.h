@@ -34,6 +34,8 @@ SR_EQUATION_FUNCTION double sr_gate_value(srnn_gate_shape shape, double z) {
         return z * sigmoid;
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return z * sigmoid * z * sigmoid;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return z;
     }
     return sigmoid;
 }
@@ -47,6 +49,8 @@ SR_EQUATION_FUNCTION double sr_gate_slope(srnn_gate_shape shape, double z) {
         return silu_slope;
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return 2.0 * z * sigmoid * silu_slope;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return 1.0;
     }
     return sigmoid * (1.0 - sigmoid);
 }

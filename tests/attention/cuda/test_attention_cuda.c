@@ -1,4 +1,4 @@
-/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double
+/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the float64
  * oracle. */
 #include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
@@ -72,7 +72,7 @@ static srnn_problem problem_of(const char *spec, size_t shape) {
 /* Larger states take long and show nothing new. */
 enum { STATE_BYTES_MAX = 4 << 20 };
 
-/* A call on the GPU, and the oracle with the same numbers. */
+/* A call on the GPU, and the oracle on the same operands. */
 static void create_both(attention_call *run, attention_call *oracle, srnn_problem problem) {
     assert_int_equal(probe_oracle(oracle, &problem, 3), SRNN_OK);
     problem.device = gpu;
@@ -80,8 +80,8 @@ static void create_both(attention_call *run, attention_call *oracle, srnn_proble
     assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
 }
 
-/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient
- * is what the sums of a row leave of it in float. */
+/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: in float its
+ * gradient is only rounding error of the row sums. */
 static void check_kernels(const char *spec, attention_call *run, const attention_call *oracle,
                           double limit) {
     const double gradient_limit = 1e-4;
@@ -222,7 +222,7 @@ static void rows_without_weights(void **state) {
     }
 }
 
-/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
+/* Integers whose products are exact in float, so that only the score is tested; |s| up to about
  * 10^4. */
 static void large_logits(void **state) {
     (void)state;
@@ -328,7 +328,7 @@ static void check_state(const char *spec, srnn_problem problem) {
     call_free(&oracle);
 }
 
-/* Keys and values, and the fixed size where there is one that float can do. */
+/* The KV cache, and the fixed-size state if float is accurate enough for it. */
 static void check_states(const char *spec, srnn_problem problem) {
     problem.form = SRNN_FORM_PARALLEL;
     check_state(spec, problem);
@@ -360,7 +360,7 @@ static void states_of_every_axis(void **state) {
     }
 }
 
-/* Token by token over so many keys that several blocks share them. */
+/* Token by token over enough keys that several blocks share them. */
 static void one_token_at_a_time(void **state) {
     (void)state;
     static const char *const specs[] = {"softmax", "norm,decay,value_gate", "order:3"};
@@ -391,7 +391,7 @@ static void states_in_bf16(void **state) {
     }
 }
 
-/* Longer than what a state first has room for, wide heads, one query head more than go over a state
+/* Longer than the initial capacity of a state, wide heads, one more query head than are processed
  * at a time. */
 static void long_and_wide_states(void **state) {
     (void)state;
@@ -404,7 +404,7 @@ static void long_and_wide_states(void **state) {
     }
 }
 
-/* *to = another state of the problem, with what the first has seen. */
+/* *to = another state of the problem, with a copy of the first one's content. */
 static void move_state(srnn_state **to, const srnn_state *from, const srnn_problem *problem) {
     const size_t bytes = srnn_state_saved_bytes(from);
     void *saved = malloc(bytes);
@@ -416,7 +416,7 @@ static void move_state(srnn_state **to, const srnn_state *from, const srnn_probl
     free(saved);
 }
 
-/* After T tokens on the CPU the same again, there and on the GPU. */
+/* After T tokens on the CPU, the same tokens again, there and on the GPU. */
 static void check_move(const char *spec, srnn_form form) {
     srnn_problem problem = {.B = 1, .H = 2, .Hkv = 1, .T = 20, .D = 5, .Dv = 6, .form = form};
     attention_call run, moved;
@@ -447,7 +447,7 @@ static void check_move(const char *spec, srnn_form form) {
     call_free(&moved);
 }
 
-/* Their plain form is the same everywhere. */
+/* Their serialised form is the same everywhere. */
 static void states_move_between_devices(void **state) {
     (void)state;
     check_move("gated_softmax_decay", SRNN_FORM_PARALLEL);
