@@ -144,6 +144,7 @@ static const char *const axes[] = {
     "score=power:2,decay=bounded,decay_bound=5,levels=fenwick",
     "softmax,decay=bounded,decay_bound=0.6,dt_width=none,decay_width=channel,decay_place=logit",
     "score=taylor:2,decay=neg_softplus,value_gate",
+    "softmax,output_gate,gate_width=channel,gate_shape=identity,norm=layer,norm_weight=head",
 };
 
 enum { AXES = sizeof axes / sizeof *axes };

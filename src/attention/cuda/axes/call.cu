@@ -154,6 +154,7 @@ static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
     call->scale = sr_scale_factor(a, p->D);
     call->rope_theta = p->rope_theta;
     call->decay_has_rate = sr_decay_has_rate(a);
+    call->norm_per_head = sr_norm_weighs_heads(a);
     call->write_range = sr_write_range(a);
     call->norm_epsilon = a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm);
 }

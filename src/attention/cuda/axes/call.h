@@ -99,6 +99,7 @@ struct sr_axes_call {
         gated, cumulates;
     bool gates_direct;   /* backward: the core itself fills d_gate */
     bool decay_has_rate; /* reads a_log and dt_bias */
+    bool norm_per_head;  /* each head has weights of its own for the norm */
     double scale, rope_theta, norm_epsilon, write_range;
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */

@@ -24,8 +24,9 @@
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
     "epsilon=any skip=none|head|channel|conv "                                                   \
     "output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "             \
-    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square "                               \
-    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_epsilon=any"
+    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "                      \
+    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "              \
+    "norm_epsilon=any"
 
 #define SR_CUDA_DECAYS                                                                \
     "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus decay_divisor=any " \
