@@ -28,7 +28,7 @@ SR_DEVICE double axes_sink(const sr_axes_call &call, int h, double maximum) {
     return sr_row_sink(&call.a, learned ? (double)call.in.sinks[h] : 0, maximum);
 }
 
-/* `stored`: row sum and maximum where the core left them, or what forward saved. */
+/* row_sum, maximum (B, H, T): where the core left them, or what forward saved. */
 SR_DEVICE axes_output_row axes_output_of(const sr_axes_call &call, axes_row at,
                                          const float *row_sum, const float *maximum) {
     axes_output_row row = {at, call.row(call.H, at.b, at.h, at.t), 0, 0, 0, 1, 1};
