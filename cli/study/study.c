@@ -22,7 +22,7 @@ typedef struct arguments {
     const char *file;         /* as given */
     int jobs, launcher;
     const char *run; /* execute only this run, in this process: started by launchers */
-    double power;    /* a difference to be detected; 0: not requested */
+    double power;    /* the difference to detect; 0: not requested */
 } arguments;
 
 /* *text = the command that reproduces the study, called as `program`; free() it. */

@@ -347,7 +347,8 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
-/* Muon for the matrices of layers and AdamW for the rest, in host memory, by what AdamW decides. */
+/* Muon for the matrices of layers and AdamW for the rest, in host memory; AdamW's stats decide
+ * whether the step is applied. */
 static srnn_status update_by_muon(sr_trainer *trainer, sr_step_stats *stats,
                                   const float *gradient) {
     const sr_trainer_settings *s = &trainer->settings;

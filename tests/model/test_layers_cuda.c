@@ -137,7 +137,7 @@ static void steps(void **state) {
         check_step(wirings[i], (i + is_bf16()) % 2 == 0);
 }
 
-/* Chunks that the rows end in the middle of; blocks that mix all channels, an odd share, or few. */
+/* Rows that end in the middle of a chunk; blocks that mix all channels, an odd number, or few. */
 static const char *const aveys[] = {
     "avey_causal,chunk=4,chunks=3",
     "avey,chunk=4,chunks=3,expansion=3,share=0.3",

@@ -1,5 +1,5 @@
-/* test_contexts_cuda.c: what mixes and ranks contexts on a GPU, real or emulated, gives the CPU's
- * numbers, in float and in bf16. */
+/* test_contexts_cuda.c: mixing and ranking of contexts on a GPU, real or emulated, agrees with the
+ * CPU, in float and in bf16. */
 #include "base/bf16.h"
 #include "ops/backend.h"
 #include "small_model.h"
@@ -28,7 +28,7 @@ static void free_arrays(void) {
         sr_device_release(gpu->device, arrays[--array_count]);
 }
 
-/* Noise that the GPU's number type holds. */
+/* Noise that is exact in the GPU's number type. */
 static float *noise(int64_t count, uint64_t stream) {
     float *x = malloc((size_t)count * sizeof *x);
     assert_non_null(x);
@@ -37,7 +37,7 @@ static float *noise(int64_t count, uint64_t stream) {
     return x;
 }
 
-/* A matrix of the number type on the GPU; from host NULL: room for one. */
+/* A matrix of the number type on the GPU; host NULL: uninitialised. */
 static sr_matrix matrix(const float *host, int64_t rows, int64_t columns) {
     const int64_t count = rows * columns;
     void *memory = on_gpu(NULL, (size_t)count * sr_element_bytes(gpu->number));
@@ -80,7 +80,7 @@ typedef struct mix_case {
 
 /* The CPU's numbers of one case: out, d_x, d_weight. */
 typedef struct mixed {
-    float *x, *weight, *d_out; /* what enters */
+    float *x, *weight, *d_out; /* inputs */
     float *out, *d_x, *d_weight;
 } mixed;
 
@@ -191,8 +191,8 @@ static void check_rank(const rank_case *c) {
     free_arrays();
 }
 
-/* Chunks larger than a tile of cosines, more and fewer chunks than a context takes, a part of the
- * contexts, rows that belong to no chunk. */
+/* Chunks larger than a tile of cosines, more and fewer chunks than a context has, a part of the
+ * contexts, rows outside of all chunks. */
 static void ranking(void **state) {
     (void)state;
     static const rank_case cases[] = {

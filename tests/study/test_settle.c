@@ -1,4 +1,4 @@
-/* test_settle.c: comparisons that end once they are settled. */
+/* test_settle.c: comparisons end once they are settled. */
 #include "base/random.h"
 #include "files/folder.h"
 #include "study/execute/execute.h"
@@ -20,7 +20,7 @@ static const char text[] =
     "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16}\n"
     "tasks: {copy: {settings: {data: 'copy:tokens=2,vocab=6,length=8'}}}\n";
 
-/* What a run ends with, and how many of each variant were asked for. */
+/* Counts the runs of each variant that were requested. */
 static size_t ran[5];
 
 static double loss_of(const sr_study_run *run) {
@@ -39,7 +39,7 @@ static void write_file(const char *id, const char *name, const char *content) {
     assert_true(fputs(content, out) >= 0 && fclose(out) == 0);
 }
 
-/* Stands for the processes of a study. */
+/* Replaces the processes of a study. */
 static srnn_status pretend(const sr_study *study, const char *where,
                            const sr_study_options *options, sr_run_view *views) {
     assert_string_equal(where, folder);
@@ -76,7 +76,7 @@ static void settled_comparisons_end(void **state) {
     assert_in_range(ran[1], 2, 4); /* worse by 200 standard deviations */
     assert_in_range(ran[2], 2, 4); /* no difference that matters */
     assert_int_equal(ran[3], 6);   /* open to the end */
-    assert_int_equal(ran[0], 6);   /* the baseline of what is open */
+    assert_int_equal(ran[0], 6);   /* the baseline of the open comparison */
     for (size_t i = 0; i < study.run_count; i++) {
         char path[300];
         snprintf(path, sizeof path, "%s/runs/%s", folder, study.runs[i].id);
@@ -87,7 +87,7 @@ static void settled_comparisons_end(void **state) {
     sr_study_free(&study);
 }
 
-/* The same command again has nothing to do: every decision is made by what was there then. */
+/* The same command again has nothing to do: every decision is reproduced from the same records. */
 static void decisions_are_repeated(void **state) {
     (void)state;
     sr_study study;

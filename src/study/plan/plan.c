@@ -209,7 +209,7 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
         SR_TRY(sr_run_settings_text(&s->data, text));
     s->learning_rate = rate > 0 ? rate : s->learning_rate;
     if (study->tune_count)
-        s->validation_half = SR_HALF_FIRST; /* the other half chooses the learning rate */
+        s->validation_half = SR_HALF_FIRST; /* the other half is used to tune the learning rate */
     s->seed = seed;
     return sr_run_settings_apply_preset(s);
 }
