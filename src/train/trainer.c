@@ -280,7 +280,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
         .B = trainer->settings.B, .ids = to->ids, .targets = to->targets, .offsets = to->offsets};
     to->source = NULL;
     if (source->T != trainer->settings.T)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run needs %d",
                        source->T, trainer->settings.T);
     SR_TRY(sr_source_batch(source, &batch, split, number));
     if (!source->exact)

@@ -153,8 +153,8 @@ srnn_status sr_study_power(sr_power_row **rows, size_t *count, const sr_study *s
         SR_TRY(from_tuning(*rows, count, study, folder, difference));
     if (*count == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "%s: no variant has ended with two of the baseline's seeds, so that nothing "
-                       "says how differences scatter; run two seeds first: --only '*.%lld,*.%lld'",
+                       "%s: no variant has finished two of the baseline's seeds, so the scatter of "
+                       "differences is unknown; run two seeds first: --only '*.%lld,*.%lld'",
                        folder, (long long)study->seeds[0],
                        (long long)study->seeds[study->seed_count > 1]);
     return SRNN_OK;
