@@ -9,6 +9,7 @@
 #include "cli/study/table.h"
 #include "cli/study/view.h"
 #include "model/avey/avey.h"
+#include "report/study/report.h"
 #include "study/execute/execute.h"
 #include "study/execute/ranks.h"
 
@@ -22,6 +23,7 @@ typedef struct arguments {
     const char *file;         /* as named */
     int jobs, launcher;
     const char *run; /* only this one, here: what launchers start */
+    bool no_report;
 } arguments;
 
 /* *text = the command that repeats the study, called as `program`; free() it. */
@@ -117,12 +119,22 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
     return command_report(status);
 }
 
-/* How to see the results as a page. */
+/* How to see the results so far as a page. */
 static void tell_report(const arguments *a) {
     fflush(stdout);
     fputs("softrnn report ", stderr);
     origin_quote(stderr, a->request.out);
     fputs("   writes the results as a page\n", stderr);
+}
+
+/* The results as a page, in the study's folder. */
+static srnn_status write_report(const arguments *a) {
+    size_t bytes;
+    bool leaks; /* reported before the runs */
+    SR_TRY(sr_report_write(a->request.out, a->request.out, &bytes, &leaks));
+    fflush(stdout);
+    fprintf(stderr, "%s/report.html   the results as a page\n", a->request.out);
+    return SRNN_OK;
 }
 
 static int run_study(sr_study *study, const arguments *a, sr_study_options *options) {
@@ -137,7 +149,10 @@ static int run_study(sr_study *study, const arguments *a, sr_study_options *opti
         report_failures(study, views);
         if (status == SRNN_OK)
             study_table_summary(study, &summary);
-        tell_report(a);
+        if (status == SRNN_OK && !a->no_report)
+            exit_code = command_report(write_report(a));
+        else
+            tell_report(a);
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
@@ -217,6 +232,8 @@ int command_study(int argc, char **argv) {
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &r->status_only,
                     "print what runs where and stop; without FILE of the study in --out"),
+        OPTION_FLAG("--no-report", &a.no_report,
+                    "do not write the results as a page (report.html) at the end"),
         OPTION_TEXT("--run", &a.run, "NAME",
                     "only this run, in this process: what the jobs of an array do"),
         OPTION_TEXT("--text", &r->text, "FILES",
@@ -226,11 +243,11 @@ int command_study(int argc, char **argv) {
         "FILE", &a.file, "a study in YAML; studies/full.yaml comes with the program", true};
     const command_line line = {
         .usage = "softrnn study [FILE.yaml] [options]",
-        .purpose =
-            "Trains variants of attention under identical conditions (data, order, initial "
-            "weights)\n"
-            "and says which of them differ. Without a file: the default study, ten minutes on two\n"
-            "cores. Ctrl-C stops cleanly; the same command resumes it.",
+        .purpose = "Trains variants of attention under identical conditions (data, order, initial "
+                   "weights)\n"
+                   "and says which of them differ, on a page too (report.html). Without a file: "
+                   "the default study, ten minutes on two\n"
+                   "cores. Ctrl-C stops cleanly; the same command resumes it.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .arguments = &study_file,
