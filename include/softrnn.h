@@ -3,8 +3,8 @@
  * One equation, one axis per symbol. Per head, causal, query row i (1-based: it sees keys j
  * = 1..i), head size D:
  *
- *     s_ij = scale * <feature(q_i), feature(k_j)>   q, k after RoPE and short convolution
- *     w_ij = score(min(s_ij, clamp)) * decay_ij * level_ij * seen_ij
+ *     s_ij = cap(scale * <feature(q_i), feature(k_j)>)   q, k after RoPE and short convolution
+ *     w_ij = score(min(s_ij, clamp) + score_bias) * decay_ij * level_ij * seen_ij
  *     y_i  = ( sum_{j<=i} w_ij u_j ) / normaliser_i + skip_i
  *     o_i  = post_gate_i * output_norm( output_gate_i * y_i )
  *
@@ -95,6 +95,10 @@ typedef enum srnn_layer {
     SRNN_LAYER_RAT,
     SRNN_LAYER_GRELA, /* q and k are projections of v */
     SRNN_LAYER_NALA,
+    SRNN_LAYER_KDA,     /* delta_net with two low-rank projections, of the decay and of the gate */
+    SRNN_LAYER_KDA_FLA, /* the same with the names of flash-linear-attention */
+    SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
+    SRNN_LAYER_GDN2,    /* kda_fla with a gate per channel for what is erased and what is written */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -127,15 +131,26 @@ typedef enum srnn_score {
     SRNN_SCORE_LINEAR, /* s */
     SRNN_SCORE_TAYLOR, /* sum of s^n/n! for n = 0..order */
     SRNN_SCORE_POWER,  /* s^order */
+    SRNN_SCORE_SIGMOID,
 } srnn_score;
 
 typedef enum srnn_decay {
     SRNN_DECAY_NONE = 0,
     SRNN_DECAY_LEARNED, /* decay_ij = exp(C_i - C_j), C_i = (1/1024) sum_{m<i} decay_m */
     /* The same with C_i = sum_{m<=i} a_m: a key is multiplied by the gates after its own. */
-    SRNN_DECAY_LOG_SIGMOID, /* a = log(sigmoid(decay_m)) / decay_divisor */
-    SRNN_DECAY_SOFTPLUS,    /* a = -exp(a_log) softplus(decay_m + dt_bias) */
+    SRNN_DECAY_LOG_SIGMOID,  /* a = log(sigmoid(decay_m)) / decay_divisor */
+    SRNN_DECAY_SOFTPLUS,     /* a = -exp(a_log) softplus(decay_m + dt_bias) */
+    SRNN_DECAY_BOUNDED,      /* a = -decay_bound sigmoid(exp(a_log) (decay_m + dt_bias)) */
+    SRNN_DECAY_NEG_SOFTPLUS, /* a = -softplus(decay_m) = log(sigmoid(-decay_m)) */
+    SRNN_DECAY_GIVEN,        /* a = decay_m: the caller computes the logarithms of the gates */
 } srnn_decay;
+
+/* The numbers of dt_bias in SOFTPLUS and BOUNDED. */
+typedef enum srnn_dt_width {
+    SRNN_DT_WIDTH_HEAD = 0, /* one per head */
+    SRNN_DT_WIDTH_CHANNEL,  /* one per head and channel of k, as the decay has them */
+    SRNN_DT_WIDTH_NONE,     /* BOUNDED without a_log and dt_bias: both are 0 */
+} srnn_dt_width;
 
 /* How many numbers a gate has for a head and position: one, or one for each of its channels. */
 typedef enum srnn_width {
@@ -156,10 +171,26 @@ typedef enum srnn_value_gate {
 
 typedef enum srnn_write {
     SRNN_WRITE_ADD = 0,
-    /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = sigmoid(write gate),
+    /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = range * sigmoid(write gate),
      * kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and without scale and clamp */
     SRNN_WRITE_DELTA,
+    /* e_i = sum_{j<i} <n_i, k_j> v_j - sum_{j<i} <n_i, b_j> e_j with the decays up to the token
+     * before i, n the removal key at length one and b = sigmoid(removal gate) n, channel by channel;
+     * and sum_{j<=i} w_ij v_j loses sum_{j<=i} scale <q_i, b_j> e_j */
+    SRNN_WRITE_REMOVAL,
 } srnn_write;
+
+/* What the delta rule's beta is, by the operand write_gate. */
+typedef enum srnn_write_gate {
+    SRNN_WRITE_GATE_SIGMOID = 0,
+    SRNN_WRITE_GATE_GIVEN, /* the number itself: the caller computes beta */
+} srnn_write_gate;
+
+/* The range of the delta rule's beta. */
+typedef enum srnn_write_range {
+    SRNN_WRITE_RANGE_1 = 0,
+    SRNN_WRITE_RANGE_2, /* I - beta k k^T may have negative eigenvalues */
+} srnn_write_range;
 
 typedef enum srnn_levels {
     SRNN_LEVELS_NONE = 0,
@@ -174,16 +205,25 @@ typedef enum srnn_skip {
     SRNN_SKIP_CHANNEL, /* skip_weight_hc v_ic */
     SRNN_SKIP_CONV,    /* the operand skip_i: SiLU of a causal depthwise convolution of v with
                           `skip_conv` taps, which belongs to the layer around the equation */
+    SRNN_SKIP_BONUS,   /* (sum_c q_ic k_ic skip_weight_hc) v_i of q and k as they come, added after
+                          the norm, before post_gate */
 } srnn_skip;
 
 typedef enum srnn_normaliser {
     SRNN_NORMALISER_ROW_SUM = 0,     /* sum_j w_ij */
     SRNN_NORMALISER_ROW_SUM_MIN1,    /* max(sum_j w_ij, 1) */
-    SRNN_NORMALISER_ROW_LENGTH,      /* i */
+    SRNN_NORMALISER_ROW_LENGTH,      /* i, or the window where that is less */
     SRNN_NORMALISER_NONE,            /* 1 */
     SRNN_NORMALISER_CUMULATIVE_GATE, /* max(sum_{m<=i} exp(output gate_m), 1) */
     SRNN_NORMALISER_VALUE_POWER,     /* 1, with v_j divided by j^sigmoid(c), c learned per head */
 } srnn_normaliser;
+
+/* A term of the row sum that has no value: the weight of a key that is always there. */
+typedef enum srnn_sink {
+    SRNN_SINK_NONE = 0,
+    SRNN_SINK_ZERO,    /* 1, the exp of a logit of 0 */
+    SRNN_SINK_LEARNED, /* exp(sinks_h), one number per query head, in units of s */
+} srnn_sink;
 
 typedef enum srnn_gate {
     SRNN_GATE_NONE = 0,
@@ -197,6 +237,7 @@ typedef enum srnn_gate_shape {
     SRNN_GATE_SHAPE_SIGMOID = 0,
     SRNN_GATE_SHAPE_SILU,        /* z sigmoid(z) */
     SRNN_GATE_SHAPE_SILU_SQUARE, /* its square */
+    SRNN_GATE_SHAPE_IDENTITY,    /* z itself */
 } srnn_gate_shape;
 
 typedef enum srnn_norm_width {
@@ -205,6 +246,12 @@ typedef enum srnn_norm_width {
      * q and k */
     SRNN_NORM_WIDTH_ROW,
 } srnn_norm_width;
+
+/* Whose weight and bias a norm over one head has. */
+typedef enum srnn_norm_weight {
+    SRNN_NORM_WEIGHT_SHARED = 0, /* one of Dv numbers for all heads */
+    SRNN_NORM_WEIGHT_HEAD,       /* each head its own */
+} srnn_norm_weight;
 
 typedef enum srnn_norm {
     SRNN_NORM_NONE = 0,
@@ -215,12 +262,48 @@ typedef enum srnn_norm {
     SRNN_NORM_L2_SCALED, /* Dv times that */
 } srnn_norm;
 
+/* What follows the short convolution. */
+typedef enum srnn_conv_activation {
+    SRNN_CONV_ACTIVATION_SILU = 0,
+    SRNN_CONV_ACTIVATION_NONE,
+} srnn_conv_activation;
+
+/* Norm of q and of k between their projection and RoPE, each with a weight. */
+typedef enum srnn_qk_norm {
+    SRNN_QK_NORM_NONE = 0,
+    SRNN_QK_NORM_HEAD,         /* RMS over a head, one weight (D) for all of them */
+    SRNN_QK_NORM_ROW,          /* RMS over all heads of a token */
+    SRNN_QK_NORM_HEAD_ROTATED, /* as HEAD, after RoPE */
+    SRNN_QK_NORM_LAYER,        /* mean and variance over a head, a weight (D) for each head */
+} srnn_qk_norm;
+
+/* Which channels RoPE rotates together. */
+typedef enum srnn_rope_pairs {
+    SRNN_ROPE_PAIRS_HALVES = 0, /* c and c + D/2 */
+    SRNN_ROPE_PAIRS_NEIGHBOURS, /* 2c and 2c + 1 */
+} srnn_rope_pairs;
+
+/* Where a block normalises: what its mixer and its MLP read, what they make, or both. */
+typedef enum srnn_block_norm {
+    SRNN_BLOCK_NORM_BEFORE = 0,
+    SRNN_BLOCK_NORM_AFTER,
+    SRNN_BLOCK_NORM_BOTH,
+    SRNN_BLOCK_NORM_PARALLEL, /* before, and the MLP reads what the mixer reads */
+} srnn_block_norm;
+
 /* What surrounds the equation in a model. Kernels do not read it: the functions of this header
  * compute the same whatever it says. */
 typedef struct srnn_wiring {
     srnn_layer layer;
-    int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    int short_conv; /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    srnn_conv_activation conv_activation; /* of short_conv */
     int prefix_tokens; /* empty tokens that the model puts in front of every sequence; 0: none */
+    srnn_qk_norm qk_norm;
+    double rope_part; /* the part of a head's channels that RoPE rotates, the first; 0: all */
+    srnn_rope_pairs rope_pairs;
+    double rope_theta;    /* of this layer, then without the model's RoPE scaling; 0: the model's */
+    double softmax_scale; /* of <q, k>, in place of scale; 0: scale */
+    srnn_block_norm block_norm;
 } srnn_wiring;
 
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
@@ -230,22 +313,33 @@ typedef struct srnn_attention {
     srnn_scale scale;
     srnn_feature feature;
     srnn_score score;
-    int order;    /* N of TAYLOR, p of POWER, else 0 */
-    double clamp; /* upper bound on s before the score; 0: none */
+    int order;         /* N of TAYLOR, p of POWER, else 0 */
+    double cap;        /* c of s = c tanh(s / c), before the clamp; 0: none */
+    double clamp;      /* upper bound on s before the score; 0: none */
+    double score_bias; /* added to s inside SRNN_SCORE_SIGMOID */
     srnn_decay decay;
     double decay_divisor;   /* of LOG_SIGMOID; 0: 1 */
+    double decay_bound;     /* of BOUNDED, else 0 */
     srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
     srnn_decay_place decay_place;
+    srnn_dt_width dt_width; /* of dt_bias */
     /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g) x_t
      * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
      * chunk, and itself. 0: no pooling */
     int pool;
+    int window; /* a row sees this many keys, its own included: i - j < window; 0: all */
     srnn_value_gate value_gate; /* v_j is multiplied by it */
     srnn_write write;
+    srnn_write_gate write_gate; /* of DELTA */
+    srnn_write_range write_range;
+    /* channel: u_j = sigmoid(write gate_j) v_j - sum_{m<j} <range sigmoid(erase gate_j) k_j, k_m> u_m,
+     * channel by channel, with the decay, which belongs to the heads of k then */
+    srnn_width write_width;
     srnn_levels levels;
     srnn_normaliser normaliser;
     bool detach;    /* the normaliser counts as a constant in the backward pass */
     double epsilon; /* added to the normaliser */
+    srnn_sink sink; /* added to the row sum; ROW_SUM only */
     srnn_skip skip; /* added to y */
     int skip_conv;  /* taps of SRNN_SKIP_CONV, else 0 */
     srnn_gate output_gate;
@@ -254,6 +348,7 @@ typedef struct srnn_attention {
     srnn_gate_shape gate_shape;
     srnn_norm norm;
     srnn_norm_width norm_width;
+    srnn_norm_weight norm_weight;
     double norm_epsilon; /* of LAYER and RMS; 0: their own */
     srnn_wiring wiring;
 } srnn_attention;
@@ -381,27 +476,34 @@ typedef struct srnn_tensor {
 /* What goes into the equation; the same struct receives its gradients. Elements are of the
  * problem's dtype (with SRNN_BF16 the learned vectors, those without a position, are float).
  * Members that the variant does not use are ignored; gates are numbers *before* their sigmoid or
- * other function. Hq is H, Hv is Hkv; where q and k are shared (srnn_share) Hq is Hkv and Hv is
- * H. */
+ * other function, but for decay=given and write_gate=given. Hq is H, Hv is Hkv; where q and k are
+ * shared (srnn_share) Hq is Hkv and Hv is H. */
 typedef struct srnn_operands {
-    srnn_tensor q;           /* (B, Hq, T, D), position applied if it is rope */
-    srnn_tensor k;           /* (B, Hkv, T, D), the same */
-    srnn_tensor v;           /* (B, Hv, T, Dv) */
-    srnn_tensor value_gate;  /* (B, Hv, T) */
-    srnn_tensor output_gate; /* (B, H, T), or (B, H, T, Dv) with gate_width=channel; also read by
+    srnn_tensor q;            /* (B, Hq, T, D), position applied if it is rope */
+    srnn_tensor k;            /* (B, Hkv, T, D), the same */
+    srnn_tensor v;            /* (B, Hv, T, Dv) */
+    srnn_tensor value_gate;   /* (B, Hv, T) */
+    srnn_tensor output_gate;  /* (B, H, T), or (B, H, T, Dv) with gate_width=channel; also read by
                                 post_gate and the cumulative normaliser */
-    srnn_tensor decay;       /* (B, Hv, T), or (B, Hv, T, D) with decay_width=channel */
-    srnn_tensor write_gate;  /* (B, Hv, T): the delta rule's beta */
-    srnn_tensor level_gate;  /* (B, H, T, levels) */
-    srnn_tensor pool_gate;   /* (B, Hv, T, max(D, Dv)): channel c of k and of v have the same */
-    srnn_tensor skip;        /* (B, Hv, T, Dv), skip=conv only */
-    void *norm_weight;       /* (Dv), or (H, Dv) with norm_width=row; layer and rms */
-    void *norm_bias;         /* the same; layer */
-    void *value_power;       /* (Hv) */
-    void *a_log;             /* (Hv), decay=softplus */
-    void *dt_bias;           /* (Hv), decay=softplus */
-    void *skip_weight;       /* (H), or (H, Dv) with skip=channel */
-    void *level_scale;       /* (H, levels) */
+    srnn_tensor decay;        /* (B, Hv, T), or (B, Hv, T, D) with decay_width=channel; Hkv heads
+                                in place of Hv with write_width=channel */
+    srnn_tensor write_gate;   /* (B, Hv, T): the delta rule's beta; (B, Hv, T, Dv) with
+                                write_width=channel */
+    srnn_tensor erase_gate;   /* (B, Hkv, T, D), write_width=channel */
+    srnn_tensor removal_key;  /* (B, Hkv, T, D), write=removal */
+    srnn_tensor removal_gate; /* the same */
+    srnn_tensor level_gate;   /* (B, H, T, levels) */
+    srnn_tensor pool_gate;    /* (B, Hv, T, max(D, Dv)): channel c of k and of v have the same */
+    srnn_tensor skip;         /* (B, Hv, T, Dv), skip=conv only */
+    void *norm_weight;        /* (Dv), or (H, Dv) with norm_width=row or norm_weight=head; layer and
+                                rms */
+    void *norm_bias;          /* the same; layer */
+    void *value_power;        /* (Hv) */
+    void *a_log;              /* (heads of the decay), decay=softplus and bounded */
+    void *dt_bias;            /* the same, or (heads of the decay, D) with dt_width=channel */
+    void *skip_weight;        /* (H), (H, Dv) with skip=channel, (H, D) with skip=bonus */
+    void *level_scale;        /* (H, levels) */
+    void *sinks;              /* (H), sink=learned */
 } srnn_operands;
 
 /* One of them as a problem has it, for layers and for languages that go by names. */

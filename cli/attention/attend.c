@@ -88,7 +88,7 @@ srnn_status attend_describe(sr_safetensors_writer *writer, const srnn_attention 
     return sr_safetensors_writer_metadata(writer, "attention", text);
 }
 
-/* The library does not know which file its sizes came from. */
+/* Adds the file name to an error about sizes. */
 static srnn_status name_file(srnn_status status, const attend_request *request) {
     if (status != SRNN_ERR_ARGUMENT && status != SRNN_ERR_UNSUPPORTED && status != SRNN_ERR_LIMIT)
         return status;
@@ -110,7 +110,7 @@ static srnn_status attend(const attend_request *request) {
 /* In the order of srnn_dtype. */
 static const char *const dtype_words[] = {"float", "double", "bf16", NULL};
 
-/* On the device that was asked for. */
+/* On the requested device. */
 static srnn_status attend_on(attend_request *request, const char *device) {
     SR_TRY(srnn_device_open(&request->problem.device, device));
     const srnn_status status = attend(request);
@@ -149,9 +149,10 @@ int command_attend(int argc, char **argv) {
             "function;\n"
             "norm_weight (Dv), norm_bias (Dv), value_power, a_log, dt_bias (Hkv), skip_weight "
             "(H),\n"
-            "level_scale (H, levels); the shapes with share=qk and wide gates: softrnn.h. Packed "
-            "documents:\n"
-            "offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, T, Dv).\n"
+            "level_scale (H, levels), sinks (H); with decay=given and write_gate=given decay and\n"
+            "write_gate are the numbers themselves; the shapes with share=qk and wide gates: "
+            "softrnn.h.\n"
+            "Packed documents: offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, T, Dv).\n"
             "Writes y (B, H, T, Dv) and the gradients dq, dk, dv, d.value_gate, d.norm_weight "
             "...\n\n"
             "A whole layer, if the file has x (B, T, C): its weights under their names in\n"

@@ -1,4 +1,4 @@
-/* data.c: `softrnn data`, the table of its commands and those that only describe. */
+/* data.c: `softrnn data`, the table of its commands, and those that describe data. */
 #include "cli/data/data.h"
 
 #include "base/text.h"
@@ -79,7 +79,7 @@ static bool is_bin(const char *name) {
     return length > 4 && strcmp(name + length - 4, ".bin") == 0;
 }
 
-/* A .bin file has nothing but tokens. */
+/* A .bin file contains only tokens. */
 static srnn_status describe_bin(const char *path) {
     sr_shard shard;
     SR_TRY(sr_shard_open_bin(&shard, path, &(sr_bin_settings){0}));
@@ -118,7 +118,9 @@ int data_tasks(int argc, char **argv) {
         .usage = "softrnn data tasks",
         .purpose =
             "The synthetic tasks, which can be named wherever data can. Each is printed with\n"
-            "all its settings at their defaults; name only those that should differ.",
+            "all its settings at their defaults; name only those that should differ. Several make\n"
+            "a mixture: 3*parity + parity:length=80 has three rows of the first for one of the\n"
+            "second. Chance is the accuracy of guessing.",
         .examples = "  softrnn data tasks\n  softrnn data show recall:pairs=4\n",
     };
     int exit_code;
@@ -132,8 +134,8 @@ int data_tasks(int argc, char **argv) {
         if (status != SRNN_OK)
             return command_report(status);
         sr_synthetic_print(text, sizeof text, source);
+        printf("%s\n    %s; chance %.3g\n", text, entry->summary, sr_synthetic_chance(source));
         sr_source_free(source);
-        printf("%s\n    %s\n", text, entry->summary);
     }
     return EXIT_OK;
 }

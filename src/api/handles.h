@@ -1,4 +1,4 @@
-/* handles.h (private): what the handles of softrnn_lab.h are. */
+/* handles.h (private): the structs behind the handles of softrnn_lab.h. */
 #ifndef SR_API_HANDLES_H
 #define SR_API_HANDLES_H
 
@@ -21,8 +21,8 @@ struct srnl_tokenizer {
     sr_encoder *encoder;
 };
 
-/* Ids come from a user, and an op would read outside the embedding: (B, T) of them must be 0 ..
- * V-1, or below 0 where that is allowed. */
+/* Checks ids (B, T) from the user, with which an op would read outside the embedding: each must be
+ * 0 .. V-1, or negative if that is allowed. */
 srnn_status sr_lab_check_ids(const int32_t *ids, int B, int T, int V, bool negative);
 
 #endif

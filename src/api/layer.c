@@ -1,4 +1,4 @@
-/* layer.c: the wiring of layers for other languages. */
+/* layer.c: the wiring of layers, for the C API. */
 #include "base/memory.h"
 #include "model/config/config.h"
 #include "model/layer/sizes.h"

@@ -1,4 +1,4 @@
-/* model.c: models for other languages. */
+/* model.c: models, for the C API. */
 #include "api/handles.h"
 #include "base/memory.h"
 #include "model/avey/avey.h"
@@ -87,7 +87,7 @@ srnn_status sr_lab_check_ids(const int32_t *ids, int B, int T, int V, bool negat
     return SRNN_OK;
 }
 
-/* The pass of this shape, made anew where it was another. */
+/* The pass for this shape; recreated if the shape has changed. */
 static srnn_status shape_pass(srnl_model *model, int B, int T) {
     if (model->pass && model->B == B && model->T == T)
         return SRNN_OK;

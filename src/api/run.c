@@ -1,4 +1,4 @@
-/* run.c: training runs for other languages. */
+/* run.c: training runs, for the C API. */
 #include "train/run/run.h"
 
 #include "base/memory.h"
@@ -44,7 +44,7 @@ srnn_status srnl_settings_set(srnl_settings *settings, const char *name, const c
     return sr_run_settings_set(&settings->settings, name, value);
 }
 
-/* Takes the run over, also on failure. */
+/* Takes ownership of the run, also on failure. */
 static srnn_status wrap(srnl_run **out, sr_run *run) {
     void *memory;
     const srnn_status status = sr_alloc_zero(&memory, 1, sizeof **out);

@@ -1,4 +1,4 @@
-/* session.c: sequences that are fed and continued, for other languages. */
+/* session.c: decoding sessions, for the C API. */
 #include "model/session.h"
 
 #include "api/handles.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 128 }; /* tokens that are fed at once */
+enum { PIECE = 128 }; /* tokens fed at once */
 
 struct srnl_session {
     sr_session *session;
@@ -16,7 +16,7 @@ struct srnl_session {
     float *logits; /* (B, V) of what follows the last tokens */
     int32_t *ids;  /* (B, piece) */
     srnl_sampling sampling;
-    sr_sampler *sampler; /* of this sampling, or NULL */
+    sr_sampler *sampler; /* for `sampling`, or NULL */
 };
 
 static srnn_status open(srnl_session *s, srnl_model *model, int B) {
@@ -83,7 +83,7 @@ static bool same(const srnl_sampling *a, const srnl_sampling *b) {
            a->seed == b->seed;
 }
 
-/* The sampler of these settings, made anew where they were others. */
+/* The sampler for these settings; recreated if they have changed. */
 static srnn_status shape_sampler(srnl_session *session, const srnl_sampling *sampling) {
     if (session->sampler && same(&session->sampling, sampling))
         return SRNN_OK;

@@ -1,11 +1,11 @@
-/* study.c: studies for other languages. */
+/* study.c: studies, for the C API. */
 #include "base/memory.h"
 #include "softrnn_lab.h"
 #include "study/execute/execute.h"
 
 #include <stdlib.h>
 
-/* Calls the caller's watch with two numbers instead of all views. */
+/* Calls the user's callback with two counts instead of all views. */
 static bool watch(void *context, const sr_study *study, const sr_run_view *views) {
     const srnl_study *asked = context;
     size_t ended = 0;
@@ -14,7 +14,7 @@ static bool watch(void *context, const sr_study *study, const sr_run_view *views
     return !asked->watch || asked->watch(asked->context, ended, study->run_count);
 }
 
-static srnn_status execute_study(sr_study *study, const sr_study_options *options,
+static srnn_status execute_study(sr_study *study, sr_study_options *options,
                                  const sr_study_request *request, size_t *failed) {
     void *views;
     sr_summary summary = {0};

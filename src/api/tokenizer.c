@@ -1,4 +1,4 @@
-/* tokenizer.c: tokenizers for other languages. */
+/* tokenizer.c: tokenizers, for the C API. */
 #include "api/handles.h"
 #include "base/memory.h"
 #include "train/model_open.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the tokenizer over, also on failure. */
+/* Takes ownership of the tokenizer, also on failure. */
 static srnn_status wrap(srnl_tokenizer **out, sr_tokenizer *tokenizer) {
     void *memory;
     srnn_status status = sr_alloc_zero(&memory, 1, sizeof **out);

@@ -1,11 +1,11 @@
-/* bf16.h: the upper half of a float, as a number type. */
+/* bf16.h: conversions between float and bf16. */
 #ifndef SR_BASE_BF16_H
 #define SR_BASE_BF16_H
 
 #include <stdint.h>
 #include <string.h>
 
-/* Rounds to nearest, ties to even; NaN stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t sr_bf16_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -1,4 +1,4 @@
-/* clock.c: how much time has passed. */
+/* clock.c: monotonic time. */
 #include "base/clock.h"
 
 #include <time.h>

@@ -1,8 +1,8 @@
-/* clock.h: how much time has passed. */
+/* clock.h: monotonic time. */
 #ifndef SR_BASE_CLOCK_H
 #define SR_BASE_CLOCK_H
 
-/* Seconds of a clock that only goes forward; only differences mean anything. */
+/* Seconds of a monotonic clock; only differences are meaningful. */
 double sr_clock_seconds(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* cpu_level.c: which instruction set kernels are chosen for. */
+/* cpu_level.c: the instruction set that kernels are selected for. */
 #include "base/cpu_level.h"
 
 #include <stdatomic.h>
@@ -22,7 +22,7 @@ static bool has_v2(void) {
            __builtin_cpu_supports("popcnt");
 }
 
-/* F16C, LZCNT and MOVBE by the instruction that tells: not every compiler knows their names. */
+/* F16C, LZCNT and MOVBE by cpuid: not every compiler supports their names. */
 static bool has_v3_scalars(void) {
     unsigned a, b, c, d;
     const unsigned movbe = 1U << 22, f16c = 1U << 29, osxsave = 1U << 27, lzcnt = 1U << 5;
@@ -64,7 +64,7 @@ bool sr_cpu_level_asked(void) {
 }
 
 /* The level that SOFTRNN_CPU names; false if it names none. */
-static bool asked_level(sr_cpu_level *level) {
+static bool requested_level(sr_cpu_level *level) {
     for (int n = SR_CPU_BASE; n <= SR_CPU_V4; n++)
         if (strcmp(names[n], getenv("SOFTRNN_CPU")) == 0) {
             *level = (sr_cpu_level)n;
@@ -75,8 +75,9 @@ static bool asked_level(sr_cpu_level *level) {
 
 static sr_cpu_level choose(void) {
     const sr_cpu_level best = sr_cpu_level_machine();
-    sr_cpu_level asked;
-    return sr_cpu_level_asked() && asked_level(&asked) && asked < best ? asked : best;
+    sr_cpu_level requested;
+    return sr_cpu_level_asked() && requested_level(&requested) && requested < best ? requested
+                                                                                   : best;
 }
 
 sr_cpu_level sr_cpu_level_used(void) {
@@ -98,7 +99,7 @@ srnn_status sr_cpu_level_check(void) {
     if (!has_v2())
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "this processor has no SSE4.2, which the kernels are compiled for");
-    if (sr_cpu_level_asked() && !asked_level(&level))
+    if (sr_cpu_level_asked() && !requested_level(&level))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "SOFTRNN_CPU=%s: the levels are base, v3 and v4",
                        getenv("SOFTRNN_CPU"));
     return SRNN_OK;

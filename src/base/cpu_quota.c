@@ -1,4 +1,4 @@
-/* cpu_quota.c: how much of the cores' time the system grants this process. */
+/* cpu_quota.c: the CPU quota of this process's control group. */
 #include "base/cpu_quota.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* What "QUOTA PERIOD" in a group's cpu.max says; "max PERIOD", or no such file: no limit. */
+/* "QUOTA PERIOD" in a group's cpu.max, as cores; "max PERIOD", or no such file: no limit. */
 static double quota_of(const char *root, const char *group) {
     char path[2 * PATH_BYTES];
     double quota, period;
@@ -21,7 +21,7 @@ static double quota_of(const char *root, const char *group) {
     return read == 2 && quota > 0 && period > 0 ? quota / period : (double)INFINITY;
 }
 
-/* The group of version 2, "0::/a/b", in `own`; "" where there is none. */
+/* The version 2 group, "0::/a/b", in the file `own`; "" if there is none. */
 static void find_group(char group[PATH_BYTES], const char *own) {
     char line[PATH_BYTES];
     FILE *file = fopen(own, "r");

@@ -19,9 +19,9 @@
 
 enum { ALIGNMENT = 64, LARGE_PAGE = 1 << 21 };
 
-/* A wish, where the system gives large pages to those who ask: at the beginning of every small one
- * a walk along rows waits for memory anew. */
-static void ask_for_large_pages(void *memory, size_t bytes) {
+/* Requests huge pages, which the system may ignore: row-wise access would miss the TLB at every
+ * small page. */
+static void advise_huge_pages(void *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t first = ((uintptr_t)memory + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
     const uintptr_t past = ((uintptr_t)memory + bytes) / LARGE_PAGE * LARGE_PAGE;
@@ -41,7 +41,7 @@ srnn_status sr_alloc(void **out, size_t count, size_t size) {
     *out = aligned_alloc(ALIGNMENT, bytes ? bytes : ALIGNMENT);
     if (!*out)
         return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu bytes", bytes);
-    ask_for_large_pages(*out, bytes);
+    advise_huge_pages(*out, bytes);
     return SRNN_OK;
 }
 
@@ -51,8 +51,8 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-/* A gap behind the `bytes` at `start`; whatever stood there in another layout of the same memory is
- * gone. */
+/* Adds a poisoned gap after the `bytes` at `start`; memory may still be poisoned by an earlier
+ * layout. */
 static void set_apart(sr_layout *layout, size_t start, size_t bytes) {
 #ifdef WATCHED
     layout->used += ALIGNMENT;

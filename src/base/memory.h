@@ -18,15 +18,15 @@ srnn_status sr_alloc(void **out, size_t count, size_t size);
 /* The same, zeroed. */
 srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
 
-/* Lays arrays out in one block. With base NULL it only measures: `used` is then the size to
+/* Sub-allocates arrays from one block. With base NULL it only measures: `used` is then the size to
  * allocate. */
 typedef struct sr_layout {
     char *base;
     size_t used;
-    /* Scratch, nothing that is copied or zeroed whole: in a build with AddressSanitizer its arrays
-     * stand apart, and what lies between them may not be touched. */
+    /* For scratch memory that is never copied or zeroed as a whole: with AddressSanitizer, poisoned
+     * gaps separate the arrays. */
 #ifdef __cplusplus
-    bool apart = false; /* kernels for GPUs need not say so */
+    bool apart = false; /* so that CUDA code need not set it */
 #else
     bool apart;
 #endif

@@ -1,4 +1,4 @@
-/* memory_stream.c: a stream into memory that does not lose text without a word. */
+/* memory_stream.c: open_memstream that reports running out of memory. */
 #include "base/memory_stream.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ typedef struct memory_stream {
     char **text;
     size_t *bytes;
     size_t capacity;
-    bool failed; /* and stays so */
+    bool failed; /* sticky */
 } memory_stream;
 
 static bool grow(memory_stream *stream, size_t more) {
@@ -32,7 +32,7 @@ static ssize_t write_more(void *cookie, const char *data, size_t count) {
     if (stream->failed || !grow(stream, count)) {
         stream->failed = true;
         errno = ENOMEM;
-        return 0; /* which stands for a failure here */
+        return 0; /* means failure here */
     }
     memcpy(*stream->text + *stream->bytes, data, count);
     *stream->bytes += count;

@@ -1,14 +1,14 @@
-/* memory_stream.h: a stream into memory that does not lose text without a word. */
+/* memory_stream.h: open_memstream that reports running out of memory. */
 #ifndef SR_BASE_MEMORY_STREAM_H
 #define SR_BASE_MEMORY_STREAM_H
 
 #include <stddef.h>
 #include <stdio.h>
 
-/* As open_memstream: *text (with a zero behind it; free() it) and *bytes hold what was written when
- * the stream is flushed or closed; NULL if memory is short. Where open_memstream drops text for
- * which there is no memory and closes well, this one fails then, and in every fflush and fclose
- * after it. */
+/* Like open_memstream: *text (zero-terminated; free() it) and *bytes are valid when the stream is
+ * flushed or closed; NULL if memory runs out. open_memstream drops text for which there is no
+ * memory and still closes successfully; this one fails, and so does every later fflush and
+ * fclose. */
 FILE *sr_memory_stream(char **text, size_t *bytes);
 
 #endif

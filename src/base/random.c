@@ -9,7 +9,7 @@ static const uint64_t multiplier = 0xD2B74407B1CE6E93;
 static const uint64_t key_step = 0x9E3779B97F4A7C15;
 enum { ROUNDS = 10 };
 
-/* The 128-bit product, without a type that ISO C does not have. */
+/* The 128-bit product, in ISO C types. */
 static uint64_t multiply_high(uint64_t a, uint64_t b) {
     uint64_t a_low = a & UINT32_MAX, a_high = a >> 32;
     uint64_t b_low = b & UINT32_MAX, b_high = b >> 32;
@@ -47,8 +47,8 @@ double sr_random_uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
 }
 
 uint64_t sr_random_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t bound) {
-    /* floor(bits * bound / 2^64): uneven by less than bound / 2^64, which nobody can measure, and
-     * one draw always suffices, which a counter needs. */
+    /* floor(bits * bound / 2^64): the bias is below bound / 2^64, which cannot be measured, and one
+     * draw always suffices, as counter-based generation requires. */
     return multiply_high(sr_random_bits(seed, stream, counter), bound);
 }
 

@@ -1,5 +1,5 @@
-/* random.h: random numbers as a pure function of where they stand, so that any position of any
- * stream costs the same and no order of use changes a number. */
+/* random.h: counter-based random numbers: a pure function of seed, stream and counter, so that any
+ * position can be computed directly and the order of use does not matter. */
 #ifndef SR_BASE_RANDOM_H
 #define SR_BASE_RANDOM_H
 

@@ -8,7 +8,7 @@
 
 static _Thread_local char detail[1024];
 
-/* Details quote names and words of files that anyone may have written. */
+/* Details quote untrusted text from files, which is escaped. */
 srnn_status sr_fail(srnn_status status, const char *format, ...) {
     char raw[sizeof detail];
     va_list arguments;

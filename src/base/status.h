@@ -1,4 +1,4 @@
-/* status.h: how a failure is reported inside the library. */
+/* status.h: how failures are reported inside the library. */
 #ifndef SR_BASE_STATUS_H
 #define SR_BASE_STATUS_H
 

@@ -1,4 +1,4 @@
-/* text.c: text in messages: what was probably meant, and what is safe to show. */
+/* text.c: text in messages: suggestions for typing errors, and escaping. */
 #include "base/text.h"
 
 #include <stdint.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Longer words are nobody's typing error; the bound also keeps hostile text cheap. */
+/* Longer words are not typing errors; the bound also limits the cost of hostile text. */
 enum { LONGEST_WORD = 96, SHORTEST_ABBREVIATION = 3, MOST_ERRORS = 4 };
 
 static char lower(char letter) {
@@ -54,7 +54,7 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
             continue;
         const size_t difference =
             length > other_length ? length - other_length : other_length - length;
-        const size_t errors = difference > allowed /* each costs an error at least */
+        const size_t errors = difference > allowed /* each is at least one error */
                                   ? difference
                                   : typing_errors(word, length, words[i], other_length);
         if (errors <= allowed && errors < length && errors < fewest) {
@@ -68,14 +68,14 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
     return nearest ? nearest : abbreviated;
 }
 
-/* The bytes of the character that a byte begins; 0: none does. */
+/* The length in bytes of the character that starts with this byte; 0: none does. */
 static size_t length_of(unsigned char first) {
     if (first < 0x80)
         return 1;
     return first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-/* The bytes of the UTF-8 character at `at`, and the character; 0: there is none. */
+/* Decodes the UTF-8 character at `at`; returns its length in bytes, 0 if it is invalid. */
 static size_t decode(uint32_t *character, const unsigned char *at, size_t bytes) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const size_t length = length_of(*at);

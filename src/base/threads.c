@@ -1,4 +1,4 @@
-/* threads.c: threads that help with numbered tasks, and sleep when there are none. */
+/* threads.c: a pool of helper threads for numbered tasks. */
 #include "base/threads.h"
 
 #include "base/cancel.h"
@@ -22,7 +22,7 @@
 int sr_thread_count(int requested) {
     if (requested > 0)
         return requested;
-    const char *text = getenv("OMP_NUM_THREADS"); /* where users are used to say it */
+    const char *text = getenv("OMP_NUM_THREADS"); /* the usual place for users to set it */
     const long asked = text ? strtol(text, NULL, 10) : 0;
     if (asked > 0 && asked <= SR_MOST_THREADS)
         return (int)asked;
@@ -36,9 +36,9 @@ int sr_workers_worth(double operations, int workers) {
     return worth >= workers ? workers : worth < 1.0 ? 1 : (int)worth;
 }
 
-/* ---- libraries with threads of their own */
+/* ---- libraries with their own threads */
 
-/* OpenMP's, where a library that tasks call (oneDNN, say) has brought it; else NULL. */
+/* OpenMP's functions, if a library that tasks call (such as oneDNN) has loaded it; else NULL. */
 static struct {
     void (*set)(int);
     int (*get)(void);
@@ -53,7 +53,8 @@ static void find_openmp(void) {
     }
 }
 
-/* Libraries get so many threads when this thread calls them. Returns how many they had. */
+/* Sets the number of threads that libraries use when called from this thread. Returns the previous
+ * number. */
 static int allow_libraries(int threads) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_openmp);
@@ -64,25 +65,25 @@ static int allow_libraries(int threads) {
     return before;
 }
 
-/* ---- helpers: threads that take part in a call of sr_parallel when asked */
+/* ---- helpers: threads that join a call of sr_parallel */
 
 typedef struct job {
     sr_task *run;
     void *context;
     int64_t tasks;
-    atomic_bool *cancelled;   /* of the call that it belongs to (base/cancel.h) */
-    atomic_int_fast64_t next; /* the first task that nobody has taken */
+    atomic_bool *cancelled;   /* flag of the call it belongs to (base/cancel.h) */
+    atomic_int_fast64_t next; /* the first task not taken yet */
 } job;
 
 enum {
-    IDLE,    /* awake, and looking for work */
+    IDLE,    /* awake, polling for work */
     ASLEEP,  /* must be woken */
-    POSTED,  /* has a job that it did not begin: it may still be taken back */
-    RUNNING, /* works on it */
-    AWAITED, /* does, and somebody sleeps until it is done */
+    POSTED,  /* has a job that it has not begun and that can be withdrawn */
+    RUNNING, /* working on it */
+    AWAITED, /* the same, and the caller sleeps until it is done */
 };
 
-/* One to a cache line, so that they do not slow each other down. */
+/* One per cache line, to avoid false sharing. */
 enum { CACHE_LINE = 64 };
 typedef struct helper {
     atomic_int state;
@@ -91,14 +92,14 @@ typedef struct helper {
     struct helper *next; /* in a list */
 } helper;
 
-/* Helpers without a job. Calls from several threads take theirs from here, and put them back. */
+/* Helpers without a job. Concurrent callers take theirs from here and return them. */
 static struct {
     pthread_mutex_t lock;
     helper *first;
     int made;
 } idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* True while this thread runs tasks: what they call in turn runs on this thread alone. */
+/* True while this thread runs tasks: nested calls run on this thread alone. */
 static _Thread_local bool inside;
 
 static void rest(void) {
@@ -117,23 +118,23 @@ static void wake(atomic_int *state) {
     syscall(SYS_futex, state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* How long a thread without work stays awake: longer than threads wait for the slowest of a call.
- * One that sleeps wakes too late for the next call, which then lasts longer and lets others fall
- * asleep. All but the first moment is offered to other programs; where one takes the core, the
- * machine has other work, and the thread sleeps. It sleeps at once where the system grants less
- * than a core to each thread: what is spent waiting would be missing for work. */
+/* How long an idle thread polls before it sleeps: longer than threads wait for the slowest one of a
+ * call. A sleeping thread wakes too late for the next call, which then takes longer and lets others
+ * fall asleep. After the first alone_seconds it yields to other processes; if one takes the core,
+ * the machine is busy and the thread sleeps. It sleeps at once if the CPU quota is less than a core
+ * per thread: polling would use up the quota. */
 static const double awake_seconds = 1e-3, alone_seconds = 50e-6, taken_seconds = 20e-6;
 
-/* Offers this core to other programs. Returns whether one took it. */
+/* Yields this core. Returns whether another process took it. */
 static bool core_is_wanted(double now) {
     sched_yield();
     return sr_clock_seconds() - now > taken_seconds;
 }
 
-static double granted;     /* cores' worth of time for all threads */
+static double granted;     /* CPU quota in cores */
 static atomic_bool scarce; /* less than a core for each thread of the last call */
 
-/* Stays awake for a moment while the state is `value`. */
+/* Polls for a while as long as the state is `value`. */
 static void watch(atomic_int *state, int value) {
     double begin = 0, waited = 0;
     if (atomic_load(&scarce))
@@ -180,14 +181,13 @@ static void *help(void *argument) {
     return NULL;
 }
 
-/* Signals are for the threads of the program; those that tell of a fault reach the one at fault. */
-static void hold_signals(sigset_t *before) {
+void sr_signals_block(sigset_t *before) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t held;
-    sigfillset(&held);
+    sigset_t blocked;
+    sigfillset(&blocked);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&held, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &held, before);
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
 /* A new helper, or NULL. */
@@ -199,7 +199,7 @@ static helper *make_helper(void) {
         return NULL;
     *h = (helper){.next = NULL};
     atomic_init(&h->state, IDLE);
-    hold_signals(&before);
+    sr_signals_block(&before); /* signals go to the program's own threads */
     const int failed = pthread_create(&thread, NULL, help, h);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
@@ -230,7 +230,7 @@ static void prepare(void) {
     granted = sr_cpu_quota("/sys/fs/cgroup", "/proc/self/cgroup");
 }
 
-/* A list of up to `count` helpers; fewer where the system gives no more threads. */
+/* A list of up to `count` helpers; fewer if no more threads can be created. */
 static helper *take_helpers(int count) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     helper *list = NULL;
@@ -264,8 +264,8 @@ static void post(helper *list, job *j) {
     }
 }
 
-/* Until the helper has left the job. One that did not begin is not waited for: it may get no core
- * for long, and nothing is left to do. */
+/* Waits until the helper has left the job. A helper that has not begun is not waited for: it may
+ * not get a core for long, and no task is left. */
 static void recall(helper *h) {
     int state = POSTED;
     if (atomic_compare_exchange_strong(&h->state, &state, IDLE))
@@ -274,7 +274,8 @@ static void recall(helper *h) {
     state = RUNNING;
     if (!atomic_compare_exchange_strong(&h->state, &state, AWAITED))
         return;
-    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next question */
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next call of the
+                                                                   * callback */
     while (atomic_load(&h->state) == AWAITED) {
         sleep_while(&h->state, AWAITED, sr_cancel_flag() ? &moment : NULL);
         (void)sr_cancelled();

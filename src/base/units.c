@@ -1,4 +1,4 @@
-/* units.c: numbers of bytes and of seconds in words. */
+/* units.c: bytes and seconds as text. */
 #include "base/units.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ const char *sr_clock_words(char words[SR_TIME_WORDS], double seconds) {
     return words;
 }
 
-/* The least multiple of `unit` that is no less. */
+/* The smallest multiple of `unit` that is not less. */
 static int64_t rounded_up(double seconds, int unit) {
     return (int64_t)ceil(seconds / unit) * unit;
 }

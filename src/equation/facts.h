@@ -15,6 +15,7 @@ enum {
     SR_SHORT_CONV_MAX = 64,
     SR_PREFIX_TOKENS_MAX = 1024,
     SR_POOL_MAX = 4096,
+    SR_WINDOW_MAX = 1 << 30,
     SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
     SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */
     SR_LEVELS_MAX = 32,
@@ -28,7 +29,7 @@ srnn_status sr_attention_check_values(const srnn_attention *attention);
 
 /* True if what is beyond the plain equation happens to rows before and after the loop over pairs,
  * which is the plain one: one decay per head on the weights, every key seen, its value as it came.
- * Not with decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences
+ * Not where the decay has a rate: what a_log and dt_bias get is a sum over all tokens of differences
  * between rows and columns of w dw, which cancel in float; other kernels find each of them
  * directly. */
 bool sr_pairs_are_plain(const srnn_attention *attention);
@@ -37,14 +38,24 @@ bool sr_pairs_are_plain(const srnn_attention *attention);
 int sr_feature_width(const srnn_attention *attention, int D);
 int sr_decay_numbers(const srnn_attention *attention, int D);
 
+/* True if the decay reads a_log and dt_bias. */
+bool sr_decay_has_rate(const srnn_attention *attention);
+
 /* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
 bool sr_decay_in_logits(const srnn_attention *attention);
+
+/* True if C may rise from a token to the next: weights then grow with the distance. */
+bool sr_decay_may_rise(const srnn_attention *attention);
+
+/* Keys that row i (from 1) of a document sees. */
+int64_t sr_keys_seen(const srnn_attention *attention, int64_t i);
 
 /* True if heads share q and k rather than k and v. */
 bool sr_shares_queries(const srnn_attention *attention);
 
-/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged. Then, and only
- * then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
+/* True if multiplying every w_ij of a row, and its sink, by one constant leaves o_i unchanged.
+ * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's
+ * weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
 /* True if the floor of the norm is a share of the row sum: then a common factor of the row's
@@ -53,8 +64,21 @@ bool sr_row_scale_invariant(const srnn_attention *attention);
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
 /* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2)
- * stays below 2, which keys of length one ensure where the score of 1 is at most 2. */
+ * does not exceed 2, which keys of length one ensure where the range of beta times the score of 1
+ * does not. */
 bool sr_delta_is_stable(const srnn_attention *attention);
+
+/* True if the delta rule has a gate for each channel. */
+bool sr_writes_channels(const srnn_attention *attention);
+
+/* True if what is erased is found by vectors other than the keys that are written. */
+bool sr_erases_apart(const srnn_attention *attention);
+
+/* True if every head has weights of the norm of its own. */
+bool sr_norm_weighs_heads(const srnn_attention *attention);
+
+/* The largest beta of the delta rule. */
+double sr_write_range(const srnn_attention *attention);
 
 /* The factor between <feature(q), feature(k)> and s. */
 double sr_scale_factor(const srnn_attention *attention, int D);
@@ -78,7 +102,7 @@ typedef struct sr_learned {
     char tensors[64]; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
-enum { SR_LEARNED_MAX = 16 };
+enum { SR_LEARNED_MAX = 20 };
 
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);

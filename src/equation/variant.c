@@ -22,10 +22,17 @@
 #define GATED_RMS                                                                            \
     .post_gate = true, .gate_width = SRNN_WIDTH_CHANNEL, .gate_shape = SRNN_GATE_SHAPE_SILU, \
     .norm = SRNN_NORM_RMS, .norm_epsilon = 1e-5
-#define DELTA                                                                                     \
-    .position = SRNN_POSITION_NONE, .wiring.short_conv = 4, .wiring.layer = SRNN_LAYER_DELTA_NET, \
-    .feature = SRNN_FEATURE_UNIT_SMOOTH, .score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_DELTA,   \
-    .normaliser = UNDIVIDED
+#define DELTA_RULE                                                                               \
+    .position = SRNN_POSITION_NONE, .wiring.short_conv = 4, .feature = SRNN_FEATURE_UNIT_SMOOTH, \
+    .score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_DELTA, .normaliser = UNDIVIDED
+#define DELTA DELTA_RULE, .wiring.layer = SRNN_LAYER_DELTA_NET
+#define KDA                                                                \
+    DELTA_RULE, .share = SRNN_SHARE_QK, .decay_width = SRNN_WIDTH_CHANNEL, \
+                .dt_width = SRNN_DT_WIDTH_CHANNEL, .post_gate = true,      \
+                .gate_width = SRNN_WIDTH_CHANNEL, .norm = SRNN_NORM_RMS, .norm_epsilon = 1e-5
+#define TWO_MAMBA                                                                              \
+    .position = SRNN_POSITION_NONE, .wiring.short_conv = 2, .wiring.layer = SRNN_LAYER_2MAMBA, \
+    .wiring.conv_activation = SRNN_CONV_ACTIVATION_NONE, .decay = SRNN_DECAY_NEG_SOFTPLUS
 #define ROTATED                                                                                   \
     .position = SRNN_POSITION_ROPE_FEATURES, .scale = SRNN_SCALE_ONE, .score = SRNN_SCORE_LINEAR, \
     .epsilon = 1e-6
@@ -139,6 +146,9 @@ static const srnn_variant variants[] = {
      "power attention with its gate (2507.04239); power:p is it without"},
     {"forget", {.wiring.layer = SRNN_LAYER_POWER, .decay = SRNN_DECAY_LOG_SIGMOID},
      "forgetting attention; RoPE stays here, its published layer has none"},
+    {"2mamba", {TWO_MAMBA, .score = SRNN_SCORE_POWER, .order = 2},
+     "2Mamba (2602.17363): power attention with a convolution, without position"},
+    {"2mamba_e", {TWO_MAMBA}, "2Mamba with exp: forgetting attention with a convolution"},
     {"mamba2",
      {MAMBA, .wiring.layer = SRNN_LAYER_MAMBA2, .wiring.short_conv = 4, .score = SRNN_SCORE_LINEAR,
       .normaliser = UNDIVIDED, .skip = SRNN_SKIP_HEAD}, "Mamba-2 (2405.21060)"},
@@ -163,6 +173,12 @@ static const srnn_variant variants[] = {
      "the delta rule (2406.06484)"},
     {"gated_delta_net", {DELTA, .decay = SRNN_DECAY_SOFTPLUS, GATED_RMS},
      "the delta rule with a decay (2412.06464)"},
+    {"kda", {KDA, .wiring.layer = SRNN_LAYER_KDA, .decay = SRNN_DECAY_SOFTPLUS},
+     "Kimi Delta Attention (2510.26692): gated_delta_net with a decay per channel"},
+    {"gdn2",
+     {KDA, .wiring.layer = SRNN_LAYER_GDN2, .decay = SRNN_DECAY_SOFTPLUS,
+      .write_width = SRNN_WIDTH_CHANNEL},
+     "Gated DeltaNet-2 (2605.22791): kda that erases and writes with a gate per channel"},
     {"log_linear",
      {.position = SRNN_POSITION_NONE, .wiring.layer = SRNN_LAYER_DELTA_NET, .score = SRNN_SCORE_LINEAR,
       .levels = SRNN_LEVELS_FENWICK,
@@ -186,6 +202,8 @@ static const srnn_variant variants[] = {
      "NaLaFormer (2506.21137) as its code has it, made causal"},
     {"nala_cosine", {ROTATED, .wiring.layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_COSINE, GATED_LAYER_ROW},
      "NaLaFormer as its paper is described: weights can be negative"},
+    {"sigmoid", {.score = SRNN_SCORE_SIGMOID, .normaliser = UNDIVIDED},
+     "sigmoid attention (2409.04431); its authors set score_bias to minus the logarithm of the length"},
 };
 /* clang-format on */
 

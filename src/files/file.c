@@ -1,4 +1,4 @@
-/* file.c: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
+/* file.c: maps files into memory and replaces files atomically. */
 #include "files/file.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 /* ---- descriptors */
 
-enum { FIRST_FREE = 3 }; /* after those of input, output and messages */
+enum { FIRST_FREE = 3 }; /* after stdin, stdout and stderr */
 
 int sr_descriptor_open(const char *path, int flags) {
     const int low = open(path, flags | O_CLOEXEC, 0666);
@@ -73,7 +73,7 @@ static srnn_status map_descriptor(sr_mapping *mapping, int descriptor, const cha
 
 srnn_status sr_mapping_open(sr_mapping *mapping, const char *path) {
     *mapping = (sr_mapping){0};
-    /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
+    /* Without O_NONBLOCK opening a named pipe would block until it has a writer. */
     int descriptor = sr_descriptor_open(path, O_RDONLY | O_NONBLOCK);
     if (descriptor < 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: could not open: %s", path, strerror(errno));
@@ -104,7 +104,7 @@ enum { MOST_ATTEMPTS = 1000 };
 
 struct sr_replacement {
     char *path;      /* the target */
-    char *temporary; /* what is written until commit, in the same folder */
+    char *temporary; /* the new file until commit, in the same folder */
     int descriptor;  /* -1 once closed */
     bool committed;
 };
@@ -165,7 +165,7 @@ static srnn_status open_temporary(sr_replacement *replacement) {
                    strerror(error));
 }
 
-/* A file that replaces another has the same rights. */
+/* A file that replaces another gets its permissions. */
 static srnn_status copy_rights(const sr_replacement *replacement) {
     struct stat old;
     if (stat(replacement->path, &old) != 0)
@@ -183,7 +183,7 @@ srnn_status sr_replacement_create(sr_replacement **replacement, const char *path
     *replacement = NULL;
     sr_replacement *created = calloc(1, sizeof *created);
     if (created) {
-        /* Through a symbolic link, the file it points to is replaced, not the link. */
+        /* For a symbolic link, its target is replaced, not the link. */
         created->path = realpath(path, NULL);
         if (!created->path)
             created->path = strdup(path);
@@ -236,14 +236,14 @@ srnn_status sr_replacement_overwrite(sr_replacement *replacement, size_t offset,
     return SRNN_OK;
 }
 
-/* A new name lasts only once the folder that holds it is on the disk. */
+/* A rename is durable only after its folder is synced. */
 static srnn_status sync_folder(const char *path) {
     const char *slash = strrchr(path, '/');
     char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
     if (!folder)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its folder's name", path);
     int descriptor = sr_descriptor_open(folder, O_RDONLY | O_DIRECTORY);
-    /* Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there. */
+    /* Some file systems cannot sync a folder and return EINVAL. */
     bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
     int error = errno;
     if (descriptor >= 0)

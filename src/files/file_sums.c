@@ -1,5 +1,4 @@
-/* file_sums.c: sizes and checksums of a folder's files, to see later that they are what they
- * were. */
+/* file_sums.c: sizes and checksums of a folder's files, to detect later changes. */
 #include "files/file_sums.h"
 
 #include "base/memory.h"
@@ -64,7 +63,7 @@ static srnn_status add_sum(json_t *sums, const sr_file_sum *sum, const char *fol
     return sr_json_complete(sums, folder);
 }
 
-/* Of every file that nobody has read yet. */
+/* Adds every file whose checksum is not known. */
 static srnn_status add_others(json_t *sums, const sr_names *names, const char *folder) {
     for (size_t i = 0; i < names->count; i++) {
         sr_file_sum sum;
@@ -76,7 +75,7 @@ static srnn_status add_others(json_t *sums, const sr_names *names, const char *f
     return SRNN_OK;
 }
 
-/* What somebody else has read must be seen here too, under this name. */
+/* A file checksummed by another rank must be visible here too, under this name. */
 static srnn_status add_known(json_t *sums, const sr_names *names, const sr_file_sum *known,
                              const char *folder) {
     for (size_t i = 0; i < names->count; i++)

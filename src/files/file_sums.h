@@ -1,5 +1,4 @@
-/* file_sums.h: sizes and checksums of a folder's files, to see later that they are what they
- * were. */
+/* file_sums.h: sizes and checksums of a folder's files, to detect later changes. */
 #ifndef SR_FILES_FILE_SUMS_H
 #define SR_FILES_FILE_SUMS_H
 
@@ -10,28 +9,26 @@
 enum { SR_FILE_SUM_NAME = 64 };
 
 typedef struct sr_file_sum {
-    char name[SR_FILE_SUM_NAME]; /* "": of no file */
+    char name[SR_FILE_SUM_NAME]; /* "": unused entry */
     int64_t bytes, crc;
 } sr_file_sum;
 
-/* *sum of one file, read now. */
+/* *sum = size and checksum of one file, which is read. */
 srnn_status sr_file_sum_make(sr_file_sum *sum, const char *folder, const char *name);
 
-/* *sums = { name: { "bytes": .., "crc32": .. } } of every file in the folder, read now but for
- * those that are known (count), which must be there. The caller decrefs it. */
+/* *sums = { name: { "bytes": .., "crc32": .. } } of every file in the folder. All are read except
+ * those in `known` (count), which must exist. The caller decrefs it. */
 srnn_status sr_file_sums_make(json_t **sums, const char *folder, const sr_file_sum *known,
                               size_t count);
 
-/* Which of the files to read: those whose names do not begin with `except` (NULL: all), and of
- * these every `count`-th, from number `index` on (0: all of them), so that several share the
- * work. */
+/* Which files to read: those whose names do not begin with `except` (NULL: all), and of these every
+ * `count`-th from number `index` on (count 0: all), to share the work. */
 typedef struct sr_file_sums_part {
     const char *except;
     size_t index, count;
 } sr_file_sums_part;
 
-/* Reads the files that `sums` lists, and fails with SRNN_ERR_FORMAT naming the first that is
- * another. */
+/* Reads the files listed in `sums`; fails with SRNN_ERR_FORMAT, naming the first that differs. */
 srnn_status sr_file_sums_check(const json_t *sums, const char *folder,
                                const sr_file_sums_part *part);
 

@@ -47,7 +47,7 @@ srnn_status sr_folders_make(const char *path) {
     return sr_folder_make(part);
 }
 
-/* False, with errno set, if somebody else still holds it after so many seconds. */
+/* False, with errno set, if another process still holds it after `patience` seconds. */
 static bool take(int lock, double patience) {
     const double begin = sr_clock_seconds();
     for (;;) {
@@ -59,7 +59,7 @@ static bool take(int lock, double patience) {
     }
 }
 
-/* Whether the open file is still the one of that name. */
+/* Whether the name still refers to the open file. */
 static bool is_file(int open_file, const char *name) {
     struct stat own, named;
     return fstat(open_file, &own) == 0 && stat(name, &named) == 0 && own.st_ino == named.st_ino &&
@@ -75,7 +75,7 @@ srnn_status sr_folder_lock(int *lock, const char *path, double patience) {
         if (is_file(*lock, name))
             return SRNN_OK;
         sr_folder_unlock(*lock);
-        return sr_folder_lock(lock, path, patience); /* who held it took it away */
+        return sr_folder_lock(lock, path, patience); /* its previous holder removed it */
     }
     const srnn_status status =
         errno == EWOULDBLOCK
@@ -113,7 +113,7 @@ srnn_status sr_folder_list(sr_names *names, const char *path) {
     while (errno = 0, status == SRNN_OK && (entry = readdir(folder)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             status = append(names, entry->d_name);
-    if (status == SRNN_OK && errno != 0) /* a list that ends early is not the folder's */
+    if (status == SRNN_OK && errno != 0) /* the listing is incomplete */
         status = fail(path, "cannot be read");
     closedir(folder);
     if (status != SRNN_OK)

@@ -4,15 +4,15 @@
 
 #include "base/status.h"
 
-/* Makes a folder; fine if it is there. Its parent must exist. */
+/* Creates a folder; succeeds if it exists. Its parent must exist. */
 srnn_status sr_folder_make(const char *path);
 
-/* The same with every folder on the way to it. */
+/* The same including missing parents. */
 srnn_status sr_folders_make(const char *path);
 
-/* Keeps other processes that ask for it out of an existing folder, until unlocked or this process
- * and those it forked end, however they end. Fails if another one still holds it after `patience`
- * seconds. */
+/* Locks an existing folder against other processes that lock it, until unlocked or until this
+ * process and those it forked have ended, however they end. Fails if another process still holds
+ * the lock after `patience` seconds. */
 srnn_status sr_folder_lock(int *lock, const char *path, double patience);
 void sr_folder_unlock(int lock); /* accepts -1 */
 
@@ -21,14 +21,14 @@ typedef struct sr_names {
     size_t count;
 } sr_names;
 
-/* The names in a folder but "." and "..", in no order; none if there is no such folder. */
+/* The names in a folder except "." and "..", unordered; none if there is no such folder. */
 srnn_status sr_folder_list(sr_names *names, const char *path);
 void sr_names_free(sr_names *names);
 
-/* Gives a folder another name beside it, after its content, and before its new name, is durable. */
+/* Renames a folder within its parent; its content is synced before, the new name after. */
 srnn_status sr_folder_rename(const char *from, const char *to);
 
-/* Removes a folder of files and folders; fine if there is none. */
+/* Removes a folder recursively; succeeds if there is none. */
 srnn_status sr_folder_remove(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* json.c: records as JSON in files, read so that nothing in a file can hurt. */
+/* json.c: JSON records in files, from untrusted input. */
 #include "files/json.h"
 
 #include "base/memory_stream.h"
@@ -13,15 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether memory was short for a part of what this thread makes, since somebody looked. */
+/* Set if an allocation for this thread's JSON failed since the last sr_json_complete. */
 static _Thread_local bool incomplete;
 
-/* Jansson does not always see that an allocation failed, and then may read past what it has. So it
- * gets to its end with this reserve, and what it made is thrown away. */
+/* Jansson does not check every allocation and may then read out of bounds. This reserve lets it
+ * finish; the result is discarded. */
 enum { RESERVE_BYTES = 1 << 16, RESERVE_ALIGNMENT = 16 };
 static struct {
     pthread_mutex_t lock;
-    size_t used, blocks; /* emptied when the last block goes */
+    size_t used, blocks; /* reset when the last block is freed */
     _Alignas(RESERVE_ALIGNMENT) char bytes[RESERVE_BYTES];
 } reserve = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

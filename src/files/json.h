@@ -1,4 +1,4 @@
-/* json.h: records as JSON in files, read so that nothing in a file can hurt. */
+/* json.h: JSON records in files, from untrusted input. */
 #ifndef SR_FILES_JSON_H
 #define SR_FILES_JSON_H
 
@@ -9,16 +9,16 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Makes jansson tell this module when memory is short for it: by itself it then may read a number
- * or a text that is cut off, and write less than there is, without a word. For a program to call
- * first, as it holds for all who use jansson in the process. */
+/* Installs allocation functions that detect when jansson runs out of memory: by itself it may then
+ * silently read a truncated number or text, or write only a part. Call it first in a program, as it
+ * applies to all uses of jansson in the process. */
 void sr_json_watch(void);
 
-/* json_loadb, which gives NULL with an error for what is no JSON; false if memory was short. */
+/* json_loadb, with *root NULL and an error for invalid JSON; false if memory ran out. */
 bool sr_json_scan(json_t **root, json_error_t *error, const char *text, size_t bytes, size_t flags);
 
-/* The JSON in memory, read with these flags of json_loadb. Fails with SRNN_ERR_FORMAT, naming
- * `path` and the line, or with SRNN_ERR_MEMORY: a file is not damaged because memory is short. The
+/* Parses JSON in memory with these flags of json_loadb. Fails with SRNN_ERR_FORMAT, naming `path`
+ * and the line, or with SRNN_ERR_MEMORY: running out of memory does not mean a damaged file. The
  * caller decrefs it. */
 srnn_status sr_json_parse(json_t **root, const char *path, const char *text, size_t bytes,
                           size_t flags);
@@ -29,24 +29,24 @@ srnn_status sr_json_load(json_t **root, const char *path, size_t flags);
 /* The object in `folder`/`name`, whose "format" must be `format`. The caller decrefs it. */
 srnn_status sr_json_read(json_t **object, const char *folder, const char *name, const char *format);
 
-/* Every whole line of a file: a process may be writing it. `object` is NULL for a line that is not
- * JSON object. Ends early if a visit fails. A file that is missing has no lines. */
+/* Visits every complete line of a file, which another process may be writing. `object` is NULL for
+ * a line that is not a JSON object. Stops if a visit fails. A missing file has no lines. */
 typedef srnn_status sr_json_visit(void *context, const json_t *object, size_t line);
 srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *context);
 
 /* *text = the object, which must be complete, written with these flags of json_dumps; free() it.
- * Fails where json_dumps would lose a part for which there is no memory. */
+ * Fails if memory runs out, where json_dumps might drop a part. */
 srnn_status sr_json_dump(char **text, const json_t *object, size_t flags, const char *what);
 
 /* Replaces `folder`/`name` by the object, written with these flags of json_dumps, and decrefs it.
  * Fails if it is not complete. */
 srnn_status sr_json_replace(json_t *object, const char *folder, const char *name, size_t flags);
 
-/* Writes the object, which must be complete, and the end of a line. */
+/* Writes the object, which must be complete, and a newline. */
 srnn_status sr_json_print(FILE *out, const json_t *object, size_t flags);
 
-/* Whatever is missing or of another type reads as "", NAN, 0, NULL, or an empty array. Texts belong
- * to the object. */
+/* A missing value, or one of another type, reads as "", NAN, 0, NULL, or an empty array. Texts
+ * belong to the object. */
 const char *sr_json_text_of(const json_t *object, const char *key);
 double sr_json_number_of(const json_t *object, const char *key);
 int64_t sr_json_integer_of(const json_t *object, const char *key);
@@ -56,9 +56,9 @@ const json_t *sr_json_object_of(const json_t *object, const char *key);
 size_t sr_json_count_of(const json_t *object, const char *key);
 const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i);
 
-/* Add a value, which is then theirs, to an array or an object. Like a stream, a thread remembers
- * that memory was short for an addition, or for the value (NULL) or the whole (NULL): who makes a
- * record looks once, with sr_json_complete. */
+/* Append to an array or set in an object; the container takes ownership of the value. As with a
+ * stream, errors are sticky: a failed addition, or a NULL value or container, is remembered for
+ * this thread and reported once by sr_json_complete. */
 void sr_json_append(json_t *array, json_t *value);
 void sr_json_set(json_t *object, const char *key, json_t *value);
 
@@ -66,8 +66,8 @@ void sr_json_set(json_t *object, const char *key, json_t *value);
  * call. */
 srnn_status sr_json_complete(const json_t *whole, const char *what);
 
-/* A text that may be no UTF-8, which JSON must be: bytes beyond ASCII are then written as \xNN.
- * NULL if memory is short. */
+/* A text that may not be UTF-8, which JSON requires: other bytes beyond ASCII are then written as
+ * \xNN. NULL if memory runs out. */
 json_t *sr_json_plain_text(const char *text);
 
 #endif

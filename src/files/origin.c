@@ -1,4 +1,4 @@
-/* origin.c: where and with what a record was made. */
+/* origin.c: provenance of a record: command, version, machine. */
 #include "files/origin.h"
 
 #include "base/cpu_level.h"
@@ -14,7 +14,7 @@ const char *sr_revision(void) {
     return SOFTRNN_REVISION;
 }
 
-/* Reads without a stream, so that short memory does not change what a record says. */
+/* Reads without a stream, so that a failed allocation does not change the record. */
 static void processor_name(char *name, size_t size) {
     char text[4096];
     const int file = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
@@ -27,7 +27,8 @@ static void processor_name(char *name, size_t size) {
     snprintf(name, size, "%.*s", (int)strcspn(begin, "\n"), begin);
 }
 
-/* The level of the x86-64 psABI that kernels are chosen for; elsewhere the machine's name. */
+/* The level of the x86-64 psABI that kernels are selected for; on other machines the machine's
+ * name. */
 static const char *instruction_set(const char *machine) {
 #if defined(__x86_64__)
     static const char *const words[] = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};

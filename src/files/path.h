@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* The longest path, its end included. */
+/* The longest path, including the terminating zero. */
 enum { SR_PATH_BYTES = 4096 };
 
 /* path = what printf would print. Fails if it is too long. */
@@ -16,7 +16,7 @@ srnn_status sr_path_print(char path[SR_PATH_BYTES], const char *format, ...)
 /* path = "folder/name". Fails if it is too long. */
 srnn_status sr_path_join(char path[SR_PATH_BYTES], const char *folder, const char *name);
 
-/* Whether a folder has something of this name. */
+/* Whether a folder has an entry of this name. */
 bool sr_path_has(const char *folder, const char *name);
 
 #endif

@@ -118,13 +118,13 @@ static int compare_places(const void *a, const void *b) {
     const uint8_t *first_data = first->data, *second_data = second->data;
     if (first_data != second_data)
         return first_data < second_data ? -1 : 1;
-    /* Where several begin, all but one are empty: those come first. */
+    /* Of several that begin here all but one are empty: those come first. */
     if (first->bytes != second->bytes)
         return first->bytes < second->bytes ? -1 : 1;
     return strcmp(first->name, second->name);
 }
 
-/* Sorts the tensors by place; they must cover the data once: no byte hides or counts twice. */
+/* Sorts the tensors by offset; they must cover every byte of the data exactly once. */
 static srnn_status check_cover(sr_safetensors *file, const uint8_t *data, size_t bytes) {
     qsort(file->tensors, file->count, sizeof *file->tensors, compare_places);
     const uint8_t *reached = data;

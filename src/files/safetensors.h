@@ -11,7 +11,7 @@
 /* The key of the header that holds texts instead of a tensor. */
 #define SR_SAFETENSORS_METADATA "__metadata__"
 
-/* ---- reading: the file is mapped, and every byte of its header is distrusted */
+/* ---- reading: the file is mapped, and its header is treated as hostile */
 
 typedef struct sr_safetensors sr_safetensors;
 
@@ -37,8 +37,7 @@ srnn_status sr_safetensors_require(const sr_tensor **tensor, const sr_safetensor
 /* A text of the metadata, or NULL. It belongs to the file. */
 const char *sr_safetensors_metadata(const sr_safetensors *file, const char *key);
 
-/* ---- writing: the same tensors and texts give the same bytes, in whatever order they were added
- */
+/* ---- writing: the same tensors and texts give the same bytes, in any order of addition */
 
 typedef struct sr_safetensors_writer sr_safetensors_writer;
 
@@ -46,12 +45,12 @@ srnn_status sr_safetensors_writer_create(sr_safetensors_writer **writer);
 void sr_safetensors_writer_free(sr_safetensors_writer *writer);
 
 /* Adds the name, dtype, rank, shape and data of `tensor`; count and bytes follow from them. The
- * data must stay where it is until the file is written; everything else is copied. */
+ * data must stay valid until the file is written; everything else is copied. */
 srnn_status sr_safetensors_writer_add(sr_safetensors_writer *writer, const sr_tensor *tensor);
 
-/* From now on tensors' data is what `read` makes of it: to = `count` numbers of the tensor from
- * number `first` on, in its type. So the data may lie where only `read` can reach it, and need
- * never be whole in memory. */
+/* From now on the data of tensors is produced by `read`: to = `count` elements of the tensor from
+ * element `first` on, in its type. The data may be in memory that only `read` can access, and is
+ * never copied as a whole. */
 typedef srnn_status (*sr_tensor_reader)(void *context, void *to, const sr_tensor *tensor,
                                         size_t first, size_t count);
 void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reader read,

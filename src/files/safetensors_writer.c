@@ -16,7 +16,7 @@ struct sr_safetensors_writer {
     sr_tensor *tensors; /* (capacity); `count` are used, each owns its name */
     size_t count, capacity;
     json_t *metadata;
-    sr_tensor_reader read; /* NULL: data is memory that can be written as it is */
+    sr_tensor_reader read; /* NULL: data is host memory, written as it is */
     void *context;
 };
 
@@ -81,7 +81,7 @@ void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reade
 
 /* ---- the file */
 
-/* Wide numbers first: as the data begins aligned, each tensor then is aligned for its type. */
+/* Wide types first: the data begins aligned, so every tensor is aligned for its type. */
 static int compare_tensors(const void *a, const void *b) {
     const sr_tensor *first = *(const sr_tensor *const *)a, *second = *(const sr_tensor *const *)b;
     size_t first_bytes = sr_dtype_bytes(first->dtype), second_bytes = sr_dtype_bytes(second->dtype);

@@ -55,7 +55,7 @@ bool sr_tensor_has_shape(const sr_tensor *tensor, int rank, const int64_t *shape
     return true;
 }
 
-/* ---- conversions: memcpy because the data of a file may stand at any address */
+/* ---- conversions: memcpy because the data of a file may be unaligned */
 
 static double from_f16(uint16_t bits) {
     int exponent = bits >> 10 & 31;

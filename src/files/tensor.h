@@ -1,4 +1,4 @@
-/* tensor.h: a named array in memory, as files hold it. */
+/* tensor.h: a named array as stored in files. */
 #ifndef SR_FILES_TENSOR_H
 #define SR_FILES_TENSOR_H
 
@@ -28,25 +28,25 @@ typedef struct sr_tensor {
     int rank; /* 0 .. SR_TENSOR_MAX_RANK; a scalar has 0 */
     int64_t shape[SR_TENSOR_MAX_RANK];
     const void *data; /* (shape); not necessarily aligned for its type */
-    size_t count;     /* numbers: the product of the shape */
+    size_t count;     /* elements: the product of the shape */
     size_t bytes;
 } sr_tensor;
 
-/* The name in files ("BF16"), and bytes per number. */
+/* The name in files ("BF16"), and bytes per element. */
 const char *sr_dtype_name(sr_dtype dtype);
 size_t sr_dtype_bytes(sr_dtype dtype);
 
 /* False if no type has this name. */
 bool sr_dtype_find(sr_dtype *dtype, const char *name);
 
-/* Fills count and bytes from dtype, rank and shape; false if a size is negative or the product does
- * not fit a size_t. */
+/* Fills count and bytes from dtype, rank and shape; false if a size is negative or the product
+ * overflows size_t. */
 bool sr_tensor_measure(sr_tensor *tensor);
 
 /* True if the tensor has exactly these sizes: sr_tensor_has_shape(t, 2, (const int64_t[]){H, D}) */
 bool sr_tensor_has_shape(const sr_tensor *tensor, int rank, const int64_t *shape);
 
-/* out (count) = the numbers, rounded to nearest where the type is narrower; bool gives 0 and 1. */
+/* out (count) = the numbers, rounded to nearest if float is narrower; bool gives 0 and 1. */
 void sr_tensor_to_float(float *out, const sr_tensor *tensor);
 void sr_tensor_to_double(double *out, const sr_tensor *tensor);
 

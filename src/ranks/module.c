@@ -1,4 +1,4 @@
-/* module.c: was the program started as one of several ranks, and what links them. */
+/* module.c: detects an MPI launcher and loads the transport module. */
 #include "ranks/module.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ static bool has(const char *name) {
     return value && *value;
 }
 
-/* What launchers of MPI leave in the environment: Open MPI, PMIx (srun --mpi=pmix), PMI (MPICH). */
+/* Environment variables of MPI launchers: Open MPI, PMIx (srun --mpi=pmix), PMI (MPICH). */
 static bool started_by_mpi(void) {
     return has("OMPI_COMM_WORLD_SIZE") || has("PMIX_RANK") || has("PMI_RANK");
 }
@@ -28,13 +28,13 @@ srnn_status sr_ranks_started(bool *several) {
     *several = started_by_mpi();
     if (!*several && tasks && atoi(tasks) > 1 && has("SLURM_PROCID"))
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "srun started %s tasks that do not know of each other: use srun --mpi=pmix, "
+                       "srun started %s tasks without MPI: use srun --mpi=pmix, "
                        "or mpirun; SOFTRNN_MPI=none makes each of them work alone",
                        tasks);
     return SRNN_OK;
 }
 
-/* Beside the program, else where it is installed relative to it. */
+/* Next to the program, else in the installation folder relative to it. */
 static void find(char path[PATH_MAX]) {
     char folder[PATH_MAX / 2];
     const char *named = getenv("SOFTRNN_MPI");
@@ -62,7 +62,7 @@ static srnn_status missing(const char *why) {
         why);
 }
 
-/* Parts of Open MPI look for the names of others, so all of them are shown. */
+/* Plug-ins of Open MPI need its symbols, so the module is loaded with RTLD_GLOBAL. */
 srnn_status sr_ranks_module_open(void **module, sr_link **link) {
     char path[PATH_MAX], why[SR_LINK_TEXT] = "";
     sr_link_open *open_link;

@@ -1,4 +1,4 @@
-/* module.h (private): was the program started as one of several ranks, and what links them. */
+/* module.h (private): detects an MPI launcher and loads the transport module. */
 #ifndef SR_RANKS_MODULE_H
 #define SR_RANKS_MODULE_H
 
@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-/* *several: a launcher of MPI started this process. Fails if Slurm started several that do not know
- * of each other. */
+/* *several: an MPI launcher started this process. Fails if Slurm started several processes without
+ * MPI. */
 srnn_status sr_ranks_started(bool *several);
 
 /* Loads softrnn_mpi.so and opens its link. */

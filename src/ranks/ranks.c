@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Tags of the roll call. */
+/* Tags of the poll. */
 enum { TAG_QUESTION = 1, TAG_ANSWER = 2 };
 
 /* ---- who is there */
@@ -57,7 +57,7 @@ void sr_ranks_close(sr_ranks *ranks) {
     free(ranks->starts);
     if (ranks->link)
         ranks->link->close(ranks->link);
-    /* The module stays: libraries of MPI do not expect to be unloaded. */
+    /* The module stays loaded: MPI libraries do not support unloading. */
     *ranks = *sr_ranks_alone();
 }
 
@@ -77,7 +77,7 @@ sr_ranks *sr_ranks_alone(void) {
     return &alone;
 }
 
-/* A launcher that binds has given each rank its own cores; one that does not lets all see all. */
+/* A launcher that binds gives each rank its own cores; otherwise all ranks see all cores. */
 int sr_ranks_threads(const sr_ranks *ranks, int requested) {
     const int threads = sr_thread_count(requested);
     if (requested > 0 || !ranks->link || getenv("OMP_NUM_THREADS") ||
@@ -87,23 +87,23 @@ int sr_ranks_threads(const sr_ranks *ranks, int requested) {
     return share > 0 ? share : 1;
 }
 
-/* ---- the roll call: who is waiting answers, so that who does not answer is not */
+/* ---- polling the ranks: a rank that waits answers; one that does not answer hangs or has died */
 
 typedef enum answer { ANSWER_NONE, ANSWER_WAITS, ANSWER_BUSY } answer;
 
-typedef struct roll_call {
+typedef struct rank_poll {
     answer *answers; /* (count) */
     int missing;
-} roll_call;
+} rank_poll;
 
-/* A message of one byte, which leaves at once. */
-static srnn_status say(sr_ranks *ranks, int to, int tag) {
+/* Sends one byte. */
+static srnn_status send_byte(sr_ranks *ranks, int to, int tag) {
     sr_link_request request;
-    /* It is so short that nobody has to wait for it; the request is the library's to forget. */
+    /* The message is short enough to be sent eagerly; the request is never waited for. */
     return sr_ranks_send(ranks, &request, to, tag, &ranks->busy, sizeof ranks->busy);
 }
 
-static srnn_status hear(sr_ranks *ranks, int tag, int *from, char *word) {
+static srnn_status receive_byte(sr_ranks *ranks, int tag, int *from, char *byte) {
     int there = 0, error = ranks->link->probe(ranks->link, tag, &there, from);
     sr_link_request request;
     bool done = false;
@@ -113,29 +113,29 @@ static srnn_status hear(sr_ranks *ranks, int tag, int *from, char *word) {
         *from = -1;
         return SRNN_OK;
     }
-    SR_TRY(sr_ranks_receive(ranks, &request, *from, tag, word, sizeof *word));
+    SR_TRY(sr_ranks_receive(ranks, &request, *from, tag, byte, sizeof *byte));
     while (!done)
         SR_TRY(sr_ranks_test(ranks, &request, &done));
     return SRNN_OK;
 }
 
-/* Answers whoever asks; notes whoever answers. */
-static srnn_status heed(sr_ranks *ranks, roll_call *roll) {
+/* Answers questions of other ranks and records their answers. */
+static srnn_status handle_messages(sr_ranks *ranks, rank_poll *result) {
     int from;
-    char word;
+    char byte;
     for (;;) {
-        SR_TRY(hear(ranks, TAG_QUESTION, &from, &word));
+        SR_TRY(receive_byte(ranks, TAG_QUESTION, &from, &byte));
         if (from < 0)
             break;
-        SR_TRY(say(ranks, from, TAG_ANSWER));
+        SR_TRY(send_byte(ranks, from, TAG_ANSWER));
     }
     for (;;) {
-        SR_TRY(hear(ranks, TAG_ANSWER, &from, &word));
+        SR_TRY(receive_byte(ranks, TAG_ANSWER, &from, &byte));
         if (from < 0)
             return SRNN_OK;
-        if (roll) {
-            roll->missing -= roll->answers[from] == ANSWER_NONE;
-            roll->answers[from] = word ? ANSWER_BUSY : ANSWER_WAITS;
+        if (result) {
+            result->missing -= result->answers[from] == ANSWER_NONE;
+            result->answers[from] = byte ? ANSWER_BUSY : ANSWER_WAITS;
         }
     }
 }
@@ -145,35 +145,34 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* Whom it cannot ask is one of those that give no answer. */
-static void call_roll(sr_ranks *ranks, roll_call *roll) {
+/* A rank that cannot be asked counts as silent. */
+static void poll_ranks(sr_ranks *ranks, rank_poll *result) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)
         if (other != ranks->rank)
-            (void)say(ranks, other, TAG_QUESTION);
-    for (int i = 0; i < TRIES && roll->missing > 0; i++) {
-        (void)heed(ranks, roll);
+            (void)send_byte(ranks, other, TAG_QUESTION);
+    for (int i = 0; i < TRIES && result->missing > 0; i++) {
+        (void)handle_messages(ranks, result);
         rest(0.01);
     }
 }
 
-/* Room for the names of some ranks. */
 typedef struct rank_names {
     char text[256];
 } rank_names;
 
-/* "rank 2 on node7, rank 3 on node8": those that gave this answer. */
-static rank_names name_ranks(const sr_ranks *ranks, const roll_call *roll, answer given) {
+/* "rank 2 on node7, rank 3 on node8": the ranks with this answer. */
+static rank_names name_ranks(const sr_ranks *ranks, const rank_poll *result, answer given) {
     rank_names names = {""};
     size_t used = 0;
     for (int r = 0; r < ranks->count && used < sizeof names.text; r++)
-        if (roll->answers[r] == given)
+        if (result->answers[r] == given)
             used += (size_t)snprintf(names.text + used, sizeof names.text - used, "%srank %d on %s",
                                      used ? ", " : "", r, ranks->hosts[r]);
     return names;
 }
 
-/* Who does not answer, and whose device is not done. */
+/* Ranks that do not answer, and ranks whose device is still busy. */
 typedef struct culprits {
     rank_names silent, busy;
 } culprits;
@@ -182,11 +181,11 @@ static srnn_status find_culprits(sr_ranks *ranks, culprits *found) {
     void *memory;
     ranks->broken = true;
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(answer)));
-    roll_call roll = {.answers = memory, .missing = ranks->count - 1};
-    roll.answers[ranks->rank] = ranks->busy ? ANSWER_BUSY : ANSWER_WAITS;
-    call_roll(ranks, &roll);
-    *found =
-        (culprits){name_ranks(ranks, &roll, ANSWER_NONE), name_ranks(ranks, &roll, ANSWER_BUSY)};
+    rank_poll result = {.answers = memory, .missing = ranks->count - 1};
+    result.answers[ranks->rank] = ranks->busy ? ANSWER_BUSY : ANSWER_WAITS;
+    poll_ranks(ranks, &result);
+    *found = (culprits){name_ranks(ranks, &result, ANSWER_NONE),
+                        name_ranks(ranks, &result, ANSWER_BUSY)};
     free(memory);
     return SRNN_OK;
 }
@@ -209,8 +208,8 @@ static srnn_status give_up(sr_ranks *ranks) {
     return SR_FAIL(SRNN_ERR_IO, "deadlock: all ranks have waited for %g seconds", ranks->patience);
 }
 
-/* The failure just told, with who does not answer. */
-static srnn_status blame(sr_ranks *ranks, srnn_status status) {
+/* Extends the last error by the ranks that do not answer. */
+static srnn_status name_silent(sr_ranks *ranks, srnn_status status) {
     char why[512];
     culprits found;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
@@ -229,18 +228,18 @@ srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done)
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Looks often at first, as most answers come soon, then lets others have the core. Patience is with
- * the others: it does not run while this rank's own device is at work, however long that takes. */
+/* Polls often at first, as most answers come soon, then yields the core. Patience applies to the
+ * other ranks: it does not run while this rank's own device is busy, however long that takes. */
 srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
                                 double longest_rest) {
     enum { LOOKS = 200 };
     static const double between_calls = 0.1;
-    double begin = sr_clock_seconds(), heeded = begin, pause = 2e-5;
+    double begin = sr_clock_seconds(), handled = begin, pause = 2e-5;
     for (int i = 0;; i++) {
         bool done;
         const srnn_status status = look(context, &done);
         if (status != SRNN_OK)
-            return blame(ranks, status);
+            return name_silent(ranks, status);
         if (done)
             return SRNN_OK;
         if (i < LOOKS)
@@ -248,9 +247,9 @@ srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *cont
         rest(pause);
         pause = pause < longest_rest ? 1.2 * pause : longest_rest;
         const double now = sr_clock_seconds();
-        if (now - heeded > between_calls) {
-            SR_TRY(heed(ranks, NULL));
-            heeded = now;
+        if (now - handled > between_calls) {
+            SR_TRY(handle_messages(ranks, NULL));
+            handled = now;
         }
         if (ranks->busy)
             begin = now;
@@ -299,8 +298,8 @@ srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, voi
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. They travel in memory of their own:
- * after a wait that was given up the others may still write there. */
+/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. Uses a separate buffer: after a wait
+ * was abandoned the other ranks may still write there. */
 static srnn_status gather_apart(sr_ranks *ranks, void *all, size_t bytes) {
     void *apart;
     sr_link_request request;
@@ -346,8 +345,8 @@ typedef struct verdict {
     char message[1024];
 } verdict;
 
-/* Its own is told as it was, another rank's with its name. */
-static srnn_status told_by(const sr_ranks *ranks, int rank, const verdict *v) {
+/* This rank's own failure is reported as it was, another rank's with its name. */
+static srnn_status report_failure(const sr_ranks *ranks, int rank, const verdict *v) {
     const srnn_status status = (srnn_status)v->status;
     return rank == ranks->rank
                ? SR_FAIL(status, "%s", v->message)
@@ -357,16 +356,16 @@ static srnn_status told_by(const sr_ranks *ranks, int rank, const verdict *v) {
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     void *memory;
     if (ranks->count == 1 || (ranks->broken && status != SRNN_OK))
-        return status; /* nobody would answer */
+        return status; /* no rank would answer */
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(verdict)));
     verdict *all = memory, *own = &all[ranks->rank];
     own->status = (int)status;
     if (status != SRNN_OK)
         snprintf(own->message, sizeof own->message, "%s", srnn_error_detail());
-    srnn_status told = sr_ranks_gather(ranks, all, sizeof *all);
-    for (int r = 0; told == SRNN_OK && r < ranks->count; r++)
+    srnn_status reported = sr_ranks_gather(ranks, all, sizeof *all);
+    for (int r = 0; reported == SRNN_OK && r < ranks->count; r++)
         if (all[r].status != SRNN_OK)
-            told = told_by(ranks, r, &all[r]);
+            reported = report_failure(ranks, r, &all[r]);
     free(memory);
-    return told;
+    return reported;
 }

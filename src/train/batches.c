@@ -1,4 +1,4 @@
-/* batches.c: batches given in a file, to be trained on in their order. */
+/* batches.c: training batches read from a file, in file order. */
 #include "train/batches.h"
 
 #include "base/hash.h"
@@ -35,7 +35,7 @@ static void free_batches(sr_source *source) {
     free(all);
 }
 
-/* Ids as int32; -1 may stand for "no target" or an empty token. */
+/* Ids as int32; -1 marks a missing target or an empty token. */
 static srnn_status read_ids(batches *all, const sr_tensor *tensor, const char *path) {
     void *memory, *wide;
     SR_TRY(sr_alloc(&memory, tensor->count, sizeof(int32_t)));

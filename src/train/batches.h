@@ -1,4 +1,4 @@
-/* batches.h (private): batches given in a file, to be trained on in their order. */
+/* batches.h (private): training batches read from a file, in file order. */
 #ifndef SR_TRAIN_BATCHES_H
 #define SR_TRAIN_BATCHES_H
 

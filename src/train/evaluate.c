@@ -1,4 +1,4 @@
-/* evaluate.c: how well a model predicts. */
+/* evaluate.c: losses and accuracy of a model. */
 #include "train/evaluate.h"
 
 #include "base/memory.h"
@@ -16,7 +16,7 @@ typedef struct evaluator {
     float *losses;          /* (B, T) */
     int64_t positions;      /* B*T */
     int T;
-    int front; /* empty tokens that the model wants before every sequence */
+    int front; /* prefix tokens of the model, empty ids before every sequence */
 } evaluator;
 
 static srnn_status numbers(void *out, size_t count, size_t size) {
@@ -55,7 +55,8 @@ static srnn_status add_batch(sr_evaluation *result, evaluator *e) {
     return SRNN_OK;
 }
 
-/* The last batch may begin the split anew to be full: those rows have counted already. */
+/* A last batch that is not full wraps around to the first rows of the split, which were counted
+ * already: their targets are ignored. */
 static void forget_repeats(sr_batch *batch, const sr_source *source, sr_split split,
                            int64_t number) {
     for (int64_t b = 0; b < batch->B; b++)
@@ -64,45 +65,45 @@ static void forget_repeats(sr_batch *batch, const sr_source *source, sr_split sp
                 batch->targets[b * source->T + t] = -1;
 }
 
-/* What a decoder says, of which only the length counts. */
+/* Counts the bytes of decoded text; the text itself is discarded. */
 typedef struct byte_count {
     const sr_tokenizer *tokenizer;
     sr_decoder *decoder;
     sr_bytes text;
 } byte_count;
 
-static srnn_status say(byte_count *c, int32_t id, int64_t *bytes) {
+static srnn_status push_token(byte_count *c, int32_t id, int64_t *bytes) {
     SR_TRY(sr_decoder_push(c->decoder, &c->text, (uint32_t)id));
     *bytes += (int64_t)c->text.count;
     c->text.count = 0;
     return SRNN_OK;
 }
 
-static srnn_status fall_silent(byte_count *c, int64_t *bytes) {
+static srnn_status finish_text(byte_count *c, int64_t *bytes) {
     SR_TRY(sr_decoder_finish(c->decoder, &c->text));
     *bytes += (int64_t)c->text.count;
     c->text.count = 0;
     return SRNN_OK;
 }
 
-/* The text of one row's targets. A decoder has to hear the token before the first of them; special
- * tokens stand for no text. */
+/* Adds the bytes of one row's targets. The decoder needs the token before the first target; special
+ * tokens have no text. */
 static srnn_status count_row(byte_count *c, int64_t *bytes, const int32_t *ids,
                              const int32_t *targets, int T) {
     int64_t before = 0;
-    bool speaking = false;
+    bool decoding = false;
     for (int t = 0; t < T; t++) {
         if (targets[t] < 0 || sr_tokenizer_is_special(c->tokenizer, (uint32_t)targets[t])) {
-            SR_TRY(fall_silent(c, bytes));
-            speaking = false;
+            SR_TRY(finish_text(c, bytes));
+            decoding = false;
             continue;
         }
-        if (!speaking)
-            SR_TRY(say(c, ids[t], &before));
-        SR_TRY(say(c, targets[t], bytes));
-        speaking = true;
+        if (!decoding)
+            SR_TRY(push_token(c, ids[t], &before));
+        SR_TRY(push_token(c, targets[t], bytes));
+        decoding = true;
     }
-    return fall_silent(c, bytes);
+    return finish_text(c, bytes);
 }
 
 static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e) {
@@ -177,8 +178,8 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
     return status;
 }
 
-/* Rows of T tokens, the model's front tokens and then those of the text from `first` on; tokens
- * past its end have no targets. Returns where the next rows begin. */
+/* Fills rows of T tokens: the model's prefix tokens, then the text from token `first` on. Positions
+ * past the end of the text have no target. Returns the first token of the next batch. */
 static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
     size_t at = first;
     for (int64_t i = 0; i < e->positions; i++) {
@@ -220,21 +221,21 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
     return status;
 }
 
-/* The bytes of a text without the white space at its end, which nobody has to guess. */
+/* The bytes of a text without the white space at its end, which is not predicted. */
 static size_t trimmed(const char *text, size_t bytes) {
     while (bytes > 0 && isspace((unsigned char)text[bytes - 1]))
         bytes--;
     return bytes;
 }
 
-/* Where the last word of a trimmed text begins, the space before it included. */
+/* Start of the last word of a trimmed text, including the space before it. */
 static size_t last_word(const char *text, size_t bytes) {
     while (bytes > 0 && !isspace((unsigned char)text[bytes - 1]))
         bytes--;
     return bytes > 0 ? bytes - 1 : 0;
 }
 
-/* A text whose tokens from `context` on are the word to be guessed. */
+/* A text whose tokens from `context` on are the word to predict. */
 typedef struct guess {
     const sr_tokenizer *tokenizer;
     sr_tokens tokens;
@@ -266,8 +267,9 @@ static size_t shared_tokens(const sr_tokens *a, const sr_tokens *b) {
     return shared;
 }
 
-/* The context of a trimmed text is the tokens of what stands before its last word. Where those end
- * otherwise in the whole, as words that end in a space do, it is the tokens with the space. */
+/* The context of a trimmed text is the tokens of everything before its last word. If the whole text
+ * is tokenized differently there, as with words that end in a space, it is the tokens including the
+ * space. */
 static srnn_status find_word(guess *g, const char *text, size_t bytes) {
     sr_tokens before = {0}, spaced = {0};
     const size_t end = last_word(text, bytes);
@@ -285,31 +287,32 @@ static srnn_status find_word(guess *g, const char *text, size_t bytes) {
     return status;
 }
 
-/* Drops tokens of the context so that `count` are left; a beginning-of-text token stays. */
+/* Drops tokens of the context until `count` tokens are left; a BOS token stays. */
 static void cut_context(guess *g, size_t count) {
-    const size_t kept = sr_tokenizer_bos(g->tokenizer) >= 0, dropped = g->tokens.count - count;
+    const size_t retained = sr_tokenizer_bos(g->tokenizer) >= 0, dropped = g->tokens.count - count;
     uint32_t *ids = g->tokens.ids;
-    memmove(ids + kept, ids + kept + dropped, (count - kept) * sizeof *ids);
+    memmove(ids + retained, ids + retained + dropped, (count - retained) * sizeof *ids);
     g->tokens.count = count;
     g->context -= dropped;
 }
 
-/* Makes the tokens fit the model, which does not read the last one; *skip: they are to be left. */
+/* Truncates the tokens to the model's context, which excludes the last token. *skip: the text is
+ * skipped instead. */
 static srnn_status fit(sr_evaluation *result, guess *g, bool *skip, sr_long_text longer,
                        const sr_model_config *config) {
-    const size_t room = (size_t)(config->positions - sr_model_config_prefix_tokens(config)) + 1;
+    const size_t most = (size_t)(config->positions - sr_model_config_prefix_tokens(config)) + 1;
     const size_t least = g->tokens.count - g->context + 1 + (sr_tokenizer_bos(g->tokenizer) >= 0);
     *skip = false;
-    if (g->tokens.count <= room)
+    if (g->tokens.count <= most)
         return SRNN_OK;
-    if (longer == SR_LONG_REFUSE || (longer == SR_LONG_CUT && room < least))
+    if (longer == SR_LONG_REFUSE || (longer == SR_LONG_CUT && most < least))
         return SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
                        g->tokens.count, config->positions);
     *skip = longer == SR_LONG_SKIP;
     result->skipped += *skip;
     result->cut += !*skip;
     if (!*skip)
-        cut_context(g, room);
+        cut_context(g, most);
     return SRNN_OK;
 }
 

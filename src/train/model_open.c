@@ -1,4 +1,4 @@
-/* model_open.c: a model, and its tokenizer, from whatever a user names. */
+/* model_open.c: a model, and its tokenizer, opened by name: folder, run or .bin file. */
 #include "train/model_open.h"
 
 #include "data/tokenizer/files/copy.h"
@@ -22,7 +22,7 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
     return sr_model_load(model, backend, path);
 }
 
-/* The name of a tensor that only `one` has, or has with another shape; NULL: none. */
+/* The name of a tensor that only `one` has, or that has another shape in it; NULL: none. */
 static const char *only_in(const sr_tensor_table *one, const sr_tensor_table *other) {
     for (size_t i = 0; i < one->count; i++) {
         const sr_tensor_spec *spec = &one->specs[i];
@@ -34,7 +34,8 @@ static const char *only_in(const sr_tensor_table *one, const sr_tensor_table *ot
     return NULL;
 }
 
-/* Nothing is learned here: the weights have to be those that the attention takes, all of them. */
+/* No tensor is initialised here: the model must have exactly the tensors that the attention
+ * takes. */
 static srnn_status check_same_tensors(const sr_model_config *config, const sr_model *model,
                                       const char *where, const char *attention) {
     sr_tensor_table table = {0};
@@ -85,7 +86,7 @@ srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *
     return status;
 }
 
-/* Whether a model of V tokens may be of a tokenizer: its vocabulary may have been rounded up. */
+/* Whether a model with V embeddings can belong to a tokenizer: vocabularies are often padded. */
 static bool fits(int V, int64_t tokens) {
     bool found = V == tokens;
     for (int unit = 8; unit <= 128; unit *= 2)
@@ -93,8 +94,8 @@ static bool fits(int V, int64_t tokens) {
     return found;
 }
 
-/* A tokenizer in the folder of a .bin file need not have to do with it: name = "" where it
- * cannot. */
+/* A tokenizer in the folder of a .bin file may be unrelated to it: name = "" if its vocabulary does
+ * not fit. */
 static srnn_status check_beside(char name[SR_PATH_BYTES], int V) {
     sr_tokenizer *tokenizer;
     SR_TRY(sr_tokenizer_load(&tokenizer, name));
@@ -104,8 +105,8 @@ static srnn_status check_beside(char name[SR_PATH_BYTES], int V) {
     return SRNN_OK;
 }
 
-/* llama2.c calls the tokenizers that it trained by their number of tokens: name = that of V, or
- * "". */
+/* llama2.c names the tokenizers it trained after their vocabulary size: name = the one of size V,
+ * or "". */
 static srnn_status find_numbered(char name[SR_PATH_BYTES], const char *folder, int V) {
     static const char *const endings[] = {"bin", "model"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
@@ -138,7 +139,7 @@ srnn_status sr_model_tokenizer_beside(char name[SR_PATH_BYTES], const char *mode
     return SRNN_OK;
 }
 
-/* Names the files that were looked for. */
+/* Lists the files that were tried. */
 static srnn_status fail_without(const char *model, int V) {
     char numbered[64] = "";
     if (sr_model_is_bin(model))

@@ -1,4 +1,4 @@
-/* model_open.h: a model, and its tokenizer, from whatever a user names. */
+/* model_open.h: a model, and its tokenizer, opened by name: folder, run or .bin file. */
 #ifndef SR_TRAIN_MODEL_OPEN_H
 #define SR_TRAIN_MODEL_OPEN_H
 
@@ -11,22 +11,21 @@
  * .bin file. */
 srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where);
 
-/* The same with another attention (as --attention of a run has it), which must take just the
- * tensors that the model has. */
+/* The same with another attention (as in --attention of a run), which must take exactly the tensors
+ * that the model has. */
 srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
                              const char *attention);
 
-/* True if the name is of a llama2.c .bin file. */
+/* True if this is the name of a llama2.c .bin file. */
 bool sr_model_is_bin(const char *where);
 
-/* name = the folder or file of the tokenizer that lies beside a model (beside a .bin file of 512
- * tokens tok512.bin or tok512.model, too); "" if there is none. Fails if one beside a .bin file has
- * another number of tokens, unless the model has just those of the bytes: then it is as if there
- * were none. */
+/* name = the folder or file of the tokenizer next to a model; for a .bin file with 512 tokens also
+ * tok512.bin or tok512.model. "" if there is none. Fails if a tokenizer next to a .bin file has
+ * another vocabulary size, unless the model's vocabulary is the bytes: then name = "". */
 srnn_status sr_model_tokenizer_beside(char name[SR_PATH_BYTES], const char *model);
 
-/* The named tokenizer; if `name` is NULL the one beside the model, or the bytes for a model that
- * has just their tokens. */
+/* The named tokenizer. If `name` is NULL: the one next to the model, or the byte tokenizer for a
+ * model whose vocabulary is the bytes. */
 srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                     int V);
 

@@ -1,4 +1,4 @@
-/* moment_files.c: the optimiser's arrays in a checkpoint. */
+/* moment_files.c: the optimizer's moments in a checkpoint. */
 #include "train/moment_files.h"
 
 #include "files/folder.h"
@@ -16,11 +16,11 @@ enum { MOMENTS = 2, MOMENT_NAME = SR_SPEC_NAME + 40 };
 
 static const char *const moment_names[MOMENTS] = {"mean", "square"};
 
-/* Numbers of one tensor that lie in one share. */
+/* Elements of one tensor that belong to one share. */
 typedef struct part {
     const sr_tensor_spec *spec;
-    size_t first, count; /* in the tensor */
-    int64_t at;          /* in the rank's arrays */
+    size_t first, count; /* within the tensor */
+    int64_t at;          /* within the rank's arrays */
 } part;
 
 static part part_of(const sr_tensor_spec *spec, const sr_share *share) {
@@ -34,7 +34,7 @@ static float *moment_at(const sr_moment_files *m, int which, int64_t at) {
     return (which == 0 ? moments->mean : moments->square) + at;
 }
 
-/* ---- every part of every share, in one order */
+/* ---- all parts of all shares, in a fixed order */
 
 typedef struct visit {
     const sr_moment_files *moments;
@@ -57,7 +57,7 @@ static srnn_status visit_all(visitor *see, const visit *v) {
     return SRNN_OK;
 }
 
-/* The name of a part, and its shape: the tensor's own if it is the whole. */
+/* The name of a part and its shape: the tensor's shape if the part is the whole tensor. */
 static sr_tensor describe(char name[MOMENT_NAME], int which, const part *p) {
     sr_tensor tensor = {.name = name, .rank = 1, .shape = {(int64_t)p->count}};
     if (p->count == p->spec->count) {
@@ -123,8 +123,8 @@ srnn_status sr_moment_files_write(const sr_moment_files *m, const char *folder) 
 
 /* ---- reading */
 
-/* Which moment of which tensor a name in a file is, and which number it begins with. False:
- * none. */
+/* Parses the name of a tensor in a file: which moment, which tensor, and the index of its first
+ * element. False: not a moment. */
 static bool parse_name(const char *name, const sr_tensor_table *table, int *which,
                        const sr_tensor_spec **spec, size_t *first) {
     char weight[SR_SPEC_NAME];
@@ -151,7 +151,7 @@ static bool parse_name(const char *name, const sr_tensor_table *table, int *whic
     return mark[1] && !*end && begin <= (*spec)->count;
 }
 
-/* Copies what the tensor of a file and a part have in common; adds how much that was. */
+/* Copies the overlap of a part and a tensor of the file; adds its number of elements. */
 static srnn_status take_common(const sr_moment_files *m, int which, const part *p,
                                const sr_tensor *tensor, size_t first, size_t *taken) {
     const sr_share theirs = {.first = (int64_t)first, .count = (int64_t)tensor->count};
@@ -159,12 +159,9 @@ static srnn_status take_common(const sr_moment_files *m, int which, const part *
     const sr_share common = sr_share_common(&theirs, &own);
     if (common.count == 0)
         return SRNN_OK;
-    sr_tensor some = *tensor;
-    some.count = (size_t)common.count;
-    some.bytes = some.count * sr_dtype_bytes(tensor->dtype);
-    some.data = (const char *)tensor->data + (size_t)common.first * sr_dtype_bytes(tensor->dtype);
-    *taken += some.count;
-    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), &some);
+    *taken += (size_t)common.count;
+    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), tensor,
+                        (size_t)common.first, (size_t)common.count);
 }
 
 static srnn_status read_tensor(const sr_moment_files *m, const sr_tensor *tensor, const char *path,

@@ -1,16 +1,16 @@
-/* schedule.c: the learning rate of every step. */
+/* schedule.c: the learning rate schedules. */
 #include "train/schedule.h"
 
 #include <math.h>
 
-/* How far a step is from `first` to `last`, 0 to 1. */
+/* Progress of a step from `first` to `last`, 0 to 1. */
 static double progress(int64_t step, int64_t first, int64_t last) {
     if (step >= last)
         return 1.0;
     return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
 }
 
-/* Hugging Face counts the steps done before, so that step 1 has the rate at 0. */
+/* Hugging Face counts completed steps: step 1 has the rate of step 0 there. */
 double sr_schedule_rate(const sr_schedule *s, int64_t step) {
     const int64_t done = step - 1;
     const int64_t decay = s->decay < s->steps - s->warmup ? s->decay : s->steps - s->warmup;

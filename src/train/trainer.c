@@ -1,7 +1,8 @@
-/* trainer.c: one optimiser step of a model. */
+/* trainer.c: one optimizer step of a model. */
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "train/muon.h"
 #include "train/parallel/masters.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ typedef struct token_batch {
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
     int64_t documents;
-    const sr_source *source; /* whose training batch `number` it is; NULL: none */
+    const sr_source *source; /* set if this is training batch `number` of the source; else NULL */
     int64_t number;
 } token_batch;
 
@@ -28,20 +29,21 @@ struct sr_trainer {
     sr_trainer_settings settings;
     sr_pass *pass;
     sr_ranks *ranks;
-    /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    /* NULL: a step is one batch of one rank, or the device accumulates batches itself */
     sr_shares *shares;
-    sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
-    sr_masters *masters;             /* NULL: the model has its own */
-    sr_share all;                    /* what this rank keeps without either */
-    sr_step_stats *decided;          /* device memory, of device shares */
-    sr_batch_stats *batches;         /* (ranks, rounds), of shares */
+    sr_device_shares *device_shares; /* of ranks on GPUs; else NULL */
+    sr_masters *masters;             /* NULL: the model has its own master weights */
+    sr_muon *muon;                   /* NULL: AdamW updates everything */
+    sr_share all;                    /* this rank's shard without either */
+    sr_step_stats *decided;          /* device memory, for device_shares */
+    sr_batch_stats *batches;         /* (ranks, rounds), for shares */
     sr_moments moments;
-    token_batch batch;          /* what is computed with */
-    token_batch next;           /* what is read while a GPU computes */
-    float *losses;              /* (B, T), of validation */
+    token_batch batch;          /* the current batch */
+    token_batch next;           /* read ahead while a GPU computes */
+    float *losses;              /* (B, T), for validation */
     sr_step_stats *stats;       /* device memory */
-    sr_graph update;            /* of the weights */
-    sr_number_range *undecayed; /* (undecayed_count) without weight decay */
+    sr_graph update;            /* updates the weights */
+    sr_number_range *undecayed; /* (undecayed_count): parameters without weight decay */
     size_t undecayed_count;
 };
 
@@ -50,13 +52,14 @@ static srnn_status check(const sr_trainer_settings *s) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a step accumulates at least 1 batch, not %d",
                        s->accumulate);
     if (!(s->learning_rate >= 0) || !(s->epsilon >= 0) || !(s->weight_decay >= 0) ||
-        !(s->clip >= 0) || !(s->beta1 >= 0 && s->beta1 < 1) || !(s->beta2 >= 0 && s->beta2 < 1))
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "a setting of AdamW makes no sense: rates must be 0 or "
-                                          "more, betas below 1");
+        !(s->clip >= 0) || !(s->beta1 >= 0 && s->beta1 < 1) || !(s->beta2 >= 0 && s->beta2 < 1) ||
+        !(s->momentum >= 0 && s->momentum < 1))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a setting of the optimizer makes no sense: rates must "
+                                          "be 0 or more, betas and momentum below 1");
     return SRNN_OK;
 }
 
-/* Numbers whose moments this rank keeps. */
+/* Parameters whose moments this rank stores. */
 static int64_t own_numbers(const sr_trainer *trainer) {
     if (trainer->device_shares)
         return sr_device_shares_own_numbers(trainer->device_shares);
@@ -71,23 +74,23 @@ static srnn_status take_moment(sr_trainer *trainer, float **out) {
     return sr_device_zero(trainer->backend->device, memory, bytes);
 }
 
-/* Rounds in which every rank computes at most one batch of a step. */
+/* Rounds of a step, in each of which a rank computes at most one batch. */
 static int rounds_of(const sr_trainer *trainer) {
     const int count = trainer->ranks->count;
     return trainer->settings.accumulate / count + (trainer->settings.accumulate % count != 0);
 }
 
-/* A GPU adds the gradients of several batches up where it computes them. */
+/* A GPU accumulates the gradients of several batches in place. */
 static bool is_gpu(const sr_trainer *trainer) {
     return !trainer->backend->unit_squares;
 }
 
-/* Whether each rank keeps only its part of the float masters. */
+/* Whether the float master weights are sharded. */
 static bool divides(const sr_trainer *trainer) {
     return sr_trainer_splits(trainer) && trainer->backend->number != SRNN_F32;
 }
 
-/* One rank that a launcher started goes the way of several, which shows what that costs. */
+/* A single rank started by a launcher uses the same path as several, to measure its overhead. */
 static srnn_status take_device_shares(sr_trainer *trainer) {
     const sr_device_shares_setup setup = {
         .ranks = trainer->ranks,
@@ -121,7 +124,7 @@ static srnn_status take_shares(sr_trainer *trainer) {
     return sr_shares_create(&trainer->shares, trainer->model, &setup);
 }
 
-/* The shares are made after the pass that tells them what is ready. */
+/* Called by the pass, which is created before the shares: they may not exist yet. */
 static srnn_status ready(void *context, int layer) {
     sr_trainer *trainer = context;
     if (trainer->device_shares)
@@ -146,6 +149,17 @@ static void free_batch(token_batch *batch) {
     free(batch->offsets);
 }
 
+static srnn_status take_muon(sr_trainer *trainer) {
+    const sr_trainer_settings *s = &trainer->settings;
+    if (s->optimizer != SR_OPTIMIZER_MUON)
+        return SRNN_OK;
+    if (is_gpu(trainer))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "optimizer muon is computed on the CPU; on a GPU use optimizer adamw");
+    const sr_muon_settings settings = {s->momentum, s->weight_decay, s->decay_all};
+    return sr_muon_create(&trainer->muon, trainer->model, &settings);
+}
+
 static srnn_status fill(sr_trainer *trainer) {
     const sr_trainer_settings *s = &trainer->settings;
     const sr_pass_setup setup = {.B = s->B,
@@ -157,9 +171,10 @@ static srnn_status fill(sr_trainer *trainer) {
     void *memory;
     SR_TRY(check(s));
     if (divides(trainer))
-        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before more is taken */
+        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before allocating more */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
+    SR_TRY(take_muon(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
     SR_TRY(take_batch(&trainer->batch, rows));
     SR_TRY(take_batch(&trainer->next, rows));
@@ -185,6 +200,7 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
+    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON;
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
@@ -206,8 +222,9 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
     sr_shares_free(trainer->shares);
-    sr_pass_free(trainer->pass); /* with the recordings that use the device's shares */
+    sr_pass_free(trainer->pass); /* frees the graphs that use the device shares */
     sr_masters_free(trainer->masters);
+    sr_muon_free(trainer->muon);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
     free_batch(&trainer->batch);
@@ -244,8 +261,7 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
 
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
-    const size_t angles =
-        (size_t)model->config.positions * (size_t)sr_model_config_rope_width(&model->config);
+    const size_t angles = sr_model_rope_bytes(&model->config) / sizeof(float);
     const size_t working = model->working == model->weights
                                ? 0
                                : model->table.numbers * sr_element_bytes(model->backend->number);
@@ -255,7 +271,7 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const size_t own = (size_t)own_numbers(trainer), moments = 2 * own;
     const size_t masters = trainer->masters ? own + model->wide_numbers : model->table.numbers;
     return (masters + moments + angles) * sizeof(float) + working + shares +
-           sr_pass_bytes(trainer->pass);
+           (trainer->muon ? sr_muon_bytes(trainer->muon) : 0) + sr_pass_bytes(trainer->pass);
 }
 
 static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const sr_source *source,
@@ -275,7 +291,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
     return SRNN_OK;
 }
 
-/* While a GPU is busy. What fails here fails again where the batch is needed, and is told then. */
+/* Runs while a GPU is busy. An error here recurs, and is reported, when the batch is needed. */
 static void read_ahead(sr_trainer *trainer, const sr_source *source, int64_t number) {
     (void)read_tokens(trainer, &trainer->next, source, SR_SPLIT_TRAIN, number);
 }
@@ -302,12 +318,13 @@ static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
     }
 }
 
-/* The size of a step if every token had a target; gradients are of the sum of losses over it. */
+/* Targets of a step if every token had one; the loss of which gradients are taken is the sum over
+ * targets divided by this. */
 static double nominal_targets(const sr_trainer_settings *s) {
     return (double)s->B * s->T * s->accumulate;
 }
 
-/* AdamW for the numbers of one share, whose gradients and moments lie at the share's place. */
+/* AdamW for one share; its gradients and moments are at the share's offset. */
 static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const float *gradient) {
     const sr_trainer_settings *s = &trainer->settings;
     sr_model *model = trainer->model;
@@ -330,14 +347,39 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
-/* Clips and applies what was accumulated, by the step stats; captured as a graph. */
+/* Muon for the matrices of layers and AdamW for the rest, in host memory, by what AdamW decides. */
+static srnn_status update_by_muon(sr_trainer *trainer, sr_step_stats *stats,
+                                  const float *gradient) {
+    const sr_trainer_settings *s = &trainer->settings;
+    sr_step_stats decided = *stats;
+    size_t count;
+    const sr_number_range *others = sr_muon_others(trainer->muon, &count);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t first = others[i].first;
+        const sr_share share = {first, first, others[i].end - first};
+        const sr_adamw adamw = adamw_of(trainer, &share, gradient);
+        decided = *stats;
+        SR_TRY(trainer->backend->adamw(trainer->backend, &decided, &adamw));
+    }
+    *stats = decided;
+    if (!stats->applied)
+        return SRNN_OK;
+    const double to_mean = nominal_targets(s) / (double)(stats->targets > 0 ? stats->targets : 1);
+    const bool clips = s->clip > 0 && stats->gradient_norm > s->clip;
+    return sr_muon_update(trainer->muon, trainer->model, trainer->moments.mean, gradient,
+                          to_mean * (clips ? s->clip / stats->gradient_norm : 1.0),
+                          stats->learning_rate);
+}
+
+/* Clips the accumulated gradient and applies it, as the step stats decide; captured as a graph. */
 static srnn_status update(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
     const float *gradient = sr_pass_gradient(trainer->pass);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
-    return backend->adamw(backend, trainer->stats, &adamw);
+    return trainer->muon ? update_by_muon(trainer, trainer->stats, gradient)
+                         : backend->adamw(backend, trainer->stats, &adamw);
 }
 
 static sr_step step_of(const sr_step_stats *stats) {
@@ -368,10 +410,10 @@ static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const s
     return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
-/* ---- a step of ranks on GPUs: nothing of it waits for the host */
+/* ---- a step of ranks on GPUs, without waiting for the host */
 
-/* The sums of all ranks, this rank's part of the update, and its spread; what is recorded. Every
- * share is decided upon by the same numbers, of which the last one leaves what it made. */
+/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. Every
+ * share starts from the same stats; the last one's outcome is stored. */
 static srnn_status update_device_shares(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -396,7 +438,7 @@ static srnn_status update_device_shares(void *context) {
     return trainer->masters ? sr_masters_widen(trainer->masters) : SRNN_OK;
 }
 
-/* Batch j is rank j's modulo their number, as on CPUs. */
+/* Batch j belongs to rank j modulo the number of ranks, as on CPUs. */
 static srnn_status step_on_devices(sr_trainer *trainer, sr_step_stats *stats,
                                    const sr_source *source, int64_t step) {
     srnn_device *device = trainer->backend->device;
@@ -417,9 +459,9 @@ static srnn_status step_on_devices(sr_trainer *trainer, sr_step_stats *stats,
     return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
-/* ---- a step of several batches, of one rank or of many */
+/* ---- a step of several batches, on one or several ranks */
 
-/* This rank's batch of a round: its gradient from zero, its losses on their own. */
+/* This rank's batch of a round: the gradient starts from zero, the losses are stored separately. */
 static srnn_status compute_one(sr_trainer *trainer, sr_batch_stats *result, const sr_source *source,
                                int64_t batch) {
     srnn_device *device = trainer->backend->device;
@@ -446,7 +488,7 @@ static srnn_status compute_rounds(sr_trainer *trainer, const sr_source *source, 
     return SRNN_OK;
 }
 
-/* The losses of all batches, in their order. */
+/* Adds the losses of all batches, in order. */
 static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     const int count = trainer->ranks->count, rounds = rounds_of(trainer);
     SR_TRY(sr_ranks_gather(trainer->ranks, trainer->batches,
@@ -460,10 +502,12 @@ static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     return SRNN_OK;
 }
 
-/* Every share is decided upon anew, by the same numbers. */
+/* Every share starts from the same stats. */
 static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
     sr_backend *backend = trainer->backend;
     size_t count;
+    if (trainer->muon)
+        return update_by_muon(trainer, stats, sr_shares_sum(trainer->shares));
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
     sr_step_stats decided = *stats;
     for (size_t i = 0; i < count; i++) {
@@ -527,7 +571,7 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
     return SRNN_OK;
 }
 
-/* Ranks alternate with the batches; `all` is (ranks, rounds). */
+/* Batches are dealt to ranks round-robin; `all` is (ranks, rounds). */
 static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
                                 sr_batch_stats *all, int64_t rounds) {
     sr_ranks *ranks = trainer->ranks;

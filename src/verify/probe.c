@@ -13,8 +13,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of random numbers: one per operand, then these. */
-enum { STREAM_D_O = SR_OPERANDS, STREAM_CUTS, STREAM_STRONG, STREAM_PLACES, STREAM_STRENGTH };
+/* Streams of random numbers: one per operand, and these. They have fixed numbers, so that a new
+ * operand leaves the numbers of the others as they were. */
+enum {
+    STREAM_D_O = 17,
+    STREAM_CUTS,
+    STREAM_STRONG,
+    STREAM_PLACES,
+    STREAM_STRENGTH,
+    STREAM_LATER, /* of operands that came after these */
+};
+
+static uint64_t stream_of(sr_operand which) {
+    switch (which) {
+    case SR_OPERAND_Q:
+    case SR_OPERAND_K:
+    case SR_OPERAND_V:
+    case SR_OPERAND_OUTPUT_GATE:
+    case SR_OPERAND_VALUE_GATE:
+    case SR_OPERAND_DECAY:
+    case SR_OPERAND_WRITE_GATE:
+        return (uint64_t)which;
+    case SR_OPERAND_LEVEL_GATE:
+        return 7;
+    case SR_OPERAND_POOL_GATE:
+        return 8;
+    case SR_OPERAND_SKIP:
+        return 9;
+    case SR_OPERAND_NORM_WEIGHT:
+        return 10;
+    case SR_OPERAND_NORM_BIAS:
+        return 11;
+    case SR_OPERAND_VALUE_POWER:
+        return 12;
+    case SR_OPERAND_A_LOG:
+        return 13;
+    case SR_OPERAND_DT_BIAS:
+        return 14;
+    case SR_OPERAND_SKIP_WEIGHT:
+        return 15;
+    case SR_OPERAND_LEVEL_SCALE:
+        return 16;
+    case SR_OPERAND_ERASE_GATE:
+        return STREAM_LATER;
+    case SR_OPERAND_REMOVAL_KEY:
+        return STREAM_LATER + 1;
+    case SR_OPERAND_REMOVAL_GATE:
+        return STREAM_LATER + 2;
+    case SR_OPERAND_SINKS:
+        return STREAM_LATER + 3;
+    }
+    return 0;
+}
 
 /* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
  * front of an l2 norm does, is measured against this part: float cannot know it better. With one
@@ -23,7 +73,8 @@ enum { STREAM_D_O = SR_OPERANDS, STREAM_CUTS, STREAM_STRONG, STREAM_PLACES, STRE
 static double cancelled(const srnn_problem *problem) {
     const srnn_score score = problem->attention.score;
     const bool power = score == SRNN_SCORE_LINEAR || score == SRNN_SCORE_POWER;
-    return problem->T == 1 || (problem->D == 1 && power) ? 1 : 1e-2;
+    const bool one_key = problem->T == 1 || problem->attention.window == 1;
+    return one_key || (problem->D == 1 && power) ? 1 : 1e-2;
 }
 
 static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
@@ -88,9 +139,13 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
         return (rint(normal * 12) + (normal == fabs(normal) ? 1 : unit ? -1 : 0)) / 8;
     if (unit)
         return normal + copysign(0.5, normal);
+    if (a->feature == SRNN_FEATURE_RELU) /* its slope jumps at 0 */
+        normal += copysign(1e-3, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
         return undivided_exp(a) ? draw_small_query(a, normal, D) : 1.5 * normal;
+    case SRNN_SCORE_SIGMOID:
+        return 1.5 * normal;
     case SRNN_SCORE_TAYLOR: /* of both sides of a product that nothing divides by sqrt(D) */
         return 0.7 * normal * (a->scale == SRNN_SCALE_ONE ? pow((double)D, -0.25) : 1);
     case SRNN_SCORE_LINEAR:
@@ -144,10 +199,17 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     case SRNN_SCORE_TAYLOR:
     case SRNN_SCORE_POWER:
         return normal - 1 - a->order * log(1.0 + D);
+    case SRNN_SCORE_SIGMOID:
+        return normal - 1;
     case SRNN_SCORE_LINEAR:
         break;
     }
     return normal - 1 - log((double)D);
+}
+
+/* What the operand holds: the gate's number, or what the sigmoid makes of it. */
+static double draw_beta(const srnn_attention *a, double z) {
+    return a->write_gate == SRNN_WRITE_GATE_GIVEN ? 1 / (1 + exp(-z)) : z;
 }
 
 /* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of
@@ -155,13 +217,15 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
  * float does not hold, and sums of an odd series vanish. */
 static double draw_decay(const srnn_attention *a, double normal) {
     const bool series = a->score == SRNN_SCORE_EXP || a->score == SRNN_SCORE_TAYLOR;
+    if (a->decay == SRNN_DECAY_GIVEN) /* some rise, most fall */
+        return 0.3 * normal - 0.3;
     if (a->decay != SRNN_DECAY_LEARNED)
         return 2 * normal + 1;
     return series && sr_decay_in_logits(a) ? normal * 16 : normal * 256;
 }
 
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
-    double normal = sr_random_normal(seed, which, (uint64_t)at);
+    double normal = sr_random_normal(seed, stream_of(which), (uint64_t)at);
     switch (which) {
     case SR_OPERAND_Q: /* rotated features meet again where positions are the same, but rounded */
         return (
@@ -178,17 +242,23 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     case SR_OPERAND_POOL_GATE: /* some nearly 0 or 1: what a gate leaves of one counts too */
         return (float)(4 * normal);
     case SR_OPERAND_WRITE_GATE:
+        return (float)draw_beta(a, draw_write_gate(a, normal, D));
+    case SR_OPERAND_ERASE_GATE:
         return (float)draw_write_gate(a, normal, D);
+    case SR_OPERAND_REMOVAL_KEY: /* never near 0: it is divided by its length */
+        return (float)(normal + copysign(0.5, normal));
     case SR_OPERAND_A_LOG:
     case SR_OPERAND_DT_BIAS:
         return (float)(0.5 * normal - 1);
     case SR_OPERAND_V:
+    case SR_OPERAND_REMOVAL_GATE:
     case SR_OPERAND_LEVEL_GATE:
     case SR_OPERAND_SKIP:
     case SR_OPERAND_VALUE_GATE:
     case SR_OPERAND_OUTPUT_GATE:
     case SR_OPERAND_NORM_BIAS:
     case SR_OPERAND_VALUE_POWER:
+    case SR_OPERAND_SINKS:
         return (float)normal;
     }
     return 0;
@@ -342,20 +412,32 @@ static double strong_gate(const srnn_attention *a, double strength) {
     case SRNN_DECAY_LEARNED:
         return -1024 * strength;
     case SRNN_DECAY_LOG_SIGMOID:
+    case SRNN_DECAY_GIVEN:
         return -strength;
     case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+    case SRNN_DECAY_NEG_SOFTPLUS:
         return strength;
     }
     return 0;
 }
 
-/* For about half of all lengths T, one gate in 16 forgets everything: by a factor of e^-10 to
- * e^-3000, or to e^-100 where the same number scales the token's value, next to which other values
- * would be rounding noise. What follows such a gate, and other documents, must stay exact. */
+/* The logarithm of how much stronger than e^-10 a gate may be made: e^-3000; e^-300 where every
+ * channel has a gate and a rate, whose gradient adds up the rounding of what they get, times their
+ * strength, in the oracle too; e^-100 where the same number scales the token's value, next to which
+ * other values would be rounding noise. */
+static double strong_powers(const srnn_attention *a) {
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        return 1;
+    return a->decay_width == SRNN_WIDTH_CHANNEL && sr_decay_has_rate(a) ? 1.5 : 2.5;
+}
+
+/* For about half of all lengths T, one gate in 16 forgets everything. What follows such a gate, and
+ * other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
     const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);
-    const double powers = p->attention.value_gate == SRNN_VALUE_GATE_TIME_STEP ? 1 : 2.5;
+    const double powers = strong_powers(&p->attention);
     double *numbers = call->host.operand[SR_OPERAND_DECAY];
     if (!numbers || sr_random_below(seed, STREAM_STRONG, (uint64_t)p->T, 2) == 0)
         return;
@@ -518,9 +600,22 @@ double probe_plain_limit(double plain_error) {
 
 /* ---- random combinations */
 
-/* Axes that belong to the layer around the equation. */
+/* Axes that belong to the layer around the equation; its form says which operands it has. */
 static bool outside(const sr_axis *axis) {
-    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "prefix_tokens") == 0;
+    return axis->of == SR_AXIS_OF_LAYER && strcmp(axis->name, "layer") != 0;
+}
+
+/* Up to 4; of every other window about a tile. */
+static double draw_count(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const bool wide = strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
+    return wide ? 90 + (double)sr_random_below(seed, stream, 2, 16)
+                : 1 + (double)sr_random_below(seed, stream, 2, 4);
+}
+
+/* A bias is below 0, as published ones are. */
+static double draw_number(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const double size = 0.75 + (double)sr_random_below(seed, stream, 2, 4);
+    return strcmp(axis->name, "score_bias") == 0 ? -size : size;
 }
 
 /* Half of the time the default, else any value. */
@@ -537,12 +632,38 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
             sr_axis_set_count(axis, a, 1 + (int)sr_random_below(seed, stream, 2, 4));
         break;
     case SR_AXIS_COUNT:
-        sr_axis_set(axis, a, 1 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_count(axis, seed, stream));
         break;
     case SR_AXIS_NUMBER:
-        sr_axis_set(axis, a, 0.75 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_number(axis, seed, stream));
         break;
     }
+}
+
+/* Takes back what has no meaning beside what was drawn for the axis that it belongs to, so that few
+ * draws are refused. */
+static void mend_draw(srnn_attention *a) {
+    const bool rated = a->decay == SRNN_DECAY_SOFTPLUS || a->decay == SRNN_DECAY_BOUNDED;
+    if (a->decay == SRNN_DECAY_BOUNDED && a->decay_bound == 0)
+        a->decay_bound = 2.75;
+    if (a->decay != SRNN_DECAY_BOUNDED)
+        a->decay_bound = 0;
+    if (!rated || (a->decay == SRNN_DECAY_SOFTPLUS && a->dt_width == SRNN_DT_WIDTH_NONE) ||
+        (a->decay_width == SRNN_WIDTH_HEAD && a->dt_width == SRNN_DT_WIDTH_CHANNEL))
+        a->dt_width = SRNN_DT_WIDTH_HEAD;
+    if (a->write != SRNN_WRITE_DELTA) {
+        a->write_range = SRNN_WRITE_RANGE_1;
+        a->write_width = SRNN_WIDTH_HEAD;
+    }
+    if (!sr_erases_apart(a))
+        return;
+    a->score = SRNN_SCORE_LINEAR;
+    a->order = 0;
+    a->clamp = 0;
+    a->pool = 0;
+    a->levels = SRNN_LEVELS_NONE;
+    if (a->position != SRNN_POSITION_ROPE)
+        a->position = SRNN_POSITION_NONE;
 }
 
 srnn_attention probe_attention(uint64_t seed) {
@@ -552,6 +673,7 @@ srnn_attention probe_attention(uint64_t seed) {
         for (size_t i = 0; (axis = sr_axis_at(i)); i++)
             if (!outside(axis))
                 draw_axis(&a, axis, seed + (attempt << 32), i);
+        mend_draw(&a);
         if (srnn_attention_check(&a) == SRNN_OK)
             return a;
     }

@@ -68,15 +68,25 @@ static void who_has_a_state(void **state) {
                                        "power",
                                        "gla",
                                        "gated_delta_net",
-                                       "log_linear"};
+                                       "kda",
+                                       "gdn2",
+                                       "linear_elu,write=removal",
+                                       "2mamba",
+                                       "log_linear",
+                                       "power:2,sink=learned",
+                                       "linear_elu,decay=given"};
     static const char *const without[] = {"softmax",
                                           "norm",
                                           "gate",
                                           "order:4,clamp=5",
                                           "gated_relu_no_in_gate_no_norm",
                                           "rat",
+                                          "2mamba_e",
                                           "power:2,write=delta,feature=unit_smooth",
                                           "order:2,levels=fenwick",
+                                          "linear_elu,window=4",
+                                          "linear_elu,cap=5",
+                                          "sigmoid",
                                           "power:2,decay=log_sigmoid,decay_place=logit"};
     srnn_attention a;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
@@ -107,6 +117,8 @@ static void who_may_subtract_the_maximum(void **state) {
         {"order:2,epsilon=0.1", false, true, false},
         {"gated_softmax_cumgate", false, false, true},
         {"softmax,post_gate", true, true, true},
+        {"softmax,sink=learned", true, true, false},
+        {"sigmoid", false, false, false},
     };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         srnn_attention a = parsed(facts[i].text);
@@ -122,7 +134,7 @@ static void wrong_descriptors(void **state) {
         srnn_attention attention;
         const char *word;
     } wrong[] = {
-        {{.score = (srnn_score)4}, "score"},
+        {{.score = (srnn_score)5}, "score"},
         {{.norm = (srnn_norm)-1}, "norm"},
         {{.order = 1}, "order"},
         {{.score = SRNN_SCORE_TAYLOR, .order = 171}, "taylor"},
@@ -133,12 +145,32 @@ static void wrong_descriptors(void **state) {
         {{.wiring.short_conv = -1}, "short_conv"},
         {{.wiring.prefix_tokens = 100000}, "prefix_tokens"},
         {{.pool = -1}, "pool"},
+        {{.window = -1}, "window"},
+        {{.cap = -50}, "cap"},
+        {{.score = SRNN_SCORE_SIGMOID, .score_bias = (double)NAN}, "score_bias"},
+        {{.score_bias = -2}, "score=sigmoid"},
+        {{.window = 4, .pool = 4}, "pool"},
+        {{.window = 4, .levels = SRNN_LEVELS_FENWICK}, "levels"},
+        {{.window = 4, .write = SRNN_WRITE_DELTA}, "write=add"},
+        {{.sink = SRNN_SINK_ZERO, .normaliser = SRNN_NORMALISER_NONE}, "normaliser=row_sum"},
+        {{.write_gate = SRNN_WRITE_GATE_GIVEN}, "write=delta"},
         {{.skip = SRNN_SKIP_CONV}, "taps"},
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
-        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
+        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none must add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
+        {{.decay = SRNN_DECAY_BOUNDED}, "decay_bound"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .decay_bound = 5}, "decay_bound"},
+        {{.decay = SRNN_DECAY_LOG_SIGMOID, .dt_width = SRNN_DT_WIDTH_NONE}, "dt_bias"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_NONE}, "decay=neg_softplus"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_CHANNEL}, "decay_width=channel"},
+        {{.write_range = SRNN_WRITE_RANGE_2}, "write=delta"},
+        {{.write_width = SRNN_WIDTH_CHANNEL}, "write=delta"},
+        {{.write = SRNN_WRITE_REMOVAL}, "score=linear"},
+        {{.score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_REMOVAL, .levels = SRNN_LEVELS_FENWICK},
+         "levels"},
+        {{.skip = SRNN_SKIP_BONUS, .norm_width = SRNN_NORM_WIDTH_ROW}, "norm_width=head"},
         {{.value_gate = SRNN_VALUE_GATE_TIME_STEP}, "decay=softplus"},
         {{.position = SRNN_POSITION_ROPE_CHUNKS}, "pool=L"},
         {{.pool = 4, .write = SRNN_WRITE_DELTA}, "write=delta"},
@@ -168,7 +200,7 @@ static void learned_tensors(void **state) {
     assert_int_equal(sr_attention_learned(learned, &(srnn_attention){0}), 0);
 }
 
-/* An operand as languages that go by names see it. */
+/* Operands by name, for other languages. */
 static void operands_by_name(void **state) {
     (void)state;
     srnn_problem problem = {.B = 2, .H = 6, .Hkv = 3, .T = 5, .D = 4};

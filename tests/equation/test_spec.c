@@ -1,4 +1,4 @@
-/* test_spec.c: the table of variants says what it should, and its text form reads back. */
+/* test_spec.c: the table of variants is right, and its text form round-trips. */
 #include "test.h"
 
 #include "equation/facts.h"
@@ -66,6 +66,11 @@ static const struct {
     {"gate", "score=exp,clamp=5,normaliser=row_length,output_gate"},
     {"power", "score=power:2,layer=power,decay=log_sigmoid"},
     {"forget", "score=exp,layer=power,decay=log_sigmoid"},
+    {"2mamba",
+     "score=power:2,position=none,short_conv=2,conv_activation=none,layer=2mamba,decay=neg_so"
+     "ftplus"},
+    {"2mamba_e",
+     "score=exp,position=none,short_conv=2,conv_activation=none,layer=2mamba,decay=neg_softplus"},
     {"mamba2", "score=linear,position=none,short_conv=4,layer=mamba2,share=qk,scale=one,decay=so"
                "ftplus,value_gate=time_step,normaliser=none,skip=head,output_gate,gate_width=cha"
                "nnel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
@@ -95,6 +100,16 @@ static const struct {
      "score=linear,position=none,short_conv=4,layer=delta_net,feature=unit_smooth,deca"
      "y=softplus,write=delta,normaliser=none,post_gate,gate_width=channel,gate_shape=s"
      "ilu,norm=rms,norm_epsilon=1e-05"},
+    {"kda", "score=linear,position=none,short_conv=4,layer=kda,share=qk,feature=unit_smooth,decay="
+            "softplus,"
+            "decay_width=channel,dt_width=channel,write=delta,normaliser=none,post_gate,gate_width="
+            "channel,"
+            "norm=rms,norm_epsilon=1e-05"},
+    {"gdn2", "score=linear,position=none,short_conv=4,layer=gdn2,share=qk,feature=unit_smooth,"
+             "decay=softplus,"
+             "decay_width=channel,dt_width=channel,write=delta,write_width=channel,normaliser=none,"
+             "post_gate,"
+             "gate_width=channel,norm=rms,norm_epsilon=1e-05"},
     {"log_linear",
      "score=linear,position=none,layer=delta_net,levels=fenwick,normaliser=none,norm=r"
      "ms,norm_epsilon=1e-05"},
@@ -116,6 +131,7 @@ static const struct {
      "score=linear,position=rope_features,layer=nala,scale=one,feature=norm_cosine,eps"
      "ilon=1e-06,post_gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=ro"
      "w"},
+    {"sigmoid", "score=sigmoid,normaliser=none"},
 };
 
 enum { EXPECTED = sizeof expected / sizeof *expected };
@@ -185,6 +201,14 @@ static void families_and_changes(void **state) {
     assert_string_equal(canonical("clamp=0.30000000000000004"),
                         "score=exp,clamp=0.30000000000000004");
     assert_string_equal(canonical("clamp=100"), "score=exp,clamp=100");
+    assert_string_equal(canonical("sink=learned,window=4096,cap=50"),
+                        "score=exp,cap=50,window=4096,sink=learned");
+    assert_string_equal(canonical("sigmoid,score_bias=-7.62,normaliser=row_length"),
+                        "score=sigmoid,score_bias=-7.62,normaliser=row_length");
+    assert_string_equal(canonical("gated_delta_net,decay=given,write_gate=given,short_conv=none"),
+                        "score=linear,position=none,layer=delta_net,feature=unit_smooth,decay=given"
+                        ",write=delta,write_gate=given,normaliser=none,post_gate,gate_width=channel"
+                        ",gate_shape=silu,norm=rms,norm_epsilon=1e-05");
 }
 
 static void errors_name_the_place(void **state) {
@@ -202,6 +226,9 @@ static void errors_name_the_place(void **state) {
         {"softmax,clamp=-1", 9, {"clamp"}},
         {"softmax,clamp=1e999", 9, {"clamp"}},
         {"softmax,clamp=nan", 15, {"nan"}},
+        {"softmax,window=0.5", 16, {"0.5", "whole number"}},
+        {"softmax,cap=-50", 9, {"cap"}},
+        {"softmax,sink=leaned", 14, {"leaned", "learned"}},
         {"softmax,clamp=0x1p3", 15, {"0x1p3"}},
         {"softmax,clamp=5,clamp=5", 17, {"clamp", "twice"}},
         {"softmax,,clamp=5", 9, {"missing"}},

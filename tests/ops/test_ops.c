@@ -99,7 +99,7 @@ static void linear_layers(void **state) {
     (void)state;
     for (int s = 0; s < SHAPES; s++)
         check_linear(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][1] / 2);
-    check_linear(5, 520, 12, 320); /* the first one's sum is cut into parts, the other's is not */
+    check_linear(5, 520, 12, 320); /* split-K for the first one, not for the other */
 }
 
 static double norm_loss(const double *x, const double *w, const float *d_out, int64_t rows,
@@ -178,7 +178,7 @@ static void rope_turns_and_turns_back(void **state) {
             table[p * D + c] = (float)cos(p * (c + 1) * 0.3);
             table[p * D + D / 2 + c] = (float)sin(p * (c + 1) * 0.3);
         }
-    const sr_rope rope = {table, positions, HEADS, D};
+    const sr_rope rope = {table, positions, HEADS, D, 0, false};
     const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE, SRNN_F32};
     assert_int_equal(cpu->rope_forward(cpu, X, &rope), SRNN_OK);
     for (int r = 0; r < ROWS; r++)
@@ -369,7 +369,7 @@ static void sums(void **state) {
 enum { CONV_ROWS = 14, CONV_T = 7, CHANNELS = 67, WIDTH = 4 };
 static const int32_t conv_positions[CONV_ROWS] = {0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6};
 
-/* sum of d_out * silu(conv(x)) in double, over any array types through one flat parameter. */
+/* sum of d_out * silu(conv(x)) in double, with all arrays in one flat parameter. */
 static double conv_loss(const double *x, const double *weight, const double *bias,
                         const float *d_out, double *out) {
     double loss = 0;
@@ -386,7 +386,7 @@ static double conv_loss(const double *x, const double *weight, const double *bia
     return loss;
 }
 
-/* Its parameters are those of one op, and what to change. */
+/* The parameters of one op, and which one to vary. */
 static void slopes(double *slope, double *parameter, int n, const double *x, const double *weight,
                    const double *bias, const float *d_out) {
     const double h = 1e-5;
@@ -522,32 +522,38 @@ static void find_stack(void) {
     stack_end = stack_begin + bytes;
 }
 
-/* A library may use memory of the heap as its stack: a handler that ran there would destroy what
- * lies below. */
+/* A library may use heap memory as its stack: a signal handler that ran there would overwrite
+ * memory below. */
 static void handlers_run_on_the_stack(void **state) {
     (void)state;
-    enum { SIZE = 512, MOST = 4000 };
-    const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    enum { SIZE = 512, MOST = 20000 };
+    static const int64_t sums[] = {8, 24, 48, 72, 96, 128, 160, 320, SIZE};
+    const struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
     sr_backend *one;
     void *memory;
     assert_int_equal(sr_backend_create(&one, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_device_allocate(one->device, &memory, 3 * SIZE * SIZE * sizeof(float)),
                      SRNN_OK);
-    float *x = memory;
+    float *const x = memory, *const weight = x + SIZE * SIZE;
+    const sr_matrix y = sr_matrix_of(weight + SIZE * SIZE, SIZE, SIZE, SRNN_F32);
     for (size_t i = 0; i < 3 * SIZE * SIZE; i++)
         x[i] = 0.01f;
     find_stack();
     signal(SIGALRM, note_where);
     setitimer(ITIMER_REAL, &often, NULL);
-    for (int i = 0; i < MOST && handled < 100; i++)
-        assert_int_equal(one->linear_forward(one, sr_matrix_of(x, SIZE, SIZE, SRNN_F32),
-                                             (sr_matrix){0},
-                                             sr_matrix_of(x + SIZE * SIZE, SIZE, SIZE, SRNN_F32),
-                                             &(sr_linear){x + 2 * SIZE * SIZE, NULL, SIZE}, 1),
-                         SRNN_OK);
+    for (size_t n = 0; n < sizeof sums / sizeof *sums; n++) {
+        handled = 0;
+        const sr_linear wide = {weight, NULL, SIZE}, deep = {weight, NULL, sums[n]};
+        const sr_matrix narrow = sr_matrix_of(x, SIZE, sums[n], SRNN_F32);
+        for (int i = 0; i < MOST && handled < 50; i++) {
+            assert_int_equal(one->linear_forward(one, y, (sr_matrix){0}, narrow, &wide, 1),
+                             SRNN_OK);
+            assert_int_equal(one->linear_backward_input(one, y, narrow, &deep, 1), SRNN_OK);
+        }
+        assert_true(handled > 0);
+    }
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
-    assert_true(handled > 0);
     assert_int_equal(elsewhere, 0);
     sr_device_release(one->device, memory);
     sr_backend_free(one);

@@ -4,11 +4,11 @@
 #include "base/random.h"
 
 /* Four rounds of a good round function are already a strong pseudorandom permutation (Luby and
- * Rackoff 1988); the small domains here deserve a few more. */
+ * Rackoff 1988); small domains need a few more. */
 enum { ROUNDS = 8 };
 
-/* A bijection of the numbers below 4^half_bits: each round adds to one half something that depends
- * on the other half alone, which can be undone whatever it is. */
+/* A bijection of the numbers below 4^half_bits: each round adds a function of one half to the other
+ * half, which is invertible for any function. */
 static uint64_t network(uint64_t key, int half_bits, uint64_t index) {
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;
     uint64_t left = index >> half_bits, right = index & mask;
@@ -24,8 +24,8 @@ uint64_t sr_permutation_at(uint64_t key, uint64_t count, uint64_t index) {
     int half_bits = 1;
     while (half_bits < 32 && (count - 1) >> 2 * half_bits > 0)
         half_bits++;
-    /* The network's domain is less than four times as large as count. Whoever lands outside walks
-     * on along its cycle, which comes back inside: a bijection of the inside. */
+    /* The network's domain is less than four times as large as count. Indices that map outside
+     * follow their cycle until it returns inside: a bijection of 0 .. count-1. */
     do
         index = network(key, half_bits, index);
     while (index >= count);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Where the shuffle that `key` selects puts `index` (below count, count at least 1). Over all
+/* The image of `index` (below count, count at least 1) under the shuffle of this `key`. Over all
  * indices every number below count occurs once. */
 uint64_t sr_permutation_at(uint64_t key, uint64_t count, uint64_t index);
 

@@ -1,4 +1,4 @@
-/* shuffle.c: which tokens every step sees: the rows of a dataset in a shuffled order. */
+/* shuffle.c: the rows of a dataset, shuffled anew every epoch. */
 #include "data/rows/shuffle.h"
 
 #include "base/hash.h"
@@ -12,6 +12,7 @@ typedef struct shuffle {
     sr_source source; /* first, so that a pointer to it is a pointer to the shuffle */
     sr_dataset datasets[SR_SPLITS];
     sr_shuffle_settings settings;
+    int64_t validation_first; /* row of the validation split that there is */
 } shuffle;
 
 /* Row `number` of the endless sequence is this row of the dataset. */
@@ -19,11 +20,12 @@ static int64_t shuffled(const shuffle *self, sr_split split, int64_t number) {
     int64_t rows = self->source.rows[split];
     uint64_t epoch = (uint64_t)(number / rows);
     uint64_t key = sr_random_bits(self->settings.seed, (uint64_t)split, epoch);
-    return (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
+    const int64_t first = split == SR_SPLIT_VALIDATION ? self->validation_first : 0;
+    return first + (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
 }
 
-/* T+1 tokens from `begin` on, as ids and the ids after them. Where the dataset ends before, the
- * rest is empty: id 0 without a target. */
+/* T+1 tokens from `begin` on, as ids and their targets. Past the end of the dataset the row is
+ * empty: id 0 without a target. */
 static srnn_status read_row(sr_token_row *row, const sr_dataset *dataset, int64_t begin, int T) {
     const int64_t left = dataset->token_count - 1 - begin;
     const int have = left < T ? (int)left : T;
@@ -66,8 +68,8 @@ static srnn_status fill_packed(const sr_source *source, sr_token_row *row, sr_sp
     }
 }
 
-/* As the reference trains: right padding with the end-of-document id. That id is a target once, at
- * the end of a document that fits, so that a model learns to stop. */
+/* As in the reference: right padding with the end-of-document id. That id is a target once, at the
+ * end of a document that fits, so that a model learns to stop. */
 static srnn_status fill_document(const sr_source *source, sr_token_row *row, sr_split split,
                                  int64_t number) {
     const shuffle *self = (const shuffle *)source;
@@ -127,7 +129,7 @@ static srnn_status verify(const sr_source *source) {
     return SRNN_OK;
 }
 
-/* What the rows are made of. */
+/* Combined checksum and stamp of the datasets. */
 static void sum_up(sr_source *source, const sr_dataset *datasets) {
     uint64_t sum = SR_HASH_BEGIN, stamp = SR_HASH_BEGIN;
     for (int split = 0; split < SR_SPLITS; split++) {
@@ -137,6 +139,22 @@ static void sum_up(sr_source *source, const sr_dataset *datasets) {
     source->sum = sr_hash_end(sum);
     source->stamp = sr_hash_end(stamp);
     source->verify = verify;
+}
+
+static void take_half(shuffle *self) {
+    int64_t *rows = &self->source.rows[SR_SPLIT_VALIDATION];
+    const int64_t before = *rows - *rows / 2;
+    switch (self->settings.validation_half) {
+    case SR_HALF_ALL:
+        break;
+    case SR_HALF_FIRST:
+        *rows = before;
+        break;
+    case SR_HALF_SECOND:
+        self->validation_first = before;
+        *rows -= before;
+        break;
+    }
 }
 
 static srnn_status create(shuffle **created, const sr_dataset *datasets,
@@ -159,6 +177,7 @@ static srnn_status create(shuffle **created, const sr_dataset *datasets,
         source->rows[split] = rows_of(&datasets[split], settings);
     sum_up(source, datasets);
     (*created)->settings = *settings;
+    take_half(*created);
     return SRNN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* source.c: rows of a source put together to batches, and the accuracy on them. */
+/* source.c: batches from the rows of a source, and accuracy. */
 #include "data/rows/source.h"
 
 #include <stddef.h>
@@ -33,8 +33,8 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
     return SRNN_OK;
 }
 
-/* Moves one document, tokens first .. past-1 of a row, to the right by `shift`, with empty tokens
- * before it. Documents are moved last to first, so that nothing is overwritten before it moved. */
+/* Shifts one document, tokens first .. past-1 of a row, to the right by `shift`, with empty tokens
+ * before it. Documents are moved last to first, so that none is overwritten. */
 static void move_document(sr_token_row *row, int64_t first, int64_t past, int64_t shift,
                           int64_t front, int64_t T) {
     for (int64_t t = past - 1; t >= first; t--)
@@ -49,7 +49,7 @@ static void move_document(sr_token_row *row, int64_t first, int64_t past, int64_
 }
 
 void sr_batch_front(sr_batch *batch, int T, int front) {
-    int64_t kept = 0, next = 0;
+    int64_t count = 0, next = 0;
     for (int64_t b = 0; b < batch->B; b++) {
         const int64_t begin = b * T, first = next;
         sr_token_row row = {batch->ids + begin, batch->targets + begin, NULL, 0};
@@ -61,11 +61,11 @@ void sr_batch_front(sr_batch *batch, int T, int front) {
         for (int64_t n = first; n < next; n++) {
             const int64_t start = batch->offsets[n] + (n - first) * front;
             if (start < begin + T)
-                batch->offsets[kept++] = start;
+                batch->offsets[count++] = start;
         }
     }
-    batch->offsets[kept] = (int64_t)batch->B * T;
-    batch->documents = kept;
+    batch->offsets[count] = (int64_t)batch->B * T;
+    batch->documents = count;
 }
 
 static int largest(const float *logits, int V) {

@@ -1,4 +1,4 @@
-/* source_open.c: a source from what a user names. */
+/* source_open.c: opens a source by name. */
 #include "data/rows/source_open.h"
 
 #include "base/memory.h"
@@ -107,7 +107,7 @@ static bool is_folder(const char *path) {
     return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
-/* What to do with a file that is to validate the shards of a folder. */
+/* The advice for a file given as the validation split of a folder of shards. */
 static srnn_status refuse_file(const char *file, const char *folder) {
     char path[SR_PATH_BYTES];
     sr_manifest manifest;
@@ -155,7 +155,7 @@ static srnn_status open_datasets(sr_dataset datasets[SR_SPLITS], const char *whe
     return open_text(datasets, where, settings);
 }
 
-/* Orders the datasets, or frees them if opening them failed. */
+/* Creates the shuffle, or frees the datasets if opening them failed. */
 static srnn_status shuffle(sr_source **source, sr_dataset datasets[SR_SPLITS], srnn_status status,
                            const sr_source_settings *settings) {
     if (status != SRNN_OK) {
@@ -163,15 +163,14 @@ static srnn_status shuffle(sr_source **source, sr_dataset datasets[SR_SPLITS], s
             sr_dataset_free(&datasets[split]);
         return status;
     }
-    const sr_shuffle_settings how = {settings->seed, settings->T, settings->layout,
-                                     settings->whole};
+    const sr_shuffle_settings how = {settings->seed, settings->T, settings->layout, settings->whole,
+                                     settings->validation_half};
     return sr_shuffle_create(source, datasets, &how);
 }
 
 srnn_status sr_source_open(sr_source **source, const char *where,
                            const sr_source_settings *settings) {
-    /* A name with a colon that is not a file was meant to be a task: its error says which there
-     * are. */
+    /* A name with a colon that is not a file was meant as a task: its error lists the tasks. */
     if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
         return settings->validation
                    ? SR_FAIL(

@@ -1,4 +1,4 @@
-/* source_open.h: a source from what a user names. */
+/* source_open.h: opens a source by name. */
 #ifndef SR_DATA_ROWS_SOURCE_OPEN_H
 #define SR_DATA_ROWS_SOURCE_OPEN_H
 
@@ -6,15 +6,15 @@
 
 typedef struct sr_source_settings {
     uint64_t seed;
-    int T;                  /* tokens per row; a synthetic task has its own length */
+    int T;                  /* tokens per row; synthetic tasks have their own length */
     sr_token_layout layout; /* not for synthetic tasks */
-    bool whole;             /* the tokens behind the last full row are a row too: for evaluation */
+    bool whole;             /* the tokens after the last full row form a row too: for evaluation */
 
-    /* A file of text or a .bin file has no splits of its own. Where the data is a folder of shards,
-     * the validation split may be that of another folder: all its documents. A synthetic task takes
-     * none. */
-    const char *validation;  /* data of the same kind that is the validation split, or NULL */
-    double validation_share; /* text, without such a file: the last share of it, 0 .. 1 */
+    /* A text file or a .bin file has no splits. For a folder of shards, the validation split may be
+     * another folder, of which all documents are used. A synthetic task takes none. */
+    const char *validation;  /* data of the same kind to use as the validation split, or NULL */
+    double validation_share; /* text without such a file: this fraction at its end, 0 .. 1 */
+    sr_half validation_half; /* not for synthetic tasks, whose rows never end */
     sr_bin_settings bin;
 } sr_source_settings;
 

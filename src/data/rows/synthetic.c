@@ -4,7 +4,8 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "data/rows/synthetic_task.h"
+#include "data/rows/mixture.h"
+#include "data/rows/tasks/task.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -12,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_WORD = 32, MOST_TASKS = 16 };
-/* Keeps the tasks' numbers apart from whatever else the same seed is used for. */
+enum { MOST_WORD = 32, MOST_TASKS = 32, MOST_LIST = 512 };
+/* Separates the tasks' random numbers from other uses of the same seed. */
 static const uint64_t seed_stream = 0x73796e746865;
 
 const sr_synthetic_entry *sr_synthetic_at(size_t index) {
@@ -31,16 +32,16 @@ static const sr_synthetic_task *find_task(const char *text) {
 }
 
 bool sr_synthetic_is(const char *text) {
-    return find_task(text) != NULL;
+    return find_task(text) != NULL || sr_mixture_is(text);
 }
 
-/* Fails for the word of `length` bytes at `at`, which should have been one of `words`. */
+/* Fails for the word of `length` bytes at `at`, expected to be one of `words`. */
 static srnn_status wrong_word(const char *text, const char *at, size_t length, const char *what,
                               const char *const *words, size_t count) {
     char word[MOST_WORD];
     snprintf(word, sizeof word, "%.*s", (int)(length < MOST_WORD ? length : MOST_WORD), at);
     const char *nearest = sr_nearest_word(word, words, count);
-    char list[256] = "";
+    char list[MOST_LIST] = "";
     for (size_t i = 0; i < count; i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", words[i]);
     return SR_FAIL(SRNN_ERR_FORMAT, "%s: there is no %s \"%s\" (position %d)%s%s%s; there are: %s",
@@ -89,7 +90,7 @@ static srnn_status read_value(double *value, const sr_synthetic_setting *setting
     return SRNN_OK;
 }
 
-/* "name=value,name=value"; nothing is allowed too. */
+/* "name=value,name=value"; may be empty. */
 static srnn_status read_settings(sr_synthetic *self, const char *text, const char *at) {
     unsigned seen = 0;
     while (*at) {
@@ -118,11 +119,11 @@ static srnn_status read_settings(sr_synthetic *self, const char *text, const cha
 
 static void synthetic_free(sr_source *source) {
     sr_synthetic *self = (sr_synthetic *)source;
-    free(self->gap_ends);
+    free(self->weights);
     free(self);
 }
 
-srnn_status sr_synthetic_create(sr_source **source, const char *text, uint64_t seed) {
+static srnn_status create_task(sr_source **source, const char *text, uint64_t seed) {
     const sr_synthetic_task *task = find_task(text);
     if (!task)
         return wrong_task(text);
@@ -148,13 +149,34 @@ srnn_status sr_synthetic_create(sr_source **source, const char *text, uint64_t s
     return SRNN_OK;
 }
 
+srnn_status sr_synthetic_create(sr_source **source, const char *text, uint64_t seed) {
+    return sr_mixture_is(text) ? sr_mixture_create(source, text, seed, create_task)
+                               : create_task(source, text, seed);
+}
+
+double sr_synthetic_chance(const sr_source *source) {
+    return source->free == synthetic_free ? 1.0 / ((const sr_synthetic *)source)->answers
+                                          : sr_mixture_chance(source);
+}
+
+/* The shortest text that parses to the same number. */
+static void print_number(char text[MOST_WORD], double number) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, MOST_WORD, "%.*g", digits, number);
+        if (strtod(text, NULL) == number)
+            break;
+    }
+}
+
 size_t sr_synthetic_print(char *text, size_t size, const sr_source *source) {
     const sr_synthetic *self = (const sr_synthetic *)source;
     size_t length = (size_t)snprintf(text, size, "%s", self->task->entry.name);
     for (int i = 0; i < SR_SYNTHETIC_SETTINGS && self->task->settings[i].name; i++) {
         char *rest = length < size ? text + length : NULL;
-        length += (size_t)snprintf(rest, rest ? size - length : 0, "%c%s=%.17g", i ? ',' : ':',
-                                   self->task->settings[i].name, self->values[i]);
+        char value[MOST_WORD];
+        print_number(value, self->values[i]);
+        length += (size_t)snprintf(rest, rest ? size - length : 0, "%c%s=%s", i ? ',' : ':',
+                                   self->task->settings[i].name, value);
     }
     return length;
 }

@@ -1,4 +1,4 @@
-/* synthetic_task.c: the synthetic tasks themselves, one table row each. */
+/* synthetic_task.c: the synthetic tasks, one table row each. */
 #include "data/rows/synthetic_task.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Settings that several tasks have keep their place in all of them. */
+/* Settings that several tasks share have the same index in all of them. */
 enum { LENGTH, VOCAB, COUNT, POWER, NOISE };
 enum { SHOWN = POWER };
 enum { MOST_LENGTH = 1 << 20, MOST_VOCAB = 1 << 24, MOST_ELEMENTS = 7 };
@@ -18,7 +18,7 @@ typedef struct draws {
     uint64_t seed, stream, counter;
 } draws;
 
-/* One stream a row: even ones train, odd ones validate. */
+/* One stream per row: even ones for training, odd ones for validation. */
 static draws draws_of(const sr_synthetic *self, sr_split split, int64_t number) {
     return (draws){self->seed, (uint64_t)number * SR_SPLITS + (uint64_t)split, 0};
 }
@@ -102,7 +102,7 @@ static srnn_status mqar_prepare(sr_synthetic *self) {
     return set_size(self, vocab);
 }
 
-/* A slot by its probability. */
+/* Draws a slot according to the slot probabilities. */
 static int mqar_slot(const sr_synthetic *self, draws *from, int slots) {
     double at =
         self->gap_ends[slots - 1] * sr_random_uniform(from->seed, from->stream, from->counter++);
@@ -122,7 +122,7 @@ static srnn_status mqar_fill(const sr_source *source, sr_token_row *row, sr_spli
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);
     int pairs = setting(self, COUNT), context = 2 * pairs, slots = (source->T - context) / 2;
-    int keys = source->vocab / 2; /* key 0 is not used: it is the blank */
+    int keys = source->vocab / 2; /* key 0 is the blank and not used */
     uint64_t key = bits(&from), value = bits(&from);
     for (int t = context; t < source->T; t++)
         row->ids[t] = 0;

@@ -1,5 +1,5 @@
-/* synthetic_task.h (private): what a synthetic task is, shared by the tasks and the reader of their
- * text. */
+/* synthetic_task.h (private): the description of a synthetic task, shared by the tasks and their
+ * parser. */
 #ifndef SR_DATA_ROWS_SYNTHETIC_TASK_H
 #define SR_DATA_ROWS_SYNTHETIC_TASK_H
 
@@ -18,7 +18,7 @@ typedef struct sr_synthetic sr_synthetic;
 typedef struct sr_synthetic_task {
     sr_synthetic_entry entry;
     sr_synthetic_setting settings[SR_SYNTHETIC_SETTINGS];
-    /* Checks that the settings fit each other, and sets source.vocab and source.T. */
+    /* Checks that the settings are consistent, and sets source.vocab and source.T. */
     srnn_status (*prepare)(sr_synthetic *self);
     srnn_status (*fill)(const sr_source *source, sr_token_row *row, sr_split split, int64_t number);
 } sr_synthetic_task;

@@ -43,7 +43,7 @@ srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t cou
     return SRNN_OK;
 }
 
-/* Opens shard `n` and checks that it is the one the manifest means. */
+/* Opens shard `n` and checks that it matches the manifest. */
 static srnn_status open_listed(sr_shard *shard, const sr_manifest *manifest, int64_t n) {
     const sr_manifest_shard *listed = &manifest->shards[n];
     char path[SR_PATH_BYTES];
@@ -116,7 +116,7 @@ uint64_t sr_dataset_stamp(const sr_dataset *dataset, uint64_t hash) {
         const sr_shard *shard = &dataset->shards[n];
         struct stat facts = {0};
         if (shard->mapping.data && fstat(shard->mapping.descriptor, &facts) != 0)
-            facts = (struct stat){0}; /* no stamp that was ever written: all is read */
+            facts = (struct stat){0}; /* matches no stamp: all data is read */
         hash = sr_hash_add(hash, (uint64_t)facts.st_size);
         hash = sr_hash_add(hash, (uint64_t)facts.st_mtim.tv_sec);
         hash = sr_hash_add(hash, (uint64_t)facts.st_mtim.tv_nsec);

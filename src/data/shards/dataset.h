@@ -5,8 +5,8 @@
 #include "data/shards/shard.h"
 #include "data/shards/split.h"
 
-/* Read-only once it is made; several threads may read it. Neither tokens nor documents depend on
- * how they are spread over shards. */
+/* Read-only after creation; several threads may read it. Neither tokens nor documents depend on how
+ * they are spread over shards. */
 typedef struct sr_dataset {
     sr_shard *shards; /* (shard_count) */
     int64_t shard_count;
@@ -22,14 +22,14 @@ typedef struct sr_dataset {
  */
 srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split split);
 
-/* The same for all documents of the folder, whatever their split. */
+/* The same for all documents of the folder, regardless of split. */
 srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder);
 
-/* From shards that agree in tokenizer and vocabulary; takes them over, also on failure. */
+/* From shards with the same tokenizer and vocabulary; takes ownership of them, also on failure. */
 srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t count);
 
-/* `hash` (base/hash.h) with the checksums of its shards; with the sizes and times of their
- * files. */
+/* Extends `hash` (base/hash.h) by the checksums of its shards (sum), or by the sizes and times of
+ * their files (stamp). */
 uint64_t sr_dataset_sum(const sr_dataset *dataset, uint64_t hash);
 uint64_t sr_dataset_stamp(const sr_dataset *dataset, uint64_t hash);
 
@@ -42,7 +42,8 @@ void sr_dataset_free(sr_dataset *dataset);
 /* ids = tokens begin .. begin+count-1, which must exist. */
 srnn_status sr_dataset_read(const sr_dataset *dataset, int32_t *ids, int64_t begin, int64_t count);
 
-/* First token and number of tokens of a document. Fails if its shard was cut shorter meanwhile. */
+/* First token and number of tokens of a document. Fails if its shard has been truncated
+ * meanwhile. */
 srnn_status sr_dataset_document(const sr_dataset *dataset, int64_t document, int64_t *begin,
                                 int64_t *count);
 

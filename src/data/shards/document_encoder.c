@@ -52,7 +52,7 @@ static srnn_status refuse_byte(const sr_document_encoder *encoder, const sr_docu
         (long long)(document->byte + (int64_t)at), (unsigned char)text[at]);
 }
 
-/* Makes *text valid UTF-8, in memory of the encoder's if it has to be changed. */
+/* Makes *text valid UTF-8, in the encoder's memory if it has to be changed. */
 static srnn_status make_valid(sr_document_encoder *encoder, const sr_document *document,
                               const char **text, size_t *bytes) {
     size_t valid = sr_utf8_valid_prefix(*text, *bytes);

@@ -6,7 +6,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 typedef struct sr_document_rules {
-    const char *const *files; /* the names that sr_document.file counts, for messages */
+    const char *const *files; /* indexed by sr_document.file, for messages */
     const char *field;        /* the member of a JSON line that holds the text */
     bool replace_invalid;     /* bytes that are not UTF-8 become U+FFFD; else they are refused */
     int64_t end_token;        /* put after every document that is not empty, or -1: none */
@@ -15,7 +15,7 @@ typedef struct sr_document_rules {
 /* Belongs to one thread at a time. */
 typedef struct sr_document_encoder sr_document_encoder;
 
-/* The tokenizer and the rules stay with the caller and must outlive the encoder. */
+/* The tokenizer and the rules are borrowed and must outlive the encoder. */
 srnn_status sr_document_encoder_create(sr_document_encoder **encoder, const sr_tokenizer *tokenizer,
                                        const sr_document_rules *rules);
 void sr_document_encoder_free(sr_document_encoder *encoder);

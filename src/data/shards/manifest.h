@@ -1,4 +1,4 @@
-/* manifest.h: the file that says what a folder of prepared data holds and how it was made. */
+/* manifest.h: the description of a folder of prepared data: contents and origin. */
 #ifndef SR_DATA_SHARDS_MANIFEST_H
 #define SR_DATA_SHARDS_MANIFEST_H
 
@@ -17,7 +17,7 @@ typedef struct sr_manifest_shard {
     int64_t tokens, documents;
 } sr_manifest_shard;
 
-/* Text belongs to `root`, whose other members are for people and for repeating the work. */
+/* Strings belong to `root`, whose other members are for readers and for reproducing the data. */
 typedef struct sr_manifest {
     char *folder;
     const char *tokenizer; /* a file inside the folder, or the name of a built-in tokenizer */

@@ -24,9 +24,9 @@
 enum { HASH_DIGITS = 16 };
 #define STANDARD_SHARD_TOKENS   ((int64_t)100000000)
 #define STANDARD_DOCUMENT_BYTES ((int64_t)256 << 20)
-/* A buffer that one long document made larger than this is not kept. */
-#define MOST_KEPT_BYTES ((size_t)8 << 20)
-/* Keeps the choice of the validation documents apart from other uses of the same seed. */
+/* A buffer that one long document grew beyond this is freed. */
+#define MOST_RETAINED_BYTES ((size_t)8 << 20)
+/* Separates the choice of validation documents from other uses of the same seed. */
 static const uint64_t split_stream = 0x73706c6974;
 
 typedef struct batch_slot {
@@ -46,7 +46,7 @@ typedef struct preparation {
     int slot_count;
     sr_shard_set *set;
     int lock;        /* of the folder; -1: none */
-    bool overwrites; /* the folder held data */
+    bool overwrites; /* the folder had data before */
     json_t *inputs;  /* for the manifest */
     sr_prepare_progress progress;
 } preparation;
@@ -150,9 +150,9 @@ static srnn_status write_document(preparation *work, const sr_document *document
 }
 
 static void drop_large_buffers(batch_slot *slot) {
-    if (slot->batch.text.capacity > MOST_KEPT_BYTES)
+    if (slot->batch.text.capacity > MOST_RETAINED_BYTES)
         sr_document_batch_free(&slot->batch);
-    if (slot->tokens.capacity > MOST_KEPT_BYTES)
+    if (slot->tokens.capacity > MOST_RETAINED_BYTES)
         sr_tokens_free(&slot->tokens);
 }
 

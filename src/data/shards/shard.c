@@ -28,12 +28,12 @@ static srnn_status check_header(const sr_shard_header *header, const char *name)
 
 /* The file must be exactly as long as its header says. */
 static srnn_status check_size(const sr_shard_header *header, size_t size, const char *name) {
-    uint64_t room = size - sizeof *header;
+    uint64_t remaining = size - sizeof *header;
     uint64_t token_bytes =
-        header->tokens <= room / header->width ? header->tokens * header->width : UINT64_MAX;
-    if (token_bytes <= room && header->documents < room / 8) {
+        header->tokens <= remaining / header->width ? header->tokens * header->width : UINT64_MAX;
+    if (token_bytes <= remaining && header->documents < remaining / 8) {
         uint64_t index_bytes = (header->documents + 1) * 8;
-        if (room == token_bytes + sr_shard_padding(token_bytes) + index_bytes)
+        if (remaining == token_bytes + sr_shard_padding(token_bytes) + index_bytes)
             return SRNN_OK;
     }
     return SR_FAIL(SRNN_ERR_FORMAT,
@@ -148,7 +148,7 @@ int64_t sr_shard_document_of(const sr_shard *shard, int64_t token) {
 
 srnn_status sr_shard_verify(const sr_shard *shard) {
     size_t bytes = (size_t)shard->token_count * (size_t)shard->width;
-    /* Only shard files state a checksum; a mapping of anything else has memory of its own too. */
+    /* Only shard files contain a checksum; anything else that is mapped has `owned` set too. */
     if (!shard->owned && crc32_z(0, shard->tokens, bytes) != shard->token_crc)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the tokens are damaged (wrong checksum)", shard->path);
     int32_t ids[4096];

@@ -23,14 +23,14 @@ typedef struct sr_shard {
     int64_t token_count;
     const uint64_t *starts; /* (document_count + 1), from 0 to token_count, increasing */
     int64_t document_count;
-    uint32_t vocab;          /* every token should be less; sr_shard_read checks */
+    uint32_t vocab;          /* every token must be less; checked by sr_shard_read */
     int64_t end_token;       /* ends every document, or -1: none does */
     uint64_t tokenizer_hash; /* 0: not known */
-    uint32_t token_crc; /* of a shard file as it states it, see sr_shard_verify; else as it is */
-    uint32_t index_crc; /* the same; 0 without an index in the file */
-    sr_mapping mapping; /* the file, or { 0 } */
-    void *owned;        /* memory of its own that `tokens` or `starts` lie in, or NULL */
-    char *path;         /* for messages */
+    uint32_t token_crc;      /* of a shard file: as stored, see sr_shard_verify; else computed */
+    uint32_t index_crc;      /* the same; 0 if the file has no index */
+    sr_mapping mapping;      /* the file, or { 0 } */
+    void *owned;             /* owned memory that `tokens` or `starts` point into, or NULL */
+    char *path;              /* for messages */
 } sr_shard;
 
 /* Opens a shard file. Everything but the tokens is checked now, the tokens as they are read. */
@@ -48,7 +48,7 @@ typedef enum sr_boundary {
 
 typedef struct sr_bin_settings {
     sr_boundary boundary;
-    uint32_t token; /* the id that boundary speaks of */
+    uint32_t token; /* the id that marks a boundary */
     uint32_t vocab; /* 0: 65536, or 128256 for tokens of 32 bits */
 } sr_bin_settings;
 
@@ -56,15 +56,15 @@ typedef struct sr_bin_settings {
  * 20240801, 7, number of tokens, for uint32) or nanoGPT's (no header, uint16). */
 srnn_status sr_shard_open_bin(sr_shard *shard, const char *path, const sr_bin_settings *settings);
 
-/* A text whose bytes are the tokens, as the tokenizer "bytes" has them. It is one document. The
- * text is copied. */
+/* A text as one document whose bytes are the tokens, as for the tokenizer "bytes". The text is
+ * copied. */
 srnn_status sr_shard_from_text(sr_shard *shard, const char *text, size_t bytes);
 
 /* Leaves { 0 }, which may be closed again. */
 void sr_shard_close(sr_shard *shard);
 
-/* Fails if the file has been cut shorter since it was opened, so that `tokens` and `starts` must
- * not be touched. */
+/* Fails if the file has been truncated since it was opened: `tokens` and `starts` must then not be
+ * read. */
 srnn_status sr_shard_check(const sr_shard *shard);
 
 /* ids = tokens begin .. begin+count-1, which must exist. Fails with SRNN_ERR_FORMAT on a token that
@@ -87,7 +87,7 @@ typedef struct sr_shard_settings {
 
 typedef struct sr_shard_writer sr_shard_writer;
 
-/* The file gets its name when it is complete, and not before. */
+/* The file is renamed to its name when it is complete. */
 srnn_status sr_shard_writer_create(sr_shard_writer **writer, const char *path,
                                    const sr_shard_settings *settings);
 
@@ -97,10 +97,10 @@ srnn_status sr_shard_writer_append(sr_shard_writer *writer, const uint32_t *ids,
 int64_t sr_shard_writer_tokens(const sr_shard_writer *writer);
 int64_t sr_shard_writer_documents(const sr_shard_writer *writer);
 
-/* Completes the file; it must hold a document. The writer is then only to be freed. */
+/* Completes the file; it must hold a document. After that the writer can only be freed. */
 srnn_status sr_shard_writer_finish(sr_shard_writer *writer);
 
-/* Frees; a file that was not finished disappears. */
+/* Frees; an unfinished file is removed. */
 void sr_shard_writer_free(sr_shard_writer *writer);
 
 #endif

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The index of a shard is kept in memory until the shard is complete: 32 MiB at most. */
+/* The index of a shard is held in memory until the shard is complete: 32 MiB at most. */
 enum { MOST_DOCUMENTS = 1 << 22 };
 
 struct sr_shard_set {
@@ -97,7 +97,7 @@ void sr_shard_set_free(sr_shard_set *set) {
     free(set);
 }
 
-/* True for the names that print_name gives, and those of files that were to become one. */
+/* True for the names of shards and of unfinished shards. */
 static bool is_shard_name(const char *name) {
     for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++) {
         size_t length = strlen(sr_split_name(split));

@@ -10,8 +10,8 @@
 
 typedef struct sr_shard_set sr_shard_set;
 
-/* Shards of at most `most_tokens` tokens (more if one document has more) called
- * train-00000.tokens, validation-00000.tokens and so on. */
+/* Shards of at most `most_tokens` tokens (more if one document has more) named train-00000.tokens,
+ * validation-00000.tokens and so on. */
 srnn_status sr_shard_set_create(sr_shard_set **set, const char *folder, int64_t most_tokens,
                                 const sr_shard_settings *settings);
 
@@ -19,15 +19,14 @@ srnn_status sr_shard_set_create(sr_shard_set **set, const char *folder, int64_t 
 srnn_status sr_shard_set_append(sr_shard_set *set, sr_split split, const uint32_t *ids,
                                 size_t count);
 
-/* Completes every shard; *list receives their description as the manifest holds it, owned by the
- * caller. */
+/* Completes every shard; *list receives their description for the manifest, owned by the caller. */
 srnn_status sr_shard_set_finish(sr_shard_set *set, json_t **list);
 
-/* Frees; shards that were not completed disappear. */
+/* Frees; incomplete shards are removed. */
 void sr_shard_set_free(sr_shard_set *set);
 
-/* Removes the manifest of a folder, then every shard in it, complete or left behind by a process
- * that was killed. */
+/* Removes the manifest of a folder, then every shard in it, including incomplete ones of a killed
+ * process. */
 srnn_status sr_shard_set_remove(const char *folder);
 
 #endif

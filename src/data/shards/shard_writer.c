@@ -1,4 +1,4 @@
-/* shard_writer.c: writes a shard file that appears complete or not at all. */
+/* shard_writer.c: writes a shard file atomically. */
 #include "base/memory.h"
 #include "data/shards/shard.h"
 #include "data/shards/shard_form.h"
@@ -36,7 +36,7 @@ srnn_status sr_shard_writer_create(sr_shard_writer **writer, const char *path,
         status = sr_alloc_zero((void **)&created->starts, created->capacity, sizeof(uint64_t));
     if (status == SRNN_OK)
         status = sr_replacement_create(&created->file, path);
-    /* The header is not known yet: its place is kept with zeros, which are not a valid header. */
+    /* The header is not known yet: its place is filled with zeros, which are not a valid header. */
     if (status == SRNN_OK)
         status = sr_replacement_write(created->file, &(sr_shard_header){0}, sizeof created->header);
     if (status != SRNN_OK) {

@@ -18,7 +18,7 @@ static const struct llmc_form {
     {20240801, 7, 4, 128256},         /* Llama-3 */
 };
 
-/* Bytes that weights of a llama2.c model with this header have; 0: no such model. */
+/* Size of the weights of a llama2.c model with this header; 0: not a valid header. */
 static uint64_t llama2c_bytes(const int32_t *header) {
     enum { MOST = 1 << 20 };
     for (int i = 0; i < 7; i++)
@@ -35,7 +35,7 @@ static uint64_t llama2c_bytes(const int32_t *header) {
                 L * (2 * C + 2 * C * C + 2 * C * Hkv * D + 3 * C * F));
 }
 
-/* Models have this ending, too, and their bytes are as good tokens as any. */
+/* Models use this extension too, and any bytes are valid tokens. */
 static bool is_model(const sr_shard *shard) {
     enum { SIZES = 7 };
     static const char *const magics[] = {"PK\3\4", "GGUF", "24ka"}; /* torch, llama.cpp, llama2.c */

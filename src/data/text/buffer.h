@@ -7,18 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* { 0 } is empty; reuse by setting count to 0; the holder frees. */
+/* { 0 } is empty; reuse by setting count to 0; free it with its function below. */
 typedef struct sr_tokens {
     uint32_t *ids; /* (count) */
     size_t count, capacity;
 } sr_tokens;
 
 typedef struct sr_bytes {
-    char *data; /* (count), not terminated; NULL while nothing was ever added */
+    char *data; /* (count), not terminated; NULL until something is added */
     size_t count, capacity;
 } sr_bytes;
 
-/* Makes room for `more` items past count. */
+/* Ensures capacity for `more` items past count. */
 srnn_status sr_tokens_reserve(sr_tokens *tokens, size_t more);
 srnn_status sr_bytes_reserve(sr_bytes *bytes, size_t more);
 

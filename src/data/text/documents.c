@@ -112,7 +112,7 @@ static srnn_status add_document(sr_document_batch *batch, const sr_document *doc
     return SRNN_OK;
 }
 
-/* Ends the open document after `bytes` bytes of its text, and drops what lies behind them. */
+/* Ends the open document after `bytes` bytes of its text, and drops the rest. */
 static srnn_status end_document(sr_document_reader *reader, sr_document_batch *batch,
                                 size_t bytes) {
     batch->text.count = reader->open.begin + bytes;
@@ -140,7 +140,7 @@ static bool is_separator(const char *line, size_t bytes) {
     return bytes == sizeof separator - 1 && memcmp(line, separator, bytes) == 0;
 }
 
-/* A byte order mark says that a file is UTF-8; it is not part of the text. */
+/* A byte order mark is not part of the text. */
 static void drop_mark(sr_document_reader *reader, sr_document_batch *batch) {
     char *line = batch->text.data + reader->line_begin;
     size_t bytes = batch->text.count - reader->line_begin;
@@ -200,7 +200,7 @@ static srnn_status take_piece(sr_document_reader *reader, sr_document_batch *bat
 }
 
 srnn_status sr_document_reader_next(sr_document_reader *reader, sr_document_batch *batch) {
-    /* A document never lies open between two calls unless it is empty. */
+    /* Between two calls an open document is always empty. */
     batch->text.count = 0;
     batch->count = 0;
     start_document(reader, batch);

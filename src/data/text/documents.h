@@ -1,9 +1,9 @@
 /* documents.h (private): the documents of text files, one after the other, in batches.
  *
- * A .jsonl or .ndjson file (also compressed: .jsonl.gz, .jsonl.zst, .jsonl.xz) holds one document a
- * line. Any other file is text: a line <|endoftext|> stands between two documents, and the newline
- * before such a line belongs to it. Empty lines of the former and empty documents of the latter are
- * passed over. */
+ * A .jsonl or .ndjson file (also compressed: .jsonl.gz, .jsonl.zst, .jsonl.xz) has one document per
+ * line. Any other file is text: a line <|endoftext|> separates documents, and the newline before
+ * such a line belongs to it. Empty lines of the former and empty documents of the latter are
+ * skipped. */
 #ifndef SR_DATA_TEXT_DOCUMENTS_H
 #define SR_DATA_TEXT_DOCUMENTS_H
 
@@ -17,7 +17,7 @@ typedef struct sr_document {
     int64_t byte;        /* of the file, decompressed, from 0: where it starts */
     int64_t number;      /* over all files, from 0 */
     int file;            /* index in the list of files */
-    bool is_json;        /* a line of JSON, to be read by whoever encodes it */
+    bool is_json;        /* a line of JSON, which the encoder parses */
     size_t token_end;    /* set by sr_document_encoder_run */
 } sr_document;
 
@@ -32,8 +32,8 @@ void sr_document_batch_free(sr_document_batch *batch);
 
 typedef struct sr_document_reader sr_document_reader;
 
-/* Reads `files` in this order; the names stay with the caller. A document of more than `most_bytes`
- * bytes is refused, so that memory is bounded. */
+/* Reads `files` in this order; the names are borrowed. A document of more than `most_bytes` bytes
+ * is refused, so that memory is bounded. */
 srnn_status sr_document_reader_create(sr_document_reader **reader, const char *const *files,
                                       int count, size_t most_bytes);
 void sr_document_reader_free(sr_document_reader *reader);

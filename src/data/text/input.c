@@ -15,16 +15,16 @@
 #include <zstd.h>
 
 enum { BUFFER_BYTES = 256 * 1024, MAGIC_BYTES = 6 };
-/* No xz preset needs more than 65 MiB to decompress; a hostile header may ask for gigabytes. */
+/* No xz preset needs more than 65 MiB to decompress; a hostile header can request gigabytes. */
 #define XZ_MEMORY_BYTES ((uint64_t)256 << 20)
 
 typedef struct decoder {
     const char *name;
     unsigned char magic[MAGIC_BYTES];
     size_t magic_bytes;
-    unsigned char first_mask; /* of the first byte of the magic, these bits count */
+    unsigned char first_mask; /* bits of the magic's first byte that are compared */
     srnn_status (*start)(sr_input *input);
-    /* Moves bytes from the buffer to `bytes`, some or none; sets inside_member. */
+    /* Moves bytes from the buffer to `bytes`, possibly none; sets inside_member. */
     srnn_status (*step)(sr_input *input, void *bytes, size_t size, size_t *got);
     void (*stop)(sr_input *input);
 } decoder;
@@ -35,9 +35,9 @@ struct sr_input {
     unsigned char *buffer; /* (BUFFER_BYTES): begin .. end-1 are not used yet */
     size_t begin, end;
     int64_t position;   /* bytes read from the file */
-    int64_t given;      /* bytes that came out of it */
+    int64_t given;      /* bytes decompressed */
     bool at_end;        /* the file has no more bytes */
-    bool inside_member; /* the end of the file would come too early */
+    bool inside_member; /* the file must not end here */
     z_stream gzip;
     ZSTD_DStream *zstd;
     lzma_stream xz;
@@ -77,7 +77,7 @@ static srnn_status gzip_start(sr_input *input) {
 static srnn_status gzip_step(sr_input *input, void *bytes, size_t size, size_t *got) {
     z_stream *stream = &input->gzip;
     *got = 0;
-    /* A tape may have filled its last block with zeros. */
+    /* Tape drives pad the last block with zeros. */
     while (!input->inside_member && input->begin < input->end && !input->buffer[input->begin])
         input->begin++;
     if (!input->inside_member && input->begin == input->end)
@@ -86,11 +86,11 @@ static srnn_status gzip_step(sr_input *input, void *bytes, size_t size, size_t *
     stream->avail_in = (uInt)(input->end - input->begin);
     stream->next_out = bytes;
     stream->avail_out = size < BUFFER_BYTES ? (uInt)size : BUFFER_BYTES;
-    uInt room = stream->avail_out;
+    uInt available = stream->avail_out;
     input->inside_member = true;
     int code = inflate(stream, Z_NO_FLUSH);
     input->begin = input->end - stream->avail_in;
-    *got = room - stream->avail_out;
+    *got = available - stream->avail_out;
     if (code == Z_STREAM_END) {
         input->inside_member = false;
         inflateReset(stream);
@@ -143,7 +143,7 @@ static srnn_status xz_step(sr_input *input, void *bytes, size_t size, size_t *go
     lzma_ret code = lzma_code(stream, input->at_end ? LZMA_FINISH : LZMA_RUN);
     input->begin = input->end - stream->avail_in;
     *got = size - stream->avail_out;
-    /* Members are chained by the library, which alone knows whether the last one is complete. */
+    /* The library chains members and reports whether the last one is complete. */
     input->inside_member = code != LZMA_STREAM_END;
     if (code == LZMA_MEMLIMIT_ERROR)
         return broken(input, "it asks for more than 256 MiB of memory");
@@ -156,7 +156,7 @@ static void xz_stop(sr_input *input) {
     lzma_end(&input->xz);
 }
 
-/* The first whose magic fits; plain, which has none, is last. */
+/* The first whose magic matches wins; plain, which has none, is last. */
 static const decoder decoders[] = {
     {"gzip", {0x1f, 0x8b}, 2, 0xff, gzip_start, gzip_step, gzip_stop},
     {"zstd", {0x28, 0xb5, 0x2f, 0xfd}, 4, 0xff, zstd_start, zstd_step, zstd_stop},
@@ -165,7 +165,7 @@ static const decoder decoders[] = {
     {"plain", {0}, 0, 0, plain_start, plain_step, plain_stop},
 };
 
-/* Reads more of the file behind what the buffer still holds. */
+/* Reads more of the file after the unused bytes of the buffer. */
 static srnn_status refill(sr_input *input) {
     memmove(input->buffer, input->buffer + input->begin, input->end - input->begin);
     input->end -= input->begin;
@@ -189,7 +189,7 @@ static bool has_magic(const sr_input *input, const decoder *of) {
            memcmp(input->buffer + 1, of->magic + 1, of->magic_bytes - 1) == 0;
 }
 
-/* A pipe may give its first bytes one at a time. */
+/* A pipe may deliver its first bytes one at a time. */
 static srnn_status read_magic(sr_input *input) {
     while (input->end < MAGIC_BYTES && !input->at_end)
         SR_TRY(refill(input));
@@ -233,7 +233,8 @@ void sr_input_free(sr_input *input) {
     free(input);
 }
 
-/* A few bytes can stand for any number of zeros, and fill all memory. Text never grows so. */
+/* A few bytes can decompress to any number of zeros and fill memory. Text never expands this
+ * much. */
 static srnn_status check_growth(const sr_input *input) {
     enum { MOST_GROWTH = 1000, ALWAYS_FINE = 16 << 20 };
     if (input->given <= ALWAYS_FINE || input->given / MOST_GROWTH <= input->position)

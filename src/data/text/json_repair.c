@@ -1,9 +1,9 @@
-/* json_repair.c: a line of JSON that common programs write and the parser refuses. */
+/* json_repair.c: repairs JSON that common programs write and the parser rejects. */
 #include "data/text/json_repair.h"
 
 #include <string.h>
 
-/* The length of the number, NaN or Infinity that starts here; 0: none does. */
+/* The length of the number, NaN or Infinity that starts here, or 0. */
 static size_t number_length(const char *text, size_t bytes) {
     static const char starts[] = "-0123456789NI", more[] = "+-.0123456789eENaInfity";
     size_t length = 0;

@@ -1,4 +1,4 @@
-/* json_repair.h (private): a line of JSON that common programs write and the parser refuses. */
+/* json_repair.h (private): repairs JSON that common programs write and the parser rejects. */
 #ifndef SR_DATA_TEXT_JSON_REPAIR_H
 #define SR_DATA_TEXT_JSON_REPAIR_H
 
@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 /* Sets `out` to the line with every number, NaN and Infinity as 0: they may be too large for the
- * parser, and nobody asks for them. With `replace`, half a surrogate pair, which is not a
- * character, becomes U+FFFD. */
+ * parser, and are not used. With `replace`, half a surrogate pair, which is not a character,
+ * becomes U+FFFD. */
 srnn_status sr_json_repair(sr_bytes *out, const char *line, size_t bytes, bool replace);
 
 #endif

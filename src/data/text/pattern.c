@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Going back once costs one; a text may need it for each of its bytes, and more says that the
- * expression is a trap. */
+/* Limit on backtracking. A text may need one step for each of its bytes; many more mean that the
+ * expression is pathological. */
 enum { MATCH_LIMIT = 10000000, MATCH_LIMIT_PER_BYTE = 16 };
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 4 << 20 };
 
 struct sr_pattern {
     sr_bytes literal; /* when code is NULL */
     pcre2_code *code;
-    pcre2_code *newer; /* for texts with characters that the library does not know yet, or NULL */
-    bool can_be_empty; /* it may match nothing at all */
+    pcre2_code *newer; /* for texts with characters newer than the library's Unicode, or NULL */
+    bool can_be_empty; /* it can match the empty string */
 };
 
 struct sr_matcher {
@@ -50,7 +50,7 @@ static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a regular expression");
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_bsr(context, PCRE2_BSR_UNICODE);
-    /* Multiline, for ^ and $ always mean lines in Oniguruma. */
+    /* Multiline, because ^ and $ always match at lines in Oniguruma. */
     *code = pcre2_compile((PCRE2_SPTR)expression->data, expression->count,
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, context);
     pcre2_compile_context_free(context);
@@ -61,7 +61,7 @@ static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
                        (int)(expression->count < 200 ? expression->count : 200), expression->data,
                        (const char *)message, (size_t)where);
     }
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without it matching is slow, yet right */
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* failure only makes matching slower */
     return SRNN_OK;
 }
 
@@ -82,7 +82,7 @@ static srnn_status translate(pcre2_code **code, sr_translating *how, const char 
     return status;
 }
 
-/* Properties with ranges beside them are slow, and few texts need them. */
+/* Properties extended by ranges are slow, and few texts need them. */
 static srnn_status translate_both(sr_pattern *pattern, const char *expression, size_t bytes) {
     sr_translating how = {.old = library_is_old()};
     SR_TRY(translate(&pattern->code, &how, expression, bytes));
@@ -191,7 +191,7 @@ static srnn_status find_regex(sr_search *search, bool *found) {
     return SRNN_OK;
 }
 
-/* The length of the character at `from`; 1 behind the last one. */
+/* The length of the character at `from`; 1 past the end. */
 static size_t step(const sr_search *search) {
     size_t length = 1;
     while (search->from + length < search->bytes &&

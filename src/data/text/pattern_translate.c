@@ -1,4 +1,4 @@
-/* pattern_translate.c: a regular expression as Oniguruma reads it, written for PCRE2. */
+/* pattern_translate.c: translates a regular expression of Oniguruma to PCRE2. */
 #include "data/text/pattern_translate.h"
 
 #include "data/text/unicode.h"
@@ -8,9 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MOST_GROUPS = 250 }; /* inside each other, as in PCRE2 */
+enum { MOST_GROUPS = 250 }; /* nested, as in PCRE2 */
 
-/* What stands before a repeat decides whether both libraries take it for one. */
+/* The item before a quantifier decides whether both libraries accept it. */
 typedef enum item {
     ITEM_NONE = 0, /* the start, an assertion */
     ITEM_ONE,
@@ -18,8 +18,8 @@ typedef enum item {
 } item;
 
 typedef struct group {
-    bool look;        /* around: an assertion */
-    bool insensitive; /* what was so before the group */
+    bool look;        /* lookaround */
+    bool insensitive; /* the state before the group */
 } group;
 
 typedef struct translation {
@@ -29,9 +29,9 @@ typedef struct translation {
     sr_translating *how;
     group groups[MOST_GROUPS];
     size_t depth;
-    bool insensitive; /* upper and lower case are the same here */
+    bool insensitive; /* case-insensitive here */
     item last;
-    char letter; /* the literal before, in lower case; 0: something else */
+    char letter; /* the previous literal in lower case; 0: none */
 } translation;
 
 static srnn_status unsupported(const char *what, size_t bytes) {
@@ -43,7 +43,7 @@ static size_t left(const translation *t) {
     return (size_t)(t->end - t->at);
 }
 
-/* The byte `ahead` of the current one; 0 behind the end. */
+/* The byte `ahead` of the current one; 0 past the end. */
 static char peek(const translation *t, size_t ahead) {
     return ahead < left(t) ? t->at[ahead] : 0;
 }
@@ -71,9 +71,9 @@ static void set_item(translation *t, item last) {
     t->letter = 0;
 }
 
-/* ---- Classes of characters: properties and the escapes that stand for some ---- */
+/* ---- Character classes: properties and escapes ---- */
 
-/* Mn, Mc, C and Cn are not among them: they lost characters, too. */
+/* Without Mn, Mc, C and Cn, which also lost characters. */
 static const char *const known_categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Me", "N",
                                                "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi",
                                                "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs",
@@ -89,11 +89,12 @@ static const char *find_name(const char *const *names, const char *name, size_t 
     return NULL;
 }
 
-/* A set of characters as the inside of a class: the newer ones, and what the library knows. */
+/* A set of characters as the inside of a class: new characters, and those of the library's
+ * Unicode. */
 typedef struct set {
     const char *newer[5]; /* properties, up to the first NULL */
     const char *outside;  /* more members that count only outside of a class */
-    char text[48];        /* ends in a property, so that no range can start with its end */
+    char text[48];        /* ends in a property, so that it cannot start a range */
     bool negative;
 } set;
 
@@ -120,8 +121,8 @@ static bool read_escape_set(set *found, char letter) {
     return true;
 }
 
-/* \p{L}, \P{L} or \p{^L}: a script means the characters of that script alone, while PCRE2 would
- * add those that it shares with others. */
+/* \p{L}, \P{L} or \p{^L}. A script means the characters of that script alone; PCRE2 would add those
+ * it shares with others. */
 static srnn_status read_property_set(translation *t, set *found) {
     const char *close = memchr(t->at, '}', left(t));
     if (peek(t, 2) != '{' || !close)
@@ -143,7 +144,7 @@ static srnn_status read_property_set(translation *t, set *found) {
     return SRNN_OK;
 }
 
-/* Reads what stands for a set; *is_set is false, and nothing read, if that is none. */
+/* Reads an escape that denotes a set; otherwise *is_set is false and nothing is read. */
 static srnn_status read_set(translation *t, set *found, bool *is_set) {
     const char *start = t->at;
     char letter = peek(t, 1);
@@ -152,7 +153,7 @@ static srnn_status read_set(translation *t, set *found, bool *is_set) {
         SR_TRY(read_property_set(t, found));
     else if ((*is_set = read_escape_set(found, letter)))
         t->at += 2;
-    /* Oniguruma adds whatever folds to a member, also several characters for one. */
+    /* Oniguruma adds everything that folds to a member, also multi-character folds. */
     if (*is_set && t->insensitive && letter != 's' && letter != 'd')
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "\"%.*s\" under (?i) in a regular expression is not supported",
@@ -201,8 +202,8 @@ static srnn_status put_set(translation *t, const set *of) {
 
 /* ---- Single characters ---- */
 
-/* With upper and lower case the same, Oniguruma also knows characters that are several letters,
- * such as ß and the ligatures; PCRE2 does not. */
+/* If case is ignored, Oniguruma also matches characters that fold to several letters, such as ß and
+ * the ligatures; PCRE2 does not. */
 static srnn_status check_fold(translation *t, uint32_t character, bool in_class) {
     static const char *const folded[] = {"ss", "st", "ff", "fi", "fl"};
     char letter = 0;
@@ -242,7 +243,7 @@ static srnn_status put_hexadecimal(translation *t, bool in_class) {
     return put(t, text);
 }
 
-/* An escape that means one character; *known is false, and nothing read, if it means more. */
+/* An escape that denotes one character; otherwise *known is false and nothing is read. */
 static srnn_status put_escaped(translation *t, bool in_class, bool *known) {
     char letter = peek(t, 1);
     *known = true;
@@ -275,9 +276,9 @@ static srnn_status put_literal(translation *t, bool in_class) {
 
 /* ---- Inside [ ] ---- */
 
-/* Whether a - that comes next is a range. */
+/* Whether a following - is a range. */
 typedef enum place {
-    PLACE_CLOSED = 0, /* no: after the start, a set or a range */
+    PLACE_CLOSED = 0, /* no: at the start, after a set or a range */
     PLACE_OPEN,       /* yes: after a character */
     PLACE_RANGE,      /* the - was read */
 } place;
@@ -346,7 +347,7 @@ static srnn_status open_group(translation *t, size_t bytes, const char *text, gr
     return put(t, text);
 }
 
-/* (?i) in the middle makes a group of all that follows, alternatives too, in Oniguruma only. */
+/* In Oniguruma, (?i) in the middle groups everything that follows, including alternatives. */
 static srnn_status put_case(translation *t) {
     bool off = peek(t, 2) == '-';
     group before = {.insensitive = t->insensitive};
@@ -381,7 +382,7 @@ static srnn_status put_group(translation *t) {
         return put_case(t);
     if (peek(t, 1) == '?' || peek(t, 1) == '*')
         return unsupported(t->at, left(t) < 3 ? left(t) : 3);
-    return open_group(t, 1, "(?:", before); /* what it captured nothing asks for */
+    return open_group(t, 1, "(?:", before); /* captures are not used */
 }
 
 static srnn_status close_group(translation *t) {
@@ -395,7 +396,7 @@ static srnn_status close_group(translation *t) {
 
 /* ---- Repeats ---- */
 
-/* The length of {n}, {n,}, {,m} or {n,m} here; 0: the { is a character like others. */
+/* The length of {n}, {n,}, {,m} or {n,m} here; 0: the { is literal. */
 static size_t interval_length(const translation *t, bool *exact, bool *no_least) {
     size_t i = 1, digits = 0;
     for (; is_digit(peek(t, i)); i++)

@@ -13,19 +13,19 @@ typedef struct pipeline_slot {
     bool busy; /* from read until written */
     bool done; /* ready to be written */
     srnn_status status;
-    char *detail; /* of a failure */
+    char *detail; /* error message */
 } pipeline_slot;
 
 typedef struct pipeline_run {
     const sr_pipeline *pipeline;
     pipeline_slot *slots;
-    pthread_mutex_t reading; /* held by the one that reads; guards next_read and at_end */
+    pthread_mutex_t reading; /* held by the reading thread; guards next_read and at_end */
     int64_t next_read;
     bool at_end;
     pthread_mutex_t lock; /* guards the rest and every slot's flags; taken after `reading` */
     pthread_cond_t freed;
     int64_t next_write;
-    bool writing; /* somebody writes, and will write whatever becomes ready meanwhile */
+    bool writing; /* a thread is writing, and will also write slots that become ready meanwhile */
     bool stopped;
     srnn_status status;
     char *detail;
@@ -45,7 +45,7 @@ static bool wait_until_free(pipeline_run *run, const pipeline_slot *slot) {
     return go_on;
 }
 
-/* The index of a slot that was read, or -1: there is nothing more to do. */
+/* The index of a slot that was read; -1: no work is left. */
 static int read_slot(pipeline_run *run) {
     const sr_pipeline *pipeline = run->pipeline;
     pthread_mutex_lock(&run->reading);

@@ -6,17 +6,17 @@
 
 #include <stdbool.h>
 
-/* What a pipeline does with its slots, whose content belongs to the caller. `read` and `write` are
- * never called by two threads at a time, and see the slots in the same order; `work` is called by
- * many. A failure ends the pipeline once every earlier slot is written, so that the failure that is
- * reported does not depend on the number of threads. */
+/* The stages of a pipeline over slots, whose content belongs to the caller. `read` and `write` are
+ * called by one thread at a time and in the same order of slots; `work` is called concurrently. A
+ * failure ends the pipeline once every earlier slot is written, so that the reported failure does
+ * not depend on the number of threads. */
 typedef struct sr_pipeline {
-    srnn_status (*read)(void *context, int slot, bool *end); /* *end: there was nothing to read */
+    srnn_status (*read)(void *context, int slot, bool *end); /* *end: nothing is left to read */
     srnn_status (*work)(void *context, int slot, int worker);
     srnn_status (*write)(void *context, int slot);
     void *context;
-    int slots;   /* more than workers, so that a slow one does not hold up the others at once */
-    int workers; /* threads; the calling one is among them */
+    int slots;   /* more than workers, so that a slow one does not stall the others */
+    int workers; /* threads, including the caller's */
 } sr_pipeline;
 
 srnn_status sr_pipeline_run(const sr_pipeline *pipeline);

@@ -1,4 +1,4 @@
-/* unicode.c: UTF-8, and the few facts about characters that tokenizers need. */
+/* unicode.c: UTF-8 and the character properties that tokenizers need. */
 #include "data/text/unicode.h"
 
 #include "data/text/unicode_newer.h"
@@ -70,7 +70,7 @@ size_t sr_utf8_cut_suffix(const char *text, size_t bytes) {
         unsigned char lead = (unsigned char)tail[0];
         if ((lead & 0xC0) == 0x80)
             continue;
-        /* Cut off only if some continuation makes it whole: try the smallest and the largest. */
+        /* Cut off only if some continuation completes it: try the smallest and the largest. */
         char whole[4];
         uint32_t character;
         for (int filler = 0x80; filler <= 0xBF; filler += 0x3F) {

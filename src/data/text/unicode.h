@@ -1,4 +1,4 @@
-/* unicode.h: UTF-8, and the few facts about characters that tokenizers need. */
+/* unicode.h: UTF-8 and the character properties that tokenizers need. */
 #ifndef SR_DATA_TEXT_UNICODE_H
 #define SR_DATA_TEXT_UNICODE_H
 
@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* How many bytes at the start of `text` are well-formed UTF-8, whole characters only. */
+/* The number of bytes at the start of `text` that are well-formed UTF-8, whole characters only. */
 size_t sr_utf8_valid_prefix(const char *text, size_t bytes);
 
 /* Reads the first character of `text` into *character and returns its length in bytes; 0 if the
@@ -16,7 +16,7 @@ size_t sr_utf8_decode(uint32_t *character, const char *text, size_t bytes);
 /* Writes a character up to 0x10FFFF and returns its length in bytes. */
 size_t sr_utf8_encode(char text[4], uint32_t character);
 
-/* How many bytes at the end of `text` are the beginning of a character that is cut off; 0 to 3. */
+/* The number of bytes at the end of `text` that begin a truncated character; 0 to 3. */
 size_t sr_utf8_cut_suffix(const char *text, size_t bytes);
 
 /* White_Space, and what regular expressions call a word character (\w). */

@@ -6,9 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The normal forms of Hugging Face's tokenizers are those of Unicode 9: of the characters that came
- * later they know neither a combining class nor a decomposition. These have one, up to Unicode
- * 14. */
+/* Hugging Face's tokenizers normalise as Unicode 9: later characters have neither combining class
+ * nor decomposition there. These have one, up to Unicode 14. */
 static const uint32_t unknown[][2] = {
     /* clang-format off */
     {0x7FD, 0x7FD}, {0x898, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C}, {0xD3B, 0xD3C},
@@ -39,7 +38,7 @@ static bool is_unknown(uint32_t character) {
     return listed || sr_newer_category(character);
 }
 
-enum { MOST_DECOMPOSED = 32 }; /* characters that one becomes: 18 in Unicode 16 */
+enum { MOST_DECOMPOSED = 32 }; /* longest decomposition of a character: 18 in Unicode 16 */
 
 static unsigned combining_class(uint32_t character) {
     return (unsigned)utf8proc_get_property((utf8proc_int32_t)character)->combining_class;
@@ -57,7 +56,7 @@ static srnn_status decompose(sr_tokens *characters, uint32_t character, utf8proc
     return SRNN_OK;
 }
 
-/* Sorts marks by their class, equal ones as they were; a hostile text has millions of them. */
+/* Sorts marks by their class, stably; a hostile text has millions of them. */
 static srnn_status order_marks(uint32_t *marks, size_t count, sr_tokens *scratch) {
     size_t place[257] = {0};
     bool sorted = true;

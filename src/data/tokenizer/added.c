@@ -1,4 +1,4 @@
-/* added.c: finds the tokens that a tokenizer.json lists beside its model. */
+/* added.c: finds the tokens that a tokenizer.json lists in addition to its model. */
 #include "data/tokenizer/added.h"
 
 #include "data/text/unicode.h"
@@ -17,7 +17,7 @@ srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
         size_t capacity = added->capacity ? added->capacity * 2 : 16;
         sr_added_token *tokens = realloc(added->tokens, capacity * sizeof *tokens);
         if (!tokens)
-            return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu added tokens", capacity);
+            return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu added tokens", capacity);
         added->tokens = tokens;
         added->capacity = capacity;
     }
@@ -48,7 +48,7 @@ void sr_added_free(sr_added *added) {
 }
 
 /* The first token in low..high whose byte at `depth` is at least `byte`; all of them share the
- * bytes before it. One that ends before `depth` sorts first. */
+ * bytes before it. A token that ends before `depth` sorts first. */
 static size_t lower_bound(const sr_added *added, size_t low, size_t high, size_t depth, int byte) {
     while (low < high) {
         size_t middle = low + (high - low) / 2;

@@ -1,4 +1,4 @@
-/* added.h (private): finds the tokens that a tokenizer.json lists beside its model, such as
+/* added.h (private): finds the tokens that a tokenizer.json lists in addition to its model, such as
  * <|endoftext|>. */
 #ifndef SR_DATA_TOKENIZER_ADDED_H
 #define SR_DATA_TOKENIZER_ADDED_H
@@ -8,10 +8,10 @@
 #include <stdbool.h>
 
 typedef struct sr_added_token {
-    sr_bytes text; /* what is looked for; owned */
+    sr_bytes text; /* owned */
     uint32_t id;
-    bool single_word;             /* only where no word character touches it */
-    bool strip_left, strip_right; /* takes the white space beside it along */
+    bool single_word;             /* only if no word character is adjacent */
+    bool strip_left, strip_right; /* includes adjacent white space */
 } sr_added_token;
 
 typedef struct sr_added {
@@ -20,26 +20,26 @@ typedef struct sr_added {
     bool starts[256]; /* some token starts with this byte */
 } sr_added;
 
-/* Every place of a text may cost as many steps as the longest token has bytes. */
+/* Each position of a text may cost as many steps as the longest token has bytes. */
 enum { SR_ADDED_BYTES_LIMIT = 1024 };
 
-/* Adds a token; the text is copied. Empty ones never match and are left out; one that is longer
- * than SR_ADDED_BYTES_LIMIT fails with SRNN_ERR_LIMIT. */
+/* Adds a token; the text is copied. An empty token never matches and is ignored; one longer than
+ * SR_ADDED_BYTES_LIMIT fails with SRNN_ERR_LIMIT. */
 srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
                          const sr_added_token *like);
 
-/* To be called once, after the last one was added. */
+/* Call once, after the last sr_added_add. */
 void sr_added_finish(sr_added *added);
 void sr_added_free(sr_added *added);
 
 /* The bytes of the longest token that `text` starts with; 0 if it starts with none. */
 size_t sr_added_prefix(const sr_added *added, const char *text, size_t bytes);
 
-/* One find, and what of it is kept for the next one on the same text. */
+/* A match, and the state for finding the next one in the same text. */
 typedef struct sr_added_match {
     size_t search;     /* where to search from; 0 at the beginning */
     size_t done;       /* the end of the last match */
-    size_t start, end; /* the match, with the white space it takes along */
+    size_t start, end; /* the match, including adjacent white space */
     uint32_t id;
 } sr_added_match;
 

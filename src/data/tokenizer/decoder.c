@@ -1,4 +1,4 @@
-/* decoder.c: token ids to text, never half a character at a time. */
+/* decoder.c: token ids to text, in whole characters. */
 #include "data/tokenizer/parts.h"
 
 #include "base/memory.h"
@@ -12,7 +12,7 @@ struct sr_decoder {
     bool started;      /* an id was pushed */
     size_t strip_left; /* copies of the strip text that may still be dropped */
     size_t held_count;
-    char held[3]; /* the beginning of a character */
+    char held[3]; /* the bytes of an incomplete character */
 };
 
 static void start(sr_decoder *decoder) {
@@ -40,7 +40,7 @@ static bool starts_with(const char *text, size_t bytes, const sr_bytes *start) {
            (start->count == 0 || memcmp(text, start->data, start->count) == 0);
 }
 
-/* Everything that is appended after `from` is new: drops what starts a text too much. */
+/* Bytes after `from` are new: removes the prefix that a text must not start with. */
 static void strip_start(sr_decoder *decoder, sr_bytes *text, size_t from, uint32_t id) {
     const sr_decoding *decoding = &decoder->tokenizer->decoding;
     const sr_bytes *strip = &decoding->strip;

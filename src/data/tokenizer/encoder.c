@@ -19,14 +19,14 @@ typedef struct cached {
 
 struct sr_encoder {
     const sr_tokenizer *tokenizer;
-    sr_tokens out;      /* the caller's, held here so that threads do not write to one cache line */
+    sr_tokens out;      /* the caller's; held here to avoid false sharing */
     bool after_unknown; /* the last id of this piece is the unknown token */
-    bool met_unknown;   /* what follows from a piece then depends on the one before it */
+    bool met_unknown;   /* the ids of a piece then depend on the piece before it */
     sr_matcher *matcher;
     sr_bytes normalized[2];
     sr_split_run split;
     sr_bpe_scratch merge;
-    sr_bytes word; /* a piece as the vocabulary writes it */
+    sr_bytes word; /* a piece in the vocabulary's encoding */
     cached *cache; /* (1 << CACHE_BITS) by hash of the text */
 };
 
@@ -68,7 +68,7 @@ void sr_encoder_free(sr_encoder *encoder) {
     free(encoder);
 }
 
-/* Where a text of 1 to CACHED_BYTES bytes belongs in the cache. */
+/* The cache slot of a text of 1 to CACHED_BYTES bytes. */
 static cached *cache_slot(const sr_encoder *encoder, const char *text, size_t bytes) {
     uint64_t words[4] = {0};
     memcpy(words, text, bytes);
@@ -94,7 +94,7 @@ static srnn_status push_unknown(sr_encoder *encoder) {
     return unknown == SR_NO_SYMBOL ? SRNN_OK : sr_tokens_push(&encoder->merge.symbols, unknown);
 }
 
-/* The bytes as byte tokens; as one unknown token if one of them has none. */
+/* The bytes as byte tokens; one unknown token if one of them has none. */
 static srnn_status push_bytes(sr_encoder *encoder, const char *text, size_t bytes) {
     const uint32_t *byte_symbol = encoder->tokenizer->bpe.byte_symbol;
     for (size_t i = 0; i < bytes; i++)
@@ -164,7 +164,7 @@ static srnn_status emit_symbols(sr_encoder *encoder) {
     return status;
 }
 
-/* The token of the model that is the whole piece, or -1. */
+/* The model's token for the whole piece, or -1. */
 static srnn_status whole_token(sr_encoder *encoder, int64_t *id, const char *piece, size_t bytes) {
     const sr_tokenizer *tokenizer = encoder->tokenizer;
     *id = -1;
@@ -216,7 +216,7 @@ static srnn_status encode_piece(sr_encoder *encoder, const char *piece, size_t b
     return SRNN_OK;
 }
 
-/* Cuts a piece where no merge can reach across, so that its words come from the cache. */
+/* Cuts a piece where no merge can cross, so that its words can be cached. */
 static srnn_status take_piece(void *context, const char *piece, size_t bytes) {
     sr_encoder *encoder = context;
     const sr_bpe *bpe = &encoder->tokenizer->bpe;

@@ -33,7 +33,7 @@ static srnn_status replace_stretch(sr_bytes *out, const sr_normal_step *step, sr
     return SRNN_OK;
 }
 
-/* A regular expression sees the well-formed stretches only. */
+/* Regular expressions are applied to the well-formed parts only. */
 static srnn_status replace(sr_bytes *out, const sr_normal_step *step, sr_matcher *matcher,
                            const char *text, size_t bytes) {
     if (!sr_pattern_needs_utf8(step->pattern))
@@ -48,9 +48,9 @@ static srnn_status replace(sr_bytes *out, const sr_normal_step *step, sr_matcher
     return SRNN_OK;
 }
 
-/* SentencePiece takes a symbol or a character at a time, without the spaces in front of it after
- * another space. It drops spaces at the end once they are marks, and so marks of the text
- * itself. */
+/* SentencePiece reads a symbol or a character at a time, and skips spaces that follow another
+ * space. It drops spaces at the end after they have become marks, and therefore also marks of the
+ * text itself. */
 static srnn_status collapse_spaces(sr_bytes *out, const sr_added *symbols, const char *text,
                                    size_t bytes) {
     SR_TRY(sr_bytes_reserve(out, bytes));

@@ -9,8 +9,9 @@
 typedef enum sr_normal_kind {
     SR_NORMAL_PREPEND = 0,     /* content in front of a text that is not empty */
     SR_NORMAL_REPLACE,         /* every match of pattern becomes content */
-    SR_NORMAL_FORM,            /* NFC and its relatives */
-    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row but in symbols */
+    SR_NORMAL_FORM,            /* NFC, NFD, NFKC or NFKD */
+    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two consecutive spaces except in
+                                * symbols */
 } sr_normal_kind;
 
 typedef struct sr_normal_step {
@@ -18,7 +19,7 @@ typedef struct sr_normal_step {
     sr_pattern *pattern; /* owned */
     sr_bytes content;    /* owned */
     sr_unicode_form form;
-    const sr_added *symbols; /* COLLAPSE_SPACES: texts that stay together; not owned */
+    const sr_added *symbols; /* COLLAPSE_SPACES: texts that are not split; not owned */
 } sr_normal_step;
 
 enum { SR_NORMAL_STEPS = 16 };
@@ -32,8 +33,8 @@ typedef struct sr_normalizer {
 srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step);
 void sr_normalizer_free(sr_normalizer *normalizer);
 
-/* *text (*bytes) becomes the normalised text: it stays if there is nothing to do, else it lies
- * inside one of the two buffers, valid until they change. */
+/* *text (*bytes) becomes the normalised text: unchanged if there is nothing to do, else inside one
+ * of the two buffers and valid until they change. */
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
                               sr_bytes buffers[2], const char **text, size_t *bytes);
 

@@ -37,7 +37,7 @@ typedef struct piece {
 
 static srnn_status run_from(sr_split_run *run, size_t index, piece whole);
 
-/* The part start .. end - 1 of `whole` goes to the next step. */
+/* Passes start .. end - 1 of `whole` to the next step. */
 static srnn_status pass_on(sr_split_run *run, size_t index, piece whole, size_t start, size_t end) {
     piece part = {whole.text + start, end - start, whole.first && start == 0};
     return run_from(run, index + 1, part);
@@ -58,10 +58,10 @@ static bool joins(sr_split_behaviour behaviour, bool before_matched, bool matche
     return false;
 }
 
-/* The part of a text that waits for what follows it: it may be joined. */
+/* The last part of a text, which may be joined with what follows it. */
 typedef struct waiting {
     size_t start, end;
-    bool there; /* a part may be empty */
+    bool there; /* set; a part may be empty */
     bool matched;
 } waiting;
 
@@ -84,7 +84,7 @@ static srnn_status next_part(sr_split_run *run, size_t index, piece whole, waiti
     return finish_part(run, index, whole, &before);
 }
 
-/* Cuts the stretch from .. to - 1, which the pattern can read. */
+/* Cuts the part from .. to - 1, which is well-formed for the pattern. */
 static srnn_status cut_stretch(sr_split_run *run, size_t index, piece whole, size_t from,
                                size_t to) {
     const sr_split_step *step = &run->splitter->steps[index];

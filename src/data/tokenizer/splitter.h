@@ -7,12 +7,12 @@
 
 typedef enum sr_split_kind {
     SR_SPLIT_PATTERN = 0,  /* cut around the matches of a pattern */
-    SR_SPLIT_PREFIX_SPACE, /* a space in front, if there is none */
-    SR_SPLIT_MARK_SPACES,  /* spaces become the mark; a mark in front as `prepend` says */
+    SR_SPLIT_PREFIX_SPACE, /* prepend a space, if there is none */
+    SR_SPLIT_MARK_SPACES,  /* spaces become the mark; prepend a mark according to `prepend` */
 } sr_split_kind;
 
 typedef enum sr_split_behaviour {
-    SR_SPLIT_ISOLATED = 0, /* matches and what lies between them are pieces */
+    SR_SPLIT_ISOLATED = 0, /* matches and the text between them are pieces */
     SR_SPLIT_REMOVED,      /* matches are dropped */
     SR_SPLIT_MERGED_WITH_PREVIOUS,
     SR_SPLIT_MERGED_WITH_NEXT,
@@ -29,7 +29,7 @@ typedef struct sr_split_step {
     sr_split_kind kind;
     sr_pattern *pattern; /* owned */
     sr_split_behaviour behaviour;
-    bool invert;   /* matches and the rest change roles */
+    bool invert;   /* swap matches and the rest */
     sr_bytes mark; /* owned */
     sr_split_prepend prepend;
 } sr_split_step;
@@ -45,10 +45,10 @@ typedef struct sr_splitter {
 srnn_status sr_splitter_add(sr_splitter *splitter, sr_split_step **step);
 void sr_splitter_free(sr_splitter *splitter);
 
-/* The cut of GPT-2 (the pattern of ByteLevel). */
+/* GPT-2's splitting (the pattern of ByteLevel). */
 srnn_status sr_splitter_add_gpt2(sr_splitter *splitter);
 
-/* What a run needs: memory of its own for each step, and where the pieces go. */
+/* State of a run: a buffer for each step, and the consumer of the pieces. */
 typedef struct sr_split_run {
     const sr_splitter *splitter;
     sr_matcher *matcher;
@@ -58,8 +58,8 @@ typedef struct sr_split_run {
     void *context;
 } sr_split_run;
 
-/* Gives every piece that is not empty to run->take, in order. `first`: this is the start of the
- * whole text. Bytes that are not UTF-8 become pieces of their own where a step needs UTF-8. */
+/* Passes every non-empty piece to run->take, in order. `first`: this is the start of the whole
+ * text. Bytes that are not UTF-8 become separate pieces if a step needs UTF-8. */
 srnn_status sr_splitter_run(sr_split_run *run, const char *text, size_t bytes, bool first);
 
 #endif

@@ -1,9 +1,9 @@
-/* steps.c: reads normalizer, pre-tokenizer and post-processor of a tokenizer.json. */
+/* steps.c: parses the normalizer, pre-tokenizer and post-processor of a tokenizer.json. */
 #include "data/tokenizer/steps.h"
 
 #include <string.h>
 
-enum { NESTING_LIMIT = 8 }; /* sequences within sequences */
+enum { NESTING_LIMIT = 8 }; /* nested sequences */
 
 static srnn_status unsupported(const char *where, const char *type) {
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: the type \"%s\" is not supported", where, type);
@@ -146,7 +146,7 @@ static srnn_status read_digits(sr_splitter *splitter, const json_t *json) {
     SR_TRY(sr_json_bool(json, "pre_tokenizer Digits", "individual_digits", &individual));
     SR_TRY(sr_splitter_add(splitter, &step));
     step->behaviour = individual ? SR_SPLIT_ISOLATED : SR_SPLIT_CONTIGUOUS;
-    /* The characters that Rust calls numeric: Unicode 17. */
+    /* The characters that are numeric in Rust: Unicode 17. */
     static const char numeric[] = "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]";
     return sr_pattern_create_regex(&step->pattern, numeric, sizeof numeric - 1);
 }
@@ -277,7 +277,7 @@ static srnn_status read_template(sr_tokenizer *tokenizer, const json_t *json) {
 static srnn_status read_post_processor(sr_tokenizer *tokenizer, const json_t *json, int depth) {
     const char *type;
     SR_TRY(sr_json_type(json, "post_processor", &type));
-    if (strcmp(type, "ByteLevel") == 0) /* changes offsets, which we do not keep, and no ids */
+    if (strcmp(type, "ByteLevel") == 0) /* changes offsets, which are not used, and no ids */
         return SRNN_OK;
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(tokenizer, json);

@@ -12,11 +12,11 @@ srnn_status sr_json_normalizer(sr_normalizer *normalizer, const json_t *json);
 /* *byte_level: the last step is ByteLevel. */
 srnn_status sr_json_pre_tokenizer(sr_splitter *splitter, bool *byte_level, const json_t *json);
 
-/* Learns BOS and EOS from what is put around a text. */
+/* Derives BOS and EOS from the tokens put around a text. */
 srnn_status sr_json_post_processor(sr_tokenizer *tokenizer, const json_t *json);
 
 /* Fills tokenizer->decoding; the vocabulary must be complete. is_added (size): ids whose text is
- * written as it is. */
+ * decoded verbatim. */
 srnn_status sr_json_decoder(sr_tokenizer *tokenizer, const bool *is_added, const json_t *json);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct step {
     step_kind kind;
     const char *from, *to; /* REPLACE; from: STRIP */
     size_t from_bytes, to_bytes;
-    bool dropped_first;  /* REPLACE: by nothing in the first token of a text */
+    bool dropped_first;  /* REPLACE: by the empty string in the first token of a text */
     int64_t start, stop; /* STRIP */
 } step;
 
@@ -29,8 +29,8 @@ typedef struct reader {
     sr_decoding *decoding;
     step steps[STEP_LIMIT];
     size_t count;
-    bool fused;         /* what follows sees the whole text instead of tokens */
-    bool first_differs; /* some step does something else in the first token */
+    bool fused;         /* later steps apply to the whole text instead of tokens */
+    bool first_differs; /* some step treats the first token differently */
 } reader;
 
 static srnn_status add_step(reader *to, step added, const char *type) {
@@ -135,7 +135,7 @@ static srnn_status read_steps(reader *to, const json_t *json) {
 
 /* ---- Applying the steps to one token: from `in`, appended to `out` ---- */
 
-/* Every character a byte; the text as it is if one of them stands for none. */
+/* One byte per character; the text unchanged if a character represents no byte. */
 static srnn_status decode_byte_level(sr_bytes *out, const sr_bytes *in) {
     size_t before = out->count, length;
     for (size_t at = 0; at < in->count; at += length) {
@@ -201,7 +201,7 @@ static srnn_status apply(sr_bytes *out, const step *applied, const sr_bytes *in,
     return SRNN_OK;
 }
 
-/* Added tokens that were looked for in the normalised text are decoded from their normal form. */
+/* Added tokens that were searched in the normalised text are decoded from their normal form. */
 static srnn_status find_normal_forms(const sr_bytes ***forms, const sr_tokenizer *tokenizer) {
     const sr_added *added = &tokenizer->added_normalized;
     SR_TRY(sr_alloc_zero((void **)forms, tokenizer->vocabulary.size, sizeof **forms));
@@ -210,7 +210,7 @@ static srnn_status find_normal_forms(const sr_bytes ***forms, const sr_tokenizer
     return SRNN_OK;
 }
 
-/* What all tokens of a text are decoded with. */
+/* Context for decoding all tokens of a text. */
 typedef struct decode_run {
     const sr_tokenizer *tokenizer;
     const bool *is_added;   /* (size) */

@@ -1,4 +1,4 @@
-/* tokenizer.c: what all kinds of tokenizers share, and the built-in one. */
+/* tokenizer.c: code shared by all kinds of tokenizers, and the byte tokenizer. */
 #include "data/tokenizer/parts.h"
 
 #include "base/memory.h"
@@ -75,8 +75,8 @@ const char *sr_tokenizer_token(const sr_tokenizer *tokenizer, uint32_t id, size_
     return sr_vocabulary_text(&tokenizer->vocabulary, id, bytes);
 }
 
-/* GPT-2 writes the bytes ! to ~, ¡ to ¬ and ® to ÿ as themselves, the 68 others, in order, as the
- * characters from 256 on. */
+/* GPT-2 represents the bytes ! to ~, ¡ to ¬ and ® to ÿ by themselves, and the 68 others, in order,
+ * by the characters from 256 on. */
 static bool writes_itself(uint32_t byte) {
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
            (byte >= 0xAE && byte <= 0xFF);

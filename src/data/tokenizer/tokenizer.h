@@ -7,8 +7,8 @@
  *     SR_TRY(sr_encoder_create(&encoder, tokenizer));
  *     SR_TRY(sr_encoder_encode(encoder, &tokens, text, strlen(text)));
  *
- * A tokenizer never changes after it was made and may be shared by threads; an encoder or a decoder
- * belongs to one thread at a time. The ids depend on the text only. */
+ * A tokenizer is immutable and may be shared by threads; an encoder or a decoder belongs to one
+ * thread at a time. The ids depend on the text only. */
 #ifndef SR_DATA_TOKENIZER_TOKENIZER_H
 #define SR_DATA_TOKENIZER_TOKENIZER_H
 
@@ -23,8 +23,8 @@ typedef struct sr_decoder sr_decoder;
 /* ---- Making one ---- */
 
 /* `name` is "bytes" (the built-in one), a file *.json, *.json.gz, *.model or *.bin, or a folder
- * with tokenizer.json, tokenizer.json.gz, tokenizer.model or tokenizer.bin, tried in this order.
- * What a file asks for and is not supported fails with SRNN_ERR_UNSUPPORTED and is named. */
+ * with tokenizer.json, tokenizer.json.gz, tokenizer.model or tokenizer.bin, tried in this order. An
+ * unsupported feature fails with SRNN_ERR_UNSUPPORTED and is named. */
 srnn_status sr_tokenizer_load(sr_tokenizer **tokenizer, const char *name);
 
 /* The built-in one: ids 0..255 are the bytes, 256 is <|endoftext|>, which is BOS and EOS. */
@@ -39,7 +39,7 @@ srnn_status sr_tokenizer_read_sentencepiece(sr_tokenizer **tokenizer, const char
 srnn_status sr_tokenizer_read_llama2c(sr_tokenizer **tokenizer, const char *data, size_t bytes,
                                       const char *name);
 
-/* Encoders and decoders made from it must be freed before. */
+/* Encoders and decoders made from it must be freed first. */
 void sr_tokenizer_free(sr_tokenizer *tokenizer);
 
 /* ---- Asking ---- */
@@ -50,19 +50,19 @@ const char *sr_tokenizer_kind(const sr_tokenizer *tokenizer);
 /* One more than the largest id. */
 uint32_t sr_tokenizer_vocab_size(const sr_tokenizer *tokenizer);
 
-/* The id that starts or ends a document, or -1 where the tokenizer has none, or puts more than one
- * token in front. */
+/* The id that starts or ends a document, or -1 if the tokenizer has none, or prepends several
+ * tokens. */
 int64_t sr_tokenizer_bos(const sr_tokenizer *tokenizer);
 int64_t sr_tokenizer_eos(const sr_tokenizer *tokenizer);
 
-/* Made from the content of the file (uncompressed), so that it is the same for the same file. */
+/* A hash of the (uncompressed) file content: the same for the same file. */
 uint64_t sr_tokenizer_hash(const sr_tokenizer *tokenizer);
 
-/* True for ids that steer a model instead of standing for text (BOS, EOS, unknown, ...). */
+/* True for control ids that represent no text (BOS, EOS, unknown, ...). */
 bool sr_tokenizer_is_special(const sr_tokenizer *tokenizer, uint32_t id);
 
-/* The text of a token as its file writes it, owned by the tokenizer; NULL if there is no such id.
- */
+/* The text of a token as written in its file, owned by the tokenizer; NULL if there is no such
+ * id. */
 const char *sr_tokenizer_token(const sr_tokenizer *tokenizer, uint32_t id, size_t *bytes);
 
 /* ---- Text to ids ---- */
@@ -71,9 +71,8 @@ srnn_status sr_encoder_create(sr_encoder **encoder, const sr_tokenizer *tokenize
 void sr_encoder_free(sr_encoder *encoder);
 
 /* Appends the ids of `text`, any bytes at all, to `tokens`; adds no BOS or EOS. Special tokens
- * written in the text become their ids where the tokenizer's file makes that so (tokenizer.json).
- * Bytes that are not UTF-8 become byte tokens, each by itself, or the unknown token where there are
- * none. */
+ * written in the text become their ids if the tokenizer's file says so (tokenizer.json). Bytes that
+ * are not UTF-8 become byte tokens, each by itself, or the unknown token if there are none. */
 srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char *text,
                               size_t bytes);
 
@@ -84,14 +83,15 @@ srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char
 srnn_status sr_tokenizer_decode(const sr_tokenizer *tokenizer, sr_bytes *text, const uint32_t *ids,
                                 size_t count);
 
-/* The same one id at a time. What was appended after each push never ends inside a character; the
- * bytes held back appear with a later push, or with finish, as they are. A continued text must feed
- * the ids before it too (and drop their text), for the first token of a text may lose its space. */
+/* The same one id at a time. The text after each push never ends inside a character; incomplete
+ * bytes are held back until a later push, or written as they are by finish. To continue a text,
+ * push the ids before it too and discard their text: the first token of a text may lose its
+ * space. */
 srnn_status sr_decoder_create(sr_decoder **decoder, const sr_tokenizer *tokenizer);
 void sr_decoder_free(sr_decoder *decoder);
 srnn_status sr_decoder_push(sr_decoder *decoder, sr_bytes *text, uint32_t id);
 
-/* Appends what was held back and starts a new text. */
+/* Appends the bytes held back and starts a new text. */
 srnn_status sr_decoder_finish(sr_decoder *decoder, sr_bytes *text);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "data/text/buffer.h"
 
-enum { SR_VOCABULARY_LIMIT = 1 << 24 }; /* ids a file may use; real ones stay under 2^19 */
+enum { SR_VOCABULARY_LIMIT = 1 << 24 }; /* ids a file may use; real vocabularies stay under 2^19 */
 
 /* Some ids may have no token. */
 typedef struct sr_vocabulary {
@@ -16,12 +16,12 @@ typedef struct sr_vocabulary {
     size_t mask;
 } sr_vocabulary;
 
-/* Room for ids below `size`, none of which has a token yet. */
+/* A vocabulary for ids below `size`, all without a token. */
 srnn_status sr_vocabulary_create(sr_vocabulary *vocabulary, uint32_t size);
 void sr_vocabulary_free(sr_vocabulary *vocabulary);
 
-/* Gives an id below size its text. Fails with SRNN_ERR_FORMAT if the id already has one. Of several
- * ids with the same text, find gives the first one added. */
+/* Sets the text of an id below size. Fails with SRNN_ERR_FORMAT if the id already has one. If
+ * several ids have the same text, find returns the first one added. */
 srnn_status sr_vocabulary_add(sr_vocabulary *vocabulary, uint32_t id, const char *text,
                               size_t bytes);
 

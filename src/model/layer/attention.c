@@ -19,13 +19,23 @@ static void lay_out_saved(sr_attention_layer *layer) {
     const size_t tokens = (size_t)layer->B * (size_t)layer->T;
     const size_t rows = tokens * sr_element_bytes(layer->backend->number);
     const size_t own = layer->wiring.form->own_norm ? 1 : 0;
+    const size_t wide = layer->backend->number == SRNN_F32 ? 0 : own;
     sr_layer_layout *s = &layer->saved;
     s->projected = take(&s->bytes, rows * (size_t)layer->stride);
     s->convolved = take(&s->bytes, rows * (size_t)layer->wiring.convolved);
     s->o = take(&s->bytes, rows * (size_t)layer->wiring.output);
     s->normed = take(&s->bytes, own * rows * (size_t)layer->dims.C);
+    s->wide = take(&s->bytes, wide * tokens * (size_t)layer->dims.C * sizeof(float));
     s->rstd = take(&s->bytes, own * tokens * sizeof(float));
     s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
+}
+
+/* Numbers of one part of the gradients of norms. */
+static size_t part_columns(const sr_attention_layer *layer) {
+    const sr_wire_norm *q = &layer->wiring.norms[0];
+    if (q->name)
+        return 2 * (size_t)q->from.count;
+    return layer->wiring.form->own_norm ? (size_t)layer->dims.C : 0;
 }
 
 /* Backward's scratch has the gradient of each saved array in the same place, and then what it needs
@@ -33,14 +43,13 @@ static void lay_out_saved(sr_attention_layer *layer) {
 static void lay_out_scratch(sr_attention_layer *layer) {
     const size_t rows =
         (size_t)layer->B * (size_t)layer->T * sr_element_bytes(layer->backend->number);
-    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->scratch;
     *s = layer->saved;
     s->bytes = s->attention;
     for (int which = 0; which < SR_OPERANDS; which++)
         s->learned[which] = take(&s->bytes, (size_t)layer->wiring.learned[which] * sizeof(float));
     s->share = take(&s->bytes, rows * (size_t)layer->shared_columns);
-    s->parts = take(&s->bytes, own * SR_ROW_PARTS * (size_t)layer->dims.C * sizeof(float));
+    s->parts = take(&s->bytes, SR_ROW_PARTS * part_columns(layer) * sizeof(float));
 }
 
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
@@ -64,9 +73,11 @@ static srnn_status check(const sr_layer_setup *setup) {
     if (d->H % d->Hkv)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key and value heads",
                        d->H, d->Hkv);
-    if (rope && d->D % 2)
+    const int width = sr_layer_rope_width(&setup->attention, d->D);
+    if (rope && (width < 2 || width % 2))
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "rotary position needs an even head width, not %d; use position=none", d->D);
+                       "rotary position needs an even head width, not %d; use position=none",
+                       width);
     if (rope && setup->rope_positions < setup->T)
         return SR_FAIL(SRNN_ERR_LIMIT, "%d tokens are more than the model's %lld positions",
                        setup->T, (long long)setup->rope_positions);
@@ -87,14 +98,6 @@ static void measure(sr_attention_layer *layer) {
     for (int i = 0; i < w->conv_count; i++)
         if (w->convs[i].shared)
             layer->shared_columns = larger(layer->shared_columns, w->convs[i].from.count);
-}
-
-/* The norm of a layer reads and adds floats, as the residual stream has them. */
-static srnn_status check_own_norm(const sr_attention_layer *layer) {
-    if (layer->wiring.form->own_norm && layer->backend->number != SRNN_F32)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "a layer with a norm and a residual of its own is computed in float only");
-    return SRNN_OK;
 }
 
 static void set_problem(sr_attention_layer *layer, const sr_layer_setup *setup) {
@@ -124,7 +127,6 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     layer->rope_positions = setup->rope_positions;
     layer->positions = setup->positions;
     SR_TRY(sr_layer_wire(&layer->wiring, &setup->attention, d));
-    SR_TRY(check_own_norm(layer));
     if (layer->wiring.input_linears > SR_LINEAR_GROUP_MAX)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer projects its input to at most %d matrices",
                        SR_LINEAR_GROUP_MAX);
@@ -202,7 +204,9 @@ srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, y.rows);
     const sr_linear output = sr_layer_output_linear(weights, y.columns);
     SR_TRY(backend->linear_forward(backend, y, addend, arrays.o, &output, 1));
-    return layer->wiring.form->own_norm ? backend->add_rows(backend, y, x) : SRNN_OK;
+    return layer->wiring.form->own_norm
+               ? backend->add(backend, y.data, sr_layer_wide(layer, &arrays, x), y.rows * y.columns)
+               : SRNN_OK;
 }
 
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,

@@ -7,10 +7,12 @@
 #define GATE   SR_PART(OUTPUT_GATE)
 #define DECAY  SR_PART(DECAY)
 #define WRITE  SR_PART(WRITE_GATE)
+#define ERASE  SR_PART(ERASE_GATE)
 #define LEVEL  SR_PART(LEVEL_GATE)
 #define POOL   SR_PART(POOL_GATE)
 #define SKIP   SR_PART(SKIP)
 #define RANK   SR_PART_RANK
+#define RANK_2 SR_PART_RANK_2
 #define NEVER  .bias = SR_FORM_BIAS_NEVER
 #define ALWAYS .bias = SR_FORM_BIAS_ALWAYS
 #define FAN \
@@ -42,7 +44,17 @@
 #define MAMBA_NORM \
     { "norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
 
+/* Kimi Delta Attention: Kimi's files and those of flash-linear-attention have other names. */
+#define KDA \
+    .convs = {QKV_CONVS, SKIP_CONV}, .output = OUT, .sizes = {.value_rank = true, .unshared = true}
+#define O_NORM \
+    { "o_norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
+
 /* clang-format off */
+#define KDA_RULES(decay, middle)                                                             \
+    .rules = {{SR_SIZE_HEADS, "b_proj.weight", 0}, {SR_SIZE_RANK, middle, 0},                \
+              {SR_SIZE_KEY, decay, 0}, {SR_SIZE_GROUPS, "q_proj.weight", 0},                 \
+              {SR_SIZE_VALUE, "v_proj.weight", 0}, CONV_RULE}
 #define MAMBA_RULES                                                                          \
     .rules = {{SR_SIZE_HEADS, "A_log", 0}, {SR_SIZE_LEVELS, "L", 1},                         \
               {SR_SIZE_VALUE, "norm.weight", 0}, {SR_SIZE_KEY, "in_proj.weight", 0},         \
@@ -95,8 +107,7 @@ static const sr_layer_form forms[] = {
         .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"a_proj", {DECAY}, NEVER},
                         {"g_proj", {GATE}, NEVER}, {"l_proj", {LEVEL}, NEVER}},
         .convs = {QKV_CONVS, SKIP_CONV},
-        .learned = {{"o_norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)},
-                    {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 0, 16}}},
+        .learned = {O_NORM, {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 0, 16}}},
         .output = OUT,
         .rules = {{SR_SIZE_HEADS, "b_proj.weight", 0}, {SR_SIZE_HEADS, "L", 0},
                   {SR_SIZE_LEVELS, "L", 1}, QKV_RULES, CONV_RULE}},
@@ -116,13 +127,43 @@ static const sr_layer_form forms[] = {
         .projections = {QKV_PROJECTIONS, {"g_proj", {GATE}, ZERO}},
         .convs = {QKV_CONVS, SKIP_CONV},
         .output = OUT},
+    [SRNN_LAYER_KDA] = {
+        KDA, KDA_RULES("f_b_proj.weight", "f_a_proj.weight"),
+        .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"f_a_proj", {RANK}, NEVER},
+                        {"g_a_proj", {RANK_2}, NEVER},
+                        {"f_b_proj", {DECAY}, .source = RANK, NEVER},
+                        {"g_b_proj", {GATE}, .source = RANK_2, NEVER}},
+        .learned = {O_NORM, {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 1, 16}, 4, 2}}},
+    [SRNN_LAYER_KDA_FLA] = {
+        KDA, KDA_RULES("f_proj.1.weight", "f_proj.0.weight"),
+        .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"f_proj.0", {RANK}, NEVER},
+                        {"g_proj.0", {RANK_2}, NEVER},
+                        {"f_proj.1", {DECAY}, .source = RANK, NEVER},
+                        {"g_proj.1", {GATE}, .source = RANK_2, ALWAYS, ZERO}},
+        .learned = {O_NORM}},
+    [SRNN_LAYER_GDN2] = {
+        KDA,
+        .projections = {QKV_PROJECTIONS, {"b_proj", {ERASE}, NEVER}, {"w_proj", {WRITE}, NEVER},
+                        {"f_proj.0", {RANK}, NEVER}, {"g_proj.0", {RANK_2}, NEVER},
+                        {"f_proj.1", {DECAY}, .source = RANK, NEVER},
+                        {"g_proj.1", {GATE}, .source = RANK_2, ALWAYS, ZERO}},
+        .learned = {O_NORM},
+        .rules = {{SR_SIZE_VALUE, "o_norm.weight", 0}, {SR_SIZE_HEADS, "v_proj.weight", 0},
+                  {SR_SIZE_GROUPS, "A_log", 0}, {SR_SIZE_KEY, "q_proj.weight", 0},
+                  {SR_SIZE_RANK, "f_proj.0.weight", 0}, CONV_RULE}},
+    [SRNN_LAYER_2MAMBA] = {
+        .projections = {{"qkv_proj", {Q, K, V}, .start = FAN, ZERO},
+                        {"A_mask_proj", {DECAY}, NEVER, .start = FAN}},
+        .convs = {{"conv1d", {Q, K, V}, ALWAYS, .start = FAN}, SKIP_CONV},
+        .output = {"o_proj", .start = FAN, ZERO},
+        .rules = {{SR_SIZE_HEADS, "A_mask_proj.weight", 0}, {SR_SIZE_CONV, "conv1d.weight", 2}}},
 };
 /* clang-format on */
 
 /* How learned operands start in forms that do not say it. */
 static const sr_form_learned common[] = {
-    {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 1, 16}},
-    {"dt_bias", SR_OPERAND_DT_BIAS, {.rule = SR_START_TIME_STEP}},
+    {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 1, 16}, 0, 0},
+    {"dt_bias", SR_OPERAND_DT_BIAS, {.rule = SR_START_TIME_STEP}, 0, 0},
 };
 
 const sr_layer_form *sr_layer_form_of(const srnn_attention *attention) {

@@ -13,6 +13,7 @@
 typedef enum sr_part {
     SR_PART_NONE = 0, /* ends a list; as a source: the layer's input */
     SR_PART_RANK,     /* (rank): the narrow middle of a projection in two steps */
+    SR_PART_RANK_2,   /* (rank): of another one */
     SR_PART_OPERANDS,
 } sr_part;
 
@@ -44,7 +45,7 @@ typedef enum sr_form_bias {
 
 enum {
     SR_FORM_PARTS = 6,
-    SR_FORM_PROJECTIONS = 7,
+    SR_FORM_PROJECTIONS = 9,
     SR_FORM_CONVS = 4,
     SR_FORM_LEARNED = 6,
     SR_FORM_RULES = 8
@@ -75,6 +76,7 @@ typedef struct sr_form_learned {
     const char *name; /* NULL ends the list */
     sr_operand which;
     sr_start start;
+    int rank, axis; /* files have it as ones but on this axis; 0: as the table of operands says */
 } sr_form_learned;
 
 /* The sizes that a new layer takes where nobody gives others, H and D being the model's. */
@@ -83,6 +85,8 @@ typedef struct sr_form_sizes {
     int key;                            /* of q and k; 0: D times the next two */
     int key_numerator, key_denominator; /* 0: 1 */
     int rank, levels;
+    bool value_rank; /* the rank is the width of a head of values */
+    bool unshared;   /* a model whose heads share nothing has as many heads of q and k */
 } sr_form_sizes;
 
 typedef enum sr_form_size {

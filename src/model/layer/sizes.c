@@ -13,14 +13,17 @@ sr_layer_sizes sr_layer_sizes_usual(const srnn_attention *a, int H, int Hkv, int
     const sr_form_sizes *form = &sr_layer_form_of(a)->sizes;
     const int times = first_given(form->heads, 1);
     const int key = D * first_given(form->key_numerator, 1) / first_given(form->key_denominator, 1);
-    const int groups = Hkv < H ? Hkv : 1; /* of shared queries: H would share nothing */
-    const bool ranked = form->rank > 0, levelled = a->levels != SRNN_LEVELS_NONE;
+    /* Of shared queries: H would share nothing, which some forms do. */
+    const int groups = Hkv < H ? Hkv : form->unshared ? H : 1;
+    const bool ranked = form->rank > 0 || form->value_rank,
+               levelled = a->levels != SRNN_LEVELS_NONE;
+    const int value = first_given(given->Dv, D), rank = form->value_rank ? value : form->rank;
     return (sr_layer_sizes){
         .H = H * times,
         .Hkv = sr_shares_queries(a) ? groups : Hkv * times,
         .D = first_given(given->D, first_given(form->key, key)),
-        .Dv = first_given(given->Dv, D),
-        .rank = ranked ? first_given(given->rank, form->rank) : 0,
+        .Dv = value,
+        .rank = ranked ? first_given(given->rank, rank) : 0,
         .levels = levelled ? first_given(given->levels, SR_LEVELS_USUAL) : 0,
     };
 }

@@ -122,17 +122,35 @@ static void own_norm(builder *b) {
     append_named(b, SR_LAYER_OWN_NORM, b->w->form->own_norm, spec);
 }
 
+/* Row by row where each head has its own. */
+static void qk_norm(builder *b, const sr_wire_norm *norm) {
+    const bool own = b->attention->wiring.qk_norm == SRNN_QK_NORM_LAYER;
+    const int64_t C = norm->from.count / norm->groups;
+    sr_tensor_spec spec = {.rank = own ? 2 : 1, .shape = {own ? norm->groups : C, C}};
+    begin(&spec, b, (sr_start){SR_START_VALUE, b->dims->norm_is_minus_one ? 0 : 1, 0}, 1);
+    append_named(b, (int)norm->weight, norm->name, spec);
+}
+
 /* The small tensors that their authors keep out of weight decay. */
 static bool is_undecayed(sr_operand which) {
     return which == SR_OPERAND_A_LOG || which == SR_OPERAND_DT_BIAS ||
            which == SR_OPERAND_SKIP_WEIGHT || which == SR_OPERAND_LEVEL_SCALE;
 }
 
+/* Sinks start as their authors have them, like matrices. */
+static sr_start usual_start(sr_operand which) {
+    if (which == SR_OPERAND_SINKS)
+        return (sr_start){.rule = SR_START_RANGE};
+    return (sr_start){SR_START_VALUE, sr_operand_at(which)->initial, 0};
+}
+
 /* What is learned itself, as the form or else the table of operands has it. */
 static void learned(builder *b, sr_operand which) {
     const sr_operand_row *row = sr_operand_at(which);
     const sr_form_learned *form = sr_form_learned_of(b->w->form, which);
-    const sr_start start = form ? form->start : (sr_start){SR_START_VALUE, row->initial, 0};
+    sr_start start = form ? form->start : usual_start(which);
+    if (which == SR_OPERAND_A_LOG && b->attention->decay == SRNN_DECAY_BOUNDED)
+        start = (sr_start){SR_START_VALUE, 0, 0}; /* a bounded decay begins with a rate of 1 */
     const srnn_problem problem = sr_layer_problem(b->attention, b->dims);
     const sr_shape shape = sr_operand_shape(which, &problem);
     const int64_t numbers =
@@ -144,6 +162,11 @@ static void learned(builder *b, sr_operand which) {
         spec.rank = 2;
         spec.shape[0] = shape.sizes[0];
         spec.shape[1] = numbers / shape.sizes[0];
+    }
+    if (form && form->rank) {
+        spec.rank = form->rank;
+        for (int axis = 0; axis < spec.rank; axis++)
+            spec.shape[axis] = axis == form->axis ? numbers : 1;
     }
     spec.undecayed = is_undecayed(which);
     append(b, (int)sr_layer_operand_slot(which), form ? form->name : row->file, "", spec);
@@ -162,6 +185,8 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     output(&b);
     if (wiring.form->own_norm)
         own_norm(&b);
+    for (int n = 0; n < 2 && wiring.norms[n].name; n++)
+        qk_norm(&b, &wiring.norms[n]);
     for (int which = 0; which < SR_OPERANDS; which++)
         if (wiring.learned[which] || wiring.part_bias[which])
             learned(&b, (sr_operand)which);

@@ -29,13 +29,17 @@ static bool is_used(const builder *b, int part) {
            sr_operand_used((sr_operand)(part - SR_PART_OPERANDS), b->attention);
 }
 
+static bool is_middle(int part) {
+    return part == SR_PART_RANK || part == SR_PART_RANK_2;
+}
+
 /* The narrow middle is there for those whose source it is. */
 static bool is_read(const builder *b, int part) {
     const sr_form_projection *list = b->w->form->projections;
-    if (part != SR_PART_RANK)
+    if (!is_middle(part))
         return is_used(b, part);
     for (int p = 0; p < SR_FORM_PROJECTIONS && list[p].name; p++)
-        for (int i = 0; list[p].source == SR_PART_RANK && i < SR_FORM_PARTS; i++)
+        for (int i = 0; list[p].source == part && i < SR_FORM_PARTS; i++)
             if (is_used(b, list[p].parts[i]))
                 return true;
     return false;
@@ -49,8 +53,8 @@ static int64_t operand_numbers(const builder *b, sr_operand which) {
 static int64_t part_columns(const builder *b, int part) {
     if (!is_read(b, part))
         return 0;
-    return part == SR_PART_RANK ? b->dims->rank
-                                : operand_numbers(b, (sr_operand)(part - SR_PART_OPERANDS));
+    return is_middle(part) ? b->dims->rank
+                           : operand_numbers(b, (sr_operand)(part - SR_PART_OPERANDS));
 }
 
 static bool asked(sr_form_bias bias, bool model) {
@@ -147,7 +151,7 @@ static srnn_status add_projection(builder *b, const sr_form_projection *form) {
         .to = {w->projected, 0},
         .from_input = form->source == SR_PART_NONE,
         .from = b->parts[form->source],
-        .shared = form->source != SR_PART_RANK,
+        .shared = !is_middle(form->source),
     };
     return add_parts(b, index, form->parts);
 }
@@ -214,6 +218,8 @@ static void add_conv(builder *b, const sr_form_conv *form) {
                            .bias = asked(form->bias, b->dims->qkv_bias),
                            .start = form->start,
                            .width = width,
+                           .plain = !form->target && b->attention->wiring.conv_activation ==
+                                                         SRNN_CONV_ACTIVATION_NONE,
                            .from = from,
                            .to = {w->convolved, from.count},
                            .shared = form->target != SR_PART_NONE};
@@ -223,6 +229,28 @@ static void add_conv(builder *b, const sr_form_conv *form) {
         place_target(b, form->target, conv->to);
     else
         move_parts(b, form, conv);
+}
+
+/* ---- norms of q and k */
+
+int sr_layer_rope_width(const srnn_attention *attention, int D) {
+    const double part = attention->wiring.rope_part;
+    return part > 0 ? (int)(D * part) : D;
+}
+
+static void add_qk_norm(builder *b, int n) {
+    sr_layer_wiring *w = b->w;
+    sr_wire_place *place = &w->places[n == 0 ? SR_OPERAND_Q : SR_OPERAND_K];
+    w->norms[n] = (sr_wire_norm){.name = n == 0 ? "q_norm.weight" : "k_norm.weight",
+                                 .weight = (sr_layer_slot)(SR_LAYER_QK_NORM + n),
+                                 .from = place->at,
+                                 .to = {w->convolved, place->at.count},
+                                 .groups = b->attention->wiring.qk_norm == SRNN_QK_NORM_ROW
+                                               ? 1
+                                               : place->at.count / b->dims->D};
+    w->convolved += place->at.count;
+    place->convolved = true;
+    place->at = w->norms[n].to;
 }
 
 /* ---- the whole */
@@ -243,7 +271,7 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
                  .problem = sr_layer_problem(attention, dims)};
     *wiring = (sr_layer_wiring){.form = sr_layer_form_of(attention),
                                 .output = (int64_t)dims->H * b.problem.Dv};
-    if (is_read(&b, SR_PART_RANK) && dims->rank < 1)
+    if ((is_read(&b, SR_PART_RANK) || is_read(&b, SR_PART_RANK_2)) && dims->rank < 1)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "this layer needs a rank of at least 1");
     SR_TRY(add_projections(&b, true));
     SR_TRY(add_others(&b));
@@ -252,6 +280,8 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
     SR_TRY(add_projections(&b, false));
     for (int c = 0; c < SR_FORM_CONVS && wiring->form->convs[c].name; c++)
         add_conv(&b, &wiring->form->convs[c]);
+    for (int n = 0; attention->wiring.qk_norm && n < 2; n++)
+        add_qk_norm(&b, n);
     add_learned(&b);
     return SRNN_OK;
 }

@@ -24,8 +24,8 @@ const char *sr_gemm_library(void);
  * keep to what it chose then. */
 void sr_gemm_limit(sr_cpu_level level);
 
-/* Called from a task of sr_parallel, where the library uses the calling thread only. False if the
- * library refused (it had no memory). */
+/* Called from a task of sr_parallel, where the library uses the calling thread only, and with
+ * signals blocked (sr_signals_block). False if the library refused (it had no memory). */
 bool sr_gemm(const sr_product *product);
 
 /* The same with a and b in bf16, the upper half of a float; sums and c are float. */

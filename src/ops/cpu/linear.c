@@ -229,7 +229,14 @@ static void add_parts(void *context, int64_t task, int worker) {
     }
 }
 
+/* oneDNN's kernels for AVX may use the block that they allocated for packed panels as their stack
+ * (seen with sums of 65 terms and more; the length depends on the processor). A signal handler
+ * would then write its frame below that block, into memory that belongs to someone else: a Ctrl-C
+ * in a product corrupted the heap. So signals are blocked while this thread multiplies; the threads
+ * of the pool block them always. */
 static srnn_status run(sr_backend *backend, tiled_products *job) {
+    sigset_t before;
+    sr_signals_block(&before);
     for (int worker = 0; worker < backend->threads; worker++)
         job->packs[worker].a_from = job->packs[worker].b_from = NULL;
     if (job->depth) {
@@ -240,6 +247,7 @@ static srnn_status run(sr_backend *backend, tiled_products *job) {
     } else {
         sr_parallel(multiply_tile, job, job->tiles, backend->threads);
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     const sr_product *first = &job->items->product;
     if (atomic_load(&job->failed))
         return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for a product of %lld x %lld x %lld",

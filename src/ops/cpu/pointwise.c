@@ -33,6 +33,10 @@ srnn_status sr_cpu_narrow(sr_backend *backend, void *out, const float *x, int64_
     return SRNN_OK;
 }
 
+srnn_status sr_cpu_widen(sr_backend *backend, float *out, const void *x, int64_t n) {
+    return sr_cpu_narrow(backend, out, x, n); /* both are float */
+}
+
 static void add_tile(void *context, int64_t task, int worker) {
     (void)worker;
     const point_job *job = context;

@@ -1,4 +1,5 @@
-/* short_conv.c: depthwise causal convolution over the tokens of a document, then SiLU. */
+/* short_conv.c: depthwise causal convolution over the tokens of a document, then SiLU
+ * or nothing. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -64,7 +65,8 @@ static void convolve(void *context, int64_t task, int worker) {
     for (int64_t row = first; row < end; row++) {
         float *out = sr_cpu_row(job->out, row) + tile.first;
         convolve_row(out, job, &tile, row);
-        job->loops->silu_forward(out, tile.columns);
+        if (!job->conv->plain)
+            job->loops->silu_forward(out, tile.columns);
     }
 }
 
@@ -75,8 +77,10 @@ static void back_to_weights(const conv_job *job, const conv_tile *tile) {
     const int width = job->conv->width;
     for (int64_t row = 0; row < job->out.rows; row++) {
         float *d = sr_cpu_row(job->out, row) + tile->first;
-        convolve_row(before, job, tile, row);
-        job->loops->silu_backward(d, before, tile->columns);
+        if (!job->conv->plain) {
+            convolve_row(before, job, tile, row);
+            job->loops->silu_backward(d, before, tile->columns);
+        }
         job->loops->add(d_bias, d_bias, d, tile->columns);
         for (int j = 0; j < width; j++) {
             const float *x = earlier(job->conv, row, j);

@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
         convolve<N, W>(sum, taps, conv, row);
 #pragma unroll
         for (int k = 0; k < W; k++)
-            sum[k] *= sigmoid_for<N>(sum[k]);
+            sum[k] *= conv.plain ? 1.0f : sigmoid_for<N>(sum[k]);
         store_numbers<W>((N *)out.data + row * out.stride + c, sum);
     }
 }
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
 #pragma unroll
         for (int k = 0; k < W; k++) {
             const float s = sigmoid_for<N>(before[k]);
-            d[k] *= s * (1.0f + before[k] * (1.0f - s));
+            d[k] *= conv.plain ? 1.0f : s * (1.0f + before[k] * (1.0f - s));
         }
         store_numbers<W>(at, d);
         add_to_sums<W>(own.at(conv.width), d, nullptr);

@@ -1,4 +1,4 @@
-/* link_mpi.c: the link between ranks by MPI; a module of its own, so that the program needs no
+/* link_mpi.c: the link between ranks over MPI; a separate module, so that the program does not need
  * MPI. */
 #include "ranks/link.h"
 

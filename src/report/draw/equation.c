@@ -1,6 +1,8 @@
 /* equation.c: a variant's equation as MathML. */
 #include "report/draw/equation.h"
 
+#include <math.h>
+
 #define VARIABLE(name, index) "<msub><mi>" name "</mi><mi>" index "</mi></msub>"
 #define PAIR(name)            "<msub><mi>" name "</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub>"
 #define SUM_OVER(index) \
@@ -46,7 +48,7 @@ static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
 #define FADED(now, then) \
     "<mi>exp</mi><mo>(</mo>" VARIABLE("C", now) "<mo>\u2212</mo>" VARIABLE("C", then) "<mo>)</mo>"
 
-/* A decay per channel: the product is a sum over channels, each with its own. */
+/* A decay per channel: the product becomes a sum over channels with their decays. */
 static void write_channels(FILE *out, srnn_feature feature) {
     fputs("<munder><mo>\u2211</mo><mi>c</mi></munder>", out);
     write_feature(out, feature, VARIABLE("q", "ic"));
@@ -54,8 +56,7 @@ static void write_channels(FILE *out, srnn_feature feature) {
     fputs(TIMES FADED("ic", "jc"), out);
 }
 
-static void write_logit(FILE *out, const srnn_attention *a) {
-    fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
+static void write_product(FILE *out, const srnn_attention *a) {
     if (a->scale == SRNN_SCALE_INVERSE_SQRT)
         fputs("<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>", out);
     const bool decays = a->decay != SRNN_DECAY_NONE;
@@ -70,6 +71,17 @@ static void write_logit(FILE *out, const srnn_attention *a) {
     fputs("<mo>\u27e9</mo>", out);
     if (decays && a->decay_place == SRNN_DECAY_PLACE_LOGIT)
         fputs(TIMES FADED("i", "j"), out);
+}
+
+static void write_logit(FILE *out, const srnn_attention *a) {
+    fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
+    if (a->cap > 0)
+        fprintf(out,
+                "<mn>%g</mn>" TIMES "<mi>tanh</mi><mo>(</mo><mfrac><mn>1</mn><mn>%g</mn></mfrac>",
+                a->cap, a->cap);
+    write_product(out, a);
+    if (a->cap > 0)
+        fputs("<mo>)</mo>", out);
 }
 
 static void write_clamped(FILE *out, const srnn_attention *a) {
@@ -113,6 +125,14 @@ static void write_score(FILE *out, const srnn_attention *a) {
         snprintf(exponent, sizeof exponent, "<mn>%d</mn>", a->order);
         write_power(out, a, exponent);
         break;
+    case SRNN_SCORE_SIGMOID:
+        fputs("<mi>\u03c3</mi><mo>(</mo>", out);
+        write_clamped(out, a);
+        if (a->score_bias != 0)
+            fprintf(out, "<mo>%s</mo><mn>%g</mn>", a->score_bias < 0 ? "\u2212" : "+",
+                    fabs(a->score_bias));
+        fputs("<mo>)</mo>", out);
+        break;
     }
 }
 
@@ -130,7 +150,7 @@ static void write_weight(FILE *out, const srnn_attention *a) {
 
 static void write_sum(FILE *out, const srnn_attention *a) {
     fputs("<mrow>" SUM_OVER("j") PAIR("w"), out);
-    if (a->write == SRNN_WRITE_DELTA) {
+    if (a->write != SRNN_WRITE_ADD) {
         fputs(VARIABLE("u", "j") "</mrow>", out);
         return;
     }
@@ -171,6 +191,18 @@ static const char *divisor(srnn_normaliser normaliser) {
     return NULL;
 }
 
+static const char *sink(srnn_sink sink) {
+    switch (sink) {
+    case SRNN_SINK_NONE:
+        break;
+    case SRNN_SINK_ZERO:
+        return "<mo>+</mo><mn>1</mn>";
+    case SRNN_SINK_LEARNED:
+        return "<mo>+</mo><mi>exp</mi><mo>(</mo><mi>b</mi><mo>)</mo>";
+    }
+    return "";
+}
+
 static void write_quotient(FILE *out, const srnn_attention *a) {
     const char *below = divisor(a->normaliser);
     fputs(VARIABLE("y", "i") "</mtd><mtd><mo>=</mo>", out);
@@ -179,11 +211,12 @@ static void write_quotient(FILE *out, const srnn_attention *a) {
     write_sum(out, a);
     if (below) {
         fprintf(out, "<mrow>%s", below);
+        fputs(sink(a->sink), out);
         if (a->epsilon > 0)
             fprintf(out, "<mo>+</mo><mn>%g</mn>", a->epsilon);
         fputs("</mrow></mfrac>", out);
     }
-    if (a->skip != SRNN_SKIP_NONE)
+    if (a->skip != SRNN_SKIP_NONE && a->skip != SRNN_SKIP_BONUS)
         fputs("<mo>+</mo>" VARIABLE("skip", "i"), out);
 }
 
@@ -196,6 +229,8 @@ static const char *shaped(srnn_gate_shape shape) {
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return "<msup><mrow><mi>SiLU</mi><mo>(</mo>" OUTPUT_GATE
                "<mo>)</mo></mrow><mn>2</mn></msup>" TIMES;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return OUTPUT_GATE TIMES;
     }
     return SIGMOID(OUTPUT_GATE) TIMES;
 }
@@ -267,15 +302,24 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("\u03c6, another one for q than for k, has twice as many numbers; it is said below. ",
               out);
     if (a->wiring.short_conv)
-        fprintf(out, "A causal convolution of width %d runs over q, k and v first, and SiLU. ",
-                a->wiring.short_conv);
+        fprintf(out, "A causal convolution of width %d runs over q, k and v first%s. ",
+                a->wiring.short_conv,
+                a->wiring.conv_activation == SRNN_CONV_ACTIVATION_SILU ? ", and SiLU" : "");
     if (a->wiring.prefix_tokens)
         fprintf(out, "%d empty tokens stand in front of every sequence. ", a->wiring.prefix_tokens);
+    if (a->wiring.qk_norm)
+        fputs("q and k are normalised before the equation reads them. ", out);
+    if (a->wiring.softmax_scale != 0)
+        fprintf(out, "The product of q and k is scaled by %g. ", a->wiring.softmax_scale);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
+    if (a->window)
+        fprintf(out, "Row i sees the last %d keys, its own included. ", a->window);
+    if (a->sink == SRNN_SINK_LEARNED)
+        fputs("b is a learned number per head. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)
         fputs("C is the running sum of a learned gate. ", out);
-    if (a->decay == SRNN_DECAY_LOG_SIGMOID || a->decay == SRNN_DECAY_SOFTPLUS)
+    if (a->decay != SRNN_DECAY_NONE && a->decay != SRNN_DECAY_LEARNED)
         fputs("C is the running sum of the logarithms of learned gates. ", out);
     if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
         fputs("\u0394 is softplus of a learned number, which drives the decay too. ", out);
@@ -291,6 +335,18 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("u is what the delta rule makes of v: v less what its key reads from earlier writes, "
               "times a learned gate. ",
               out);
+    if (a->write_width == SRNN_WIDTH_CHANNEL)
+        fputs("What is taken back and what is written have a gate for every channel. ", out);
+    if (a->write == SRNN_WRITE_REMOVAL)
+        fputs("u is v, and with every token what a removal key of its own reads from earlier "
+              "writes is taken back, under that key times a learned gate. ",
+              out);
+    if (a->skip == SRNN_SKIP_BONUS)
+        fputs("After the norm the value itself is added, times the product of q, k and a learned "
+              "vector. ",
+              out);
+    if (a->write_range == SRNN_WRITE_RANGE_2)
+        fputs("That gate is between 0 and 2. ", out);
     if (a->pool)
         fprintf(out,
                 "k and v are gated running averages that begin anew every %d tokens; of the chunks "

@@ -1,5 +1,5 @@
-/* systems.c: the table of the neighbouring systems in words. H heads; Dk and Dv are the widths of a
- * head's keys and values, C = H Dv that of the model where nothing else is said. */
+/* systems.c: descriptions of related systems. H heads; Dk and Dv are the widths of a head's keys
+ * and values; C = H Dv is the model's width unless stated otherwise. */
 #include "report/draw/systems.h"
 
 #include <string.h>
@@ -84,6 +84,17 @@ static const sr_system systems[] = {
      "C ← C + log σ(W_g h + b),  append k, v and C to the cache\ns = q·k / √D + C − C of the key\ny = Σ exp(s) v / Σ exp(s),  out = W_o y",
      "Keys and values of every token, as softmax, and one number more.",
      "As softmax: all that came before, for every token. 4 C² weights a layer and one gate a key head.", false},
+    {"2mamba", "2Mamba", "2602.17363", "power, forget without position, with decay=neg_softplus and a convolution of 2 without SiLU",
+     "The square of q·k stands for exp, as in power attention, and the row sum stays. In place of positions it has a convolution over two tokens "
+     "and a decay that each token chooses.",
+     "q, k, v = convolution of W h over 2 tokens,  a = −softplus(W_A h)\nS ← e^a S + φ₂(k) vᵀ,  z ← e^a z + φ₂(k),  φ₂ all products of two entries\ny = φ₂(q)ᵀ S / φ₂(q)·z,  out = W_o y",
+     "D (D + 1)/2 rows of Dv + 1 numbers a head, however long the text is, and 1 token of the convolution.",
+     "D² Dv / 2 multiplications a token and head. 4 C² weights a layer.", false},
+    {"2mamba_e", "2Mamba with exp", "2602.17363", "power, forget without position, with decay=neg_softplus and a convolution of 2 without SiLU",
+     "2Mamba with all of exp instead of its square: forgetting attention with a convolution in place of positions.",
+     "q, k, v = convolution of W h over 2 tokens,  C ← C − softplus(W_A h),  append k, v and C to the cache\ns = q·k / √D + C − C of the key\ny = Σ exp(s) v / Σ exp(s),  out = W_o y",
+     "Keys and values of every token, as softmax, and one number more.",
+     "As softmax: all that came before, for every token. 4 C² weights a layer.", false},
     {"mamba2", "Mamba-2", "2405.21060",
      "linear, no normaliser, scale one, no position; share=qk, decay=softplus, value_gate=time_step, skip=head; a silu gate per channel before an rms norm over the row",
      GIVES_UP_EXP NO_ROW_SUM "What it adds is a decay that each token chooses, by the same time step that weighs its value; all heads of a "
@@ -124,6 +135,16 @@ static const sr_system systems[] = {
      GIVES_UP_EXP NO_ROW_SUM "It has both remedies at once: the delta rule overwrites one key, a decay forgets all of them.",
      DELTA_LINES(DELTA_DECAY, " / √Dk", " · SiLU(W_g h)"), LINEAR_STATE " As published Dv is twice Dk.",
      "2 Dk Dv multiplications a token and head. 5 C² weights a layer with Dk = Dv, 6 C² as published.", false},
+    {"kda", "Kimi Delta Attention", "2510.26692", "gated_delta_net with decay_width=channel, dt_width=channel and share=qk; the gate after the norm is a sigmoid",
+     GIVES_UP_EXP NO_ROW_SUM "It is Gated DeltaNet with a decay for every channel of the key, so that what is forgotten is chosen within a head.",
+     DELTA_LINES("a = −e^A softplus(W₂ W₁ h + b), one number for every channel of k\nS ← diag(e^a) S\n", " / √Dk", " · σ(W₄ W₃ h)"), LINEAR_STATE,
+     "2 Dk Dv multiplications a token and head. 4 C² weights a layer with Dk = Dv, and the low-rank paths.", false},
+    {"gdn2", "Gated DeltaNet-2", "2605.22791", "kda with write_width=channel",
+     GIVES_UP_EXP NO_ROW_SUM "It is Kimi Delta Attention with two gates in place of β: one for every channel of the key says what is taken back, one for every channel of "
+     "the value what is written.",
+     "q, k, v convolved over 4 tokens and through SiLU, q and k at length one\na = −e^A softplus(W₂ W₁ h + b),  S ← diag(e^a) S\n"
+     "u = σ(W_w h) · v − Sᵀ (σ(W_b h) · k),  S ← S + k uᵀ\ny = qᵀ S / √Dk,  out = W_o (RMS(y) · σ(W₄ W₃ h))", LINEAR_STATE,
+     "2 Dk Dv multiplications a token and head. 6 C² weights a layer with Dk = Dv, and the low-rank paths.", false},
     {"log_linear", "Log-linear attention", "2506.04761", "linear, no normaliser, no position; levels=fenwick, rms norm",
      GIVES_UP_EXP NO_ROW_SUM FENWICK,
      "m = trailing zeros of t, plus 1:  S[m] = Σ of S below,  those below = 0\nS[0] = k vᵀ\ny = Σ λ[ℓ] qᵀ S[ℓ] / √D,  λ = softplus(L · W_l h),  out = W_o RMS(y)",

@@ -56,13 +56,22 @@ static void add_score(list *l, const srnn_attention *a) {
     case SRNN_SCORE_POWER:
         add(l, "the product%s to the power %d in place of exp", of, a->order);
         break;
+    case SRNN_SCORE_SIGMOID:
+        add(l, "sigmoid of the product%s in place of exp", of);
+        break;
     }
+    if (a->cap > 0)
+        add(l, "products capped at %g by tanh", a->cap);
+    if (a->window)
+        add(l, "a token sees the last %d tokens", a->window);
     if (a->decay != SRNN_DECAY_NONE)
         add(l, a->decay_width == SRNN_WIDTH_CHANNEL
                    ? "older tokens fade, channel by channel, as learned"
                    : "older tokens fade, as learned");
     if (a->write == SRNN_WRITE_DELTA)
         add(l, "what a key stored before is taken back when it is written again");
+    if (a->write == SRNN_WRITE_REMOVAL)
+        add(l, "what a key of its own reads is taken back with every token");
     if (a->levels == SRNN_LEVELS_FENWICK)
         add(l, "stretches of the past have learned weights, the longer the older");
     if (a->pool)
@@ -132,6 +141,19 @@ static void add_norm(list *l, srnn_norm norm) {
     }
 }
 
+static void add_wiring(list *l, const srnn_wiring *w) {
+    if (w->qk_norm)
+        add(l, "a norm of q and k");
+    if (w->rope_part > 0 && w->rope_part < 1)
+        add(l, "RoPE on %g of a head", w->rope_part);
+    if (w->block_norm == SRNN_BLOCK_NORM_AFTER)
+        add(l, "norms after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_BOTH)
+        add(l, "norms before and after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_PARALLEL)
+        add(l, "mixer and MLP in parallel");
+}
+
 void sr_words_write(FILE *out, const srnn_attention *a) {
     list l = {.out = out};
     add_score(&l, a);
@@ -144,6 +166,7 @@ void sr_words_write(FILE *out, const srnn_attention *a) {
         add(&l, "%d empty tokens in front", a->wiring.prefix_tokens);
     if (a->position == SRNN_POSITION_NONE)
         add(&l, "no positions");
+    add_wiring(&l, &a->wiring);
     if (l.parts == 0)
         fputs("weights exp(q\u00b7k), divided by their sum", out);
 }

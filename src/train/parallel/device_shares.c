@@ -1,4 +1,4 @@
-/* device_shares.c: how the numbers of a model are divided among ranks that compute on GPUs. */
+/* device_shares.c: shards a model's parameters among ranks on GPUs and sums their gradients. */
 #include "train/parallel/device_shares.h"
 
 #include "base/memory.h"
@@ -16,16 +16,16 @@ struct sr_device_shares {
     float *gradient;
     sr_piece *pieces; /* (piece_count) */
     size_t piece_count;
-    sr_share *own; /* (own_count): what this rank keeps */
+    sr_share *own; /* (own_count): this rank's shards */
     size_t own_count;
     int64_t own_numbers;
-    float *sum;  /* (own_numbers), device memory; NULL: the gradient becomes the sum */
-    size_t sent; /* pieces of this step */
+    float *sum;  /* (own_numbers), device memory; NULL: the sum is in place, in the gradient */
+    size_t sent; /* pieces sent so far in this step */
 };
 
-/* ---- what belongs to whom */
+/* ---- ownership */
 
-/* Parts begin where four numbers can be moved at once. */
+/* Parts begin at multiples of four elements, for vectorised copies. */
 static sr_divided divide(const sr_device_shares *s, const sr_piece *piece) {
     enum { ALIGNED = 16 };
     const int64_t each = piece->count / s->ranks->count / ALIGNED * ALIGNED;
@@ -63,11 +63,11 @@ static srnn_status take_own(sr_device_shares *s, const sr_model *model) {
 
 static srnn_status open_collective(sr_device_shares *s) {
     char id[SR_COLLECTIVE_ID] = {0};
-    /* All of them ask, so that one without the library is heard before the others wait in it; rank
-     * 0's answer counts. */
+    /* All ranks load the library, so that a missing one is reported before the others block in it;
+     * rank 0's id is used. */
     SR_TRY(sr_ranks_agree(s->ranks, sr_collective_id(id)));
     SR_TRY(sr_ranks_share(s->ranks, id, sizeof id));
-    /* A rank that cannot open it ends all: the others are inside, and would not hear. */
+    /* A failure here aborts the job: the other ranks are blocked in NCCL and cannot be notified. */
     return sr_collective_open(&s->collective, s->device, id, s->ranks->rank, s->ranks->count);
 }
 
@@ -100,7 +100,7 @@ srnn_status sr_device_shares_create(sr_device_shares **shares, const sr_model *m
 void sr_device_shares_free(sr_device_shares *s) {
     if (!s)
         return;
-    if (!s->ranks->broken) /* else it would wait for ranks that do not come to its end */
+    if (!s->ranks->broken) /* else closing would wait for ranks that never arrive */
         sr_collective_close(s->collective);
     sr_device_release(s->device, s->sum);
     free(s->pieces);
@@ -140,7 +140,7 @@ static srnn_status look(void *context, bool *done) {
     return SRNN_OK;
 }
 
-/* Looks often: a step has a hundred milliseconds, of which none should be slept through. */
+/* Polls often: a step takes about a hundred milliseconds, and sleeping would add to it. */
 srnn_status sr_device_shares_wait(sr_device_shares *s) {
     static const double longest_rest = 1e-4;
     const srnn_status status = sr_ranks_wait_until(s->ranks, look, s, longest_rest);
@@ -158,7 +158,8 @@ static srnn_status send_piece(sr_device_shares *s, size_t index) {
                                  divide(s, p));
 }
 
-/* The pieces that are ready when backward has passed this layer, as one piece of work beside it. */
+/* Sends the pieces that are ready once backward has passed this layer, as one collective that
+ * overlaps with it. */
 static srnn_status send_ready(sr_device_shares *s, int layer) {
     if (s->sent == s->piece_count || s->pieces[s->sent].layer < layer)
         return SRNN_OK;
@@ -174,7 +175,7 @@ srnn_status sr_device_shares_ready(sr_device_shares *s, int layer) {
     SR_TRY(send_ready(s, layer));
     if (layer >= 0)
         return SRNN_OK;
-    s->sent = 0; /* everything has left; what was recorded is not called again */
+    s->sent = 0; /* all were sent; a captured graph does not run this code again */
     return sr_collective_join(s->collective);
 }
 
@@ -204,7 +205,7 @@ srnn_status sr_device_shares_gather(sr_device_shares *s, void *array, srnn_dtype
     return sr_collective_join(s->collective);
 }
 
-/* Sums of integers, whose bits stay what they are beside zeros. */
+/* Sums as integers: bits added to zero bits are unchanged. */
 srnn_status sr_device_shares_unite(sr_device_shares *s, float *numbers, size_t count) {
     void *bits = numbers;
     SR_TRY(sr_collective_fork(s->collective));

@@ -1,4 +1,4 @@
-/* evaluation_parts.c: parts of an evaluation that ranks share. */
+/* evaluation_parts.c: an evaluation divided among ranks. */
 #include "train/parallel/evaluation_parts.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@ static sr_ranks *ranks_of(const sr_evaluation_parts *parts) {
     return parts->ranks ? parts->ranks : sr_ranks_alone();
 }
 
-static srnn_status make_room(sr_evaluation_parts *parts) {
+static srnn_status grow(sr_evaluation_parts *parts) {
     if (parts->count < parts->capacity)
         return SRNN_OK;
     const size_t capacity = parts->capacity ? 2 * parts->capacity : 64;
@@ -27,7 +27,7 @@ srnn_status sr_evaluation_parts_next(sr_evaluation_parts *parts, sr_evaluation *
     *mine = NULL;
     if (parts->taken++ % ranks->count != ranks->rank)
         return SRNN_OK;
-    SR_TRY(make_room(parts));
+    SR_TRY(grow(parts));
     *mine = &parts->own[parts->count++];
     **mine = (sr_evaluation){0};
     return SRNN_OK;

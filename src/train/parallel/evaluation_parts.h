@@ -1,22 +1,21 @@
-/* evaluation_parts.h: parts of an evaluation that ranks share; their sums are the same with
- * any number of ranks. */
+/* evaluation_parts.h: an evaluation divided among ranks; the sums do not depend on their number. */
 #ifndef SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
 #define SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
 
 #include "train/evaluate.h"
 
-/* Begins as { .ranks = .. }; free with sr_evaluation_parts_free. */
+/* Initialise as { .ranks = .. }; free with sr_evaluation_parts_free. */
 typedef struct sr_evaluation_parts {
-    sr_ranks *ranks;    /* NULL: one */
+    sr_ranks *ranks;    /* NULL: one rank */
     int64_t taken;      /* parts of all ranks so far */
-    sr_evaluation *own; /* (count), owned: of this rank's parts */
+    sr_evaluation *own; /* (count), owned: results of this rank's parts */
     size_t count, capacity;
 } sr_evaluation_parts;
 
-/* The next part: *mine receives what it adds if it is this rank's, else it is NULL. */
+/* The next part: *mine is where to add its result if it is this rank's, else NULL. */
 srnn_status sr_evaluation_parts_next(sr_evaluation_parts *parts, sr_evaluation **mine);
 
-/* Adds the parts of all ranks to `result`, in their order. */
+/* Adds the results of all ranks to `result`, in the order of the parts. */
 srnn_status sr_evaluation_parts_end(sr_evaluation_parts *parts, sr_evaluation *result);
 void sr_evaluation_parts_free(sr_evaluation_parts *parts);
 

@@ -1,4 +1,5 @@
-/* masters.c: the float masters of a model that computes in a narrower type, divided among ranks. */
+/* masters.c: float master weights of a model that computes in a narrower type, sharded among
+ * ranks. */
 #include "train/parallel/masters.h"
 
 #include "base/memory.h"
@@ -9,7 +10,8 @@ struct sr_masters {
     sr_model *model;
     sr_device_shares *shares;
     float *own; /* (own numbers), device memory */
-    /* (copy_count): what of `own` belongs to the model's wide tensors, `first` counted there */
+    /* (copy_count): the parts of `own` that belong to the model's wide tensors; `first` is an
+     * offset there */
     sr_share *copies;
     size_t copy_count;
 };
@@ -62,7 +64,7 @@ srnn_status sr_masters_create(sr_masters **masters, sr_model *model, sr_device_s
 void sr_masters_free(sr_masters *m) {
     if (!m)
         return;
-    m->model->weights = NULL; /* its room ends with the pass */
+    m->model->weights = NULL; /* it pointed to the gradient, which the pass frees */
     sr_device_release(m->model->backend->device, m->own);
     free(m->copies);
     free(m);

@@ -1,4 +1,4 @@
-/* pieces.c: the numbers of a model in the pieces in which they travel between ranks. */
+/* pieces.c: cuts a model's parameters into the pieces that ranks exchange. */
 #include "train/parallel/pieces.h"
 
 #include "base/memory.h"
@@ -15,8 +15,9 @@ static int64_t up_to_unit(int64_t number) {
     return sr_units(number) * SR_SQUARES_UNIT;
 }
 
-/* starts (L + 1): where each layer begins, with its norm. What comes behind the last layer is ready
- * first; where a table does not show that, everything counts as ready when the embedding is. */
+/* starts (L + 1): the first element of each layer, at its input norm, and of the tensors after the
+ * last layer, whose gradients are ready first. If the table is in another order, starts are the end
+ * of the arena, so that every piece counts as ready only after the embedding. */
 static void find_layers(int64_t *starts, const sr_model *model) {
     const int L = model->config.L;
     int layer = 0;
@@ -31,7 +32,7 @@ static void find_layers(int64_t *starts, const sr_model *model) {
     }
 }
 
-/* Fills `pieces` unless it is NULL; returns how many there are. */
+/* Fills `pieces` unless it is NULL; returns their number. */
 static size_t cut(sr_piece *pieces, const int64_t *starts, const sr_model *model) {
     size_t count = 0;
     int64_t end = (int64_t)model->table.numbers;

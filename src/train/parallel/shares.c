@@ -1,5 +1,4 @@
-/* shares.c: how the numbers of a model are divided among ranks, and how gradients become one
- * sum. */
+/* shares.c: shards a model's parameters among ranks and sums their gradients. */
 #include "train/parallel/shares.h"
 
 #include "base/memory.h"
@@ -8,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 4 }; /* pieces that are received at a time */
+enum { SLOTS = 4 }; /* pieces received at a time */
 
 /* A piece of the arena, and the part of it that this rank sums. */
 typedef struct piece {
     int64_t first;
     int layer;
     sr_share own;
-    int *counts, *starts; /* (ranks): bytes of each rank's part, from the piece's beginning */
+    int *counts, *starts; /* (ranks): bytes and offset of each rank's part within the piece */
 } piece;
 
-/* What comes from the other ranks for one piece. */
+/* Receive buffers of one piece. */
 typedef struct arrival {
     float *numbers;            /* (ranks, most_own) */
     sr_link_request *requests; /* (ranks) */
@@ -30,10 +29,10 @@ struct sr_shares {
     bool split;
     const float *gradient;
     int64_t numbers;
-    piece *pieces;   /* (piece_count), as sr_pieces_cut has them */
+    piece *pieces;   /* (piece_count), in the order of sr_pieces_cut */
     int *part_bytes; /* (piece_count, 2, ranks): counts and starts of the pieces */
     size_t piece_count;
-    sr_share *own; /* (own_count): what this rank keeps */
+    sr_share *own; /* (own_count): this rank's shards */
     size_t own_count;
     int64_t own_numbers, most_own;
     float *sum; /* (own_numbers) */
@@ -41,10 +40,11 @@ struct sr_shares {
     sr_link_request *sends;   /* (piece_count, ranks) */
     sr_link_request *spreads; /* (piece_count) */
 
-    double *unit_squares;               /* (units of the arena): rank after rank as they arrive */
+    double *unit_squares;               /* (units of the arena): one rank's after the other, as
+                                         * received */
     int *square_counts, *square_starts; /* (ranks) in bytes */
 
-    /* The round. */
+    /* State of the current round. */
     int active;
     bool first, last;
     size_t sent, received, summed; /* pieces, in order */
@@ -235,7 +235,7 @@ static srnn_status receive_piece(sr_shares *s, size_t index) {
     return SRNN_OK;
 }
 
-/* Everything that can be received has a place to arrive at. */
+/* Posts a receive for every free slot. */
 static srnn_status receive_more(sr_shares *s) {
     if (s->ranks->count == 1)
         return SRNN_OK;
@@ -244,7 +244,7 @@ static srnn_status receive_more(sr_shares *s) {
     return SRNN_OK;
 }
 
-/* Has all of it arrived? With `wait` it has. */
+/* Whether the whole piece has arrived; `wait`: blocks until it has. */
 static srnn_status arrived(sr_shares *s, size_t index, bool wait, bool *all) {
     const piece *p = &s->pieces[index];
     arrival *slot = &s->slots[index % SLOTS];
@@ -260,7 +260,7 @@ static srnn_status arrived(sr_shares *s, size_t index, bool wait, bool *all) {
     return SRNN_OK;
 }
 
-/* The order of ranks is the order of batches. */
+/* Adds in the order of ranks, which is the order of batches. */
 static srnn_status add_up(sr_shares *s, size_t index) {
     const piece *p = &s->pieces[index];
     float *sum = s->sum + p->own.at;
@@ -276,7 +276,7 @@ static srnn_status add_up(sr_shares *s, size_t index) {
     return SRNN_OK;
 }
 
-/* Sums what has arrived, in the order of pieces; with `wait` everything. */
+/* Sums the pieces that have arrived, in order; `wait`: all of them. */
 static srnn_status sum_pieces(sr_shares *s, bool wait) {
     for (;;) {
         bool all;
@@ -306,7 +306,7 @@ srnn_status sr_shares_ready(void *context, int layer) {
     return sum_pieces(s, false);
 }
 
-/* Everybody receives everybody's parts of an array of the arena. */
+/* All-gather of an array of the arena, piece by piece. */
 static srnn_status gather_pieces(sr_shares *s, float *array) {
     for (size_t i = 0; i < s->piece_count; i++)
         SR_TRY(sr_ranks_gather_parts(s->ranks, &s->spreads[i], array + s->pieces[i].first,
@@ -333,7 +333,7 @@ srnn_status sr_shares_finish(sr_shares *s) {
 
 /* ---- after the last round */
 
-/* This rank's units, piece after piece. */
+/* Squares of this rank's units, piece after piece. */
 static srnn_status own_squares(sr_shares *s) {
     double *to = s->unit_squares + s->square_starts[s->ranks->rank] / (int)sizeof *to;
     for (size_t i = 0; i < s->piece_count; i++) {
@@ -344,7 +344,8 @@ static srnn_status own_squares(sr_shares *s) {
     return SRNN_OK;
 }
 
-/* The pieces lie in the arena from its end on, each rank's parts in them one after the other. */
+/* Pieces run from the end of the arena to its start; within a piece the ranks' parts are in
+ * order. */
 static double squares_in_order(const sr_shares *s, int *next) {
     double squares = 0;
     for (int r = 0; r < s->ranks->count; r++)

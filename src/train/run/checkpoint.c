@@ -29,17 +29,17 @@ static int64_t step_of(const char *name) {
     return *end || end == name + strlen(STEP_NAME) ? -1 : (int64_t)step;
 }
 
-/* The names in a run's folder of checkpoints that are whole, by step. */
+/* The complete checkpoints of a run, by step. */
 static srnn_status list_steps(sr_names *names, const char *folder) {
     SR_TRY(sr_folder_list(names, folder));
-    size_t kept = 0;
+    size_t count = 0;
     for (size_t i = 0; i < names->count; i++) {
         if (step_of(names->names[i]) >= 0)
-            names->names[kept++] = names->names[i];
+            names->names[count++] = names->names[i];
         else
             free(names->names[i]);
     }
-    names->count = kept;
+    names->count = count;
     for (size_t i = 1; i < names->count; i++)
         for (size_t j = i; j > 0 && step_of(names->names[j - 1]) > step_of(names->names[j]); j--) {
             char *swap = names->names[j];
@@ -103,7 +103,7 @@ srnn_status sr_checkpoint_tidy(const char *run) {
     return status;
 }
 
-/* A folder to be removed loses its name first, so that no half of it can be taken for whole. */
+/* Renames a folder before removing it, so that a partly removed one is never taken for complete. */
 static srnn_status discard(const char *path, const char *removing) {
     SR_TRY(sr_folder_rename(path, removing));
     return sr_folder_remove(removing);
@@ -112,7 +112,7 @@ static srnn_status discard(const char *path, const char *removing) {
 srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *settings) {
     char folder[SR_PATH_BYTES], path[SR_PATH_BYTES], removing[SR_PATH_BYTES];
     sr_names names;
-    int kept = 0;
+    int retained = 0;
     SR_TRY(sr_path_join(folder, run, "checkpoints"));
     SR_TRY(sr_path_join(removing, folder, ".removing"));
     SR_TRY(sr_folder_remove(removing));
@@ -121,14 +121,14 @@ srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *setting
     for (size_t i = names.count; i-- > 0 && status == SRNN_OK;) {
         status = sr_path_join(path, folder, names.names[i]);
         if (status == SRNN_OK && sr_progress_is_of(path, settings->identity) &&
-            ++kept > settings->keep)
+            ++retained > settings->keep)
             status = discard(path, removing);
     }
     sr_names_free(&names);
     return status;
 }
 
-/* ---- reading back what was written */
+/* ---- verifying what was written */
 
 static sr_model_part part_of(const sr_ranks *ranks) {
     return (sr_model_part){ranks->rank, ranks->count};
@@ -164,7 +164,7 @@ static srnn_status compare_config(const char *folder, const sr_model *model) {
     return status;
 }
 
-/* This rank's file of weights; there is none where it has no tensor. */
+/* This rank's weights; it has no file if it has no tensor. */
 static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     char path[SR_PATH_BYTES];
     sr_safetensors *file;
@@ -177,8 +177,7 @@ static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     return status;
 }
 
-/* ---- writing: each rank writes its part of the weights and what it keeps of the optimiser's
- * arrays */
+/* ---- writing: each rank writes its part of the weights and of the optimizer's moments */
 
 static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     const sr_moment_files moments = {run->model, run->trainer, run->ranks};
@@ -189,7 +188,7 @@ static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     return sr_moment_files_write(&moments, folder);
 }
 
-/* The folder that rank 0 makes for all of them. */
+/* Rank 0 creates the folder for all ranks. */
 static srnn_status begin_folder(const char *writing, const char *path) {
     if (access(path, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: is there already, and not of this run", path);
@@ -197,8 +196,8 @@ static srnn_status begin_folder(const char *writing, const char *path) {
     return sr_folder_make(writing);
 }
 
-/* A file of weights and one of moments: what a rank of several writes, and reads for its
- * checksum. */
+/* Each of several ranks writes a file of weights and one of moments, and computes their
+ * checksums. */
 enum { OWN_FILES = 2 };
 
 static srnn_status sum_own_files(sr_file_sum own[OWN_FILES], const char *folder,
@@ -216,7 +215,7 @@ static srnn_status sum_own_files(sr_file_sum own[OWN_FILES], const char *folder,
     return status;
 }
 
-/* What makes it a checkpoint, when all files are there. */
+/* Adds run.json and renames the folder: only now it is a checkpoint. */
 static srnn_status end_folder(const sr_checkpointed *run, const sr_progress *progress,
                               const char *writing, const char *path, const sr_file_sum *sums) {
     const size_t count = (size_t)run->ranks->count * OWN_FILES;
@@ -259,7 +258,7 @@ srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *p
     if (status != SRNN_OK && run->ranks->rank == 0) {
         char detail[1024];
         snprintf(detail, sizeof detail, "%s", srnn_error_detail());
-        (void)sr_folder_remove(writing); /* gives its room back; the failure above is what counts */
+        (void)sr_folder_remove(writing); /* frees disk space; the failure above is reported */
         return SR_FAIL(status, "%s", detail);
     }
     return status;
@@ -267,7 +266,7 @@ srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *p
 
 /* ---- reading */
 
-/* path = the last of the checkpoints in a folder. */
+/* path = the newest checkpoint in a folder. */
 static srnn_status find_last(char path[SR_PATH_BYTES], sr_progress *progress, const char *folder,
                              const sr_run_settings *settings) {
     sr_names names;
@@ -283,7 +282,7 @@ static srnn_status find_last(char path[SR_PATH_BYTES], sr_progress *progress, co
     return status;
 }
 
-/* Whether an older one is whole. */
+/* Whether an older checkpoint is complete and undamaged. */
 static bool is_whole(const char *folder, const char *name, const sr_run_settings *settings) {
     char path[SR_PATH_BYTES];
     sr_progress progress;
@@ -292,9 +291,9 @@ static bool is_whole(const char *folder, const char *name, const sr_run_settings
            sr_progress_check_files(path, &(sr_file_sums_part){0}) == SRNN_OK;
 }
 
-/* The failure just told, with the newest of the older checkpoints that is whole. What to remove is
- * said by a name that is not cut, whatever is before it: half a path is another folder. What cannot
- * be read here and now may be whole: it stays. */
+/* Extends the last error by the newest older checkpoint that is undamaged. The folder to remove is
+ * named without its path, which a long message could truncate: half a path is another folder. A
+ * checkpoint that could not be read may be undamaged, so nothing is said about removing it. */
 static srnn_status name_older(srnn_status status, const char *folder,
                               const sr_run_settings *settings) {
     char why[800], damaged[64] = "", whole[64] = "";
@@ -310,20 +309,20 @@ static srnn_status name_older(srnn_status status, const char *folder,
     if (!*whole)
         return SR_FAIL(status, "%s; there is no older complete checkpoint", why);
     return status == SRNN_ERR_FORMAT
-               ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
+               ? SR_FAIL(status, "%s; %s is whole: to resume from it, remove %s", why, whole,
                          damaged)
                : SR_FAIL(status, "%s; the older %s is whole", why, whole);
 }
 
-/* Rank 0's message becomes everybody's. */
-static srnn_status tell_all(sr_ranks *ranks, srnn_status status) {
+/* Every rank gets rank 0's error message. */
+static srnn_status share_message(sr_ranks *ranks, srnn_status status) {
     char message[1024] = "";
     snprintf(message, sizeof message, "%s", srnn_error_detail());
     SR_TRY(sr_ranks_share(ranks, message, sizeof message));
     return SR_FAIL(status, "%s", message);
 }
 
-/* Rank 0 says which one it is; every rank reads some of its files. */
+/* Rank 0 chooses the checkpoint; every rank checks some of its files. */
 static srnn_status find_together(char path[SR_PATH_BYTES], sr_progress *progress,
                                  const char *folder, const sr_run_settings *settings,
                                  sr_ranks *ranks) {
@@ -344,7 +343,7 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     const srnn_status status = find_together(path, progress, folder, settings, ranks);
     if ((status != SRNN_ERR_FORMAT && status != SRNN_ERR_IO) || ranks->broken)
         return status;
-    return tell_all(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
+    return share_message(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
 }
 
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,

@@ -1,9 +1,9 @@
-/* checkpoint.h: the checkpoints of a run: a model's folder with the optimiser's state beside.
+/* checkpoint.h: the checkpoints of a run: a model's folder with the optimizer's state.
  *
  * RUN/checkpoints/step-000000500/ holds a model in Hugging Face layout, optimizer.safetensors (or
- * one file of each rank) and run.json, which says whose it is and what the other files must be. It
- * is written under another name, made durable, read back and renamed, so that whatever has this
- * name is whole. */
+ * one file per rank) and run.json, which names the run and lists the checksums of the other files.
+ * It is written under another name, synced, read back and renamed, so that a folder with this name
+ * is always complete. */
 #ifndef SR_TRAIN_RUN_CHECKPOINT_H
 #define SR_TRAIN_RUN_CHECKPOINT_H
 
@@ -14,39 +14,39 @@
 /* A run whose checkpoints are written and read. */
 typedef struct sr_checkpointed {
     const char *folder;              /* of the run */
-    const sr_run_settings *settings; /* whose identity its checkpoints carry */
+    const sr_run_settings *settings; /* their identity is stored in each checkpoint */
     sr_trainer *trainer;
     sr_model *model;
-    sr_ranks *ranks; /* that write and read them together */
+    sr_ranks *ranks; /* write and read the checkpoints together */
 } sr_checkpointed;
 
 /* path = the folder of the last checkpoint of a run; "" if there is none. */
 srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run);
 
 /* path = the folder of the model that `where` names: itself, or the last checkpoint of a run. Fails
- * if it is a checkpoint whose files are not those that were written. */
+ * if the files of a checkpoint do not match their checksums. */
 srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where);
 
-/* Writes the checkpoint of this progress, and reads it back before it gets its name. It receives
- * the tokenizer in the run's folder, if there is one. Fails if there is one of this step; on all
- * ranks if it fails on one. */
+/* Writes a checkpoint of this progress and reads it back before it is renamed to its final name.
+ * The tokenizer in the run's folder, if any, is copied. Fails if the step has a checkpoint already;
+ * a failure on one rank fails on all. */
 srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *progress);
 
-/* Removes the oldest checkpoints of this run but settings->keep. */
+/* Removes all but the newest settings->keep checkpoints of this run. */
 srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *settings);
 
-/* path = the last checkpoint of a run, "" if there is none, and the progress it holds, on all
- * ranks, which read its files together. Fails if it is damaged or of another run, and says which
- * older one is not. */
+/* path = the last checkpoint of a run, "" if there is none, with its progress. Collective: all
+ * ranks check the files together. Fails if the checkpoint is damaged or belongs to another run, and
+ * names the newest older one that is undamaged. */
 srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, const char *run,
                                const sr_run_settings *settings, sr_ranks *ranks);
 
-/* Reads weights and moments of a checkpoint that was found into a model with its configuration and
- * the trainer. */
+/* Reads the weights and moments of a checkpoint into a model with its configuration and into the
+ * trainer. */
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,
                                const sr_progress *progress);
 
-/* Removes what a crash left half written. */
+/* Removes what a crash left partly written. */
 srnn_status sr_checkpoint_tidy(const char *run);
 
 #endif

@@ -1,4 +1,4 @@
-/* data.c: what a run reads: its rows and the tokenizer they were made with. */
+/* data.c: the rows of a run and their tokenizer. */
 #include "train/run/data.h"
 
 #include "base/hash.h"
@@ -43,9 +43,10 @@ srnn_status sr_run_data_open(sr_source **source, sr_run_settings *s) {
                                          .T = s->T,
                                          .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
-                                         .validation_share = s->validation_share};
+                                         .validation_share = s->validation_share,
+                                         .validation_half = (sr_half)s->validation_half};
     SR_TRY(sr_source_open(source, s->data, &settings));
-    s->T = (*source)->T; /* a synthetic task has its own length */
+    s->T = (*source)->T; /* synthetic tasks fix the row length */
     return SRNN_OK;
 }
 
@@ -63,7 +64,8 @@ static srnn_status of_shards(sr_run_settings *s) {
     return status;
 }
 
-/* What lies at --data. Tokens of a .bin file are of a tokenizer that the file does not name. */
+/* The kind of --data. The tokens of a .bin file belong to a tokenizer that the file does not
+ * name. */
 typedef enum data_kind { DATA_UNNAMED, DATA_SHARDS, DATA_TEXT } data_kind;
 
 static data_kind kind_of_data(const sr_run_settings *s) {
@@ -87,7 +89,8 @@ static srnn_status of_data(sr_run_settings *s) {
     return SRNN_OK;
 }
 
-/* True if its tokens are the bytes, in order: the built-in one, or a file that says the same. */
+/* True if the vocabulary is the bytes in order: the built-in tokenizer, or a file that defines the
+ * same. */
 static srnn_status has_bytes(bool *bytes, const sr_tokenizer *tokenizer) {
     uint32_t ids[256];
     sr_bytes text = {0};
@@ -104,9 +107,9 @@ static srnn_status has_bytes(bool *bytes, const sr_tokenizer *tokenizer) {
     return status;
 }
 
-/* Text is read as bytes: a model of another tokenizer would read it wrongly, and a model of bytes
- * with another one beside it would be read wrongly ever after. `what`: in words, what named the
- * tokenizer. */
+/* Text is read as bytes: a model with another tokenizer would see wrong tokens, and a byte model
+ * saved with another tokenizer would be misread later. `what` says in words where the tokenizer was
+ * named. */
 static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, const char *what) {
     sr_tokenizer *named;
     bool bytes = true;
@@ -121,7 +124,7 @@ static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, c
     return status;
 }
 
-/* The data's own tokenizer comes first, but text has none: it must be the model's. */
+/* The data's own tokenizer comes first. Text has none: there it is the model's. */
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
     SR_TRY(sr_model_tokenizer_beside(folder, s->model));
@@ -140,7 +143,7 @@ srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
     return *s->model && !settled ? of_model(s) : SRNN_OK;
 }
 
-/* ---- what the rows are */
+/* ---- identity of the rows */
 
 enum { SUM_ROWS = 4 };
 

@@ -15,7 +15,7 @@ struct sr_log_file {
     char *path;
     int descriptor;
     int64_t length; /* in the file */
-    char *waiting;  /* (waiting_bytes): appended, but not in the file yet */
+    char *waiting;  /* (waiting_bytes): appended, but not written yet */
     size_t waiting_bytes, capacity;
 };
 
@@ -79,8 +79,8 @@ static srnn_status keep(sr_log_file *file, const void *data, size_t bytes) {
     return SRNN_OK;
 }
 
-/* What does not fit whole is taken back, so that the file never holds half of a record. */
-static srnn_status hand_over(sr_log_file *file) {
+/* A partial write is truncated again, so that the file never ends in half a record. */
+static srnn_status write_waiting(sr_log_file *file) {
     for (size_t done = 0; done < file->waiting_bytes;) {
         const ssize_t written =
             write(file->descriptor, file->waiting + done, file->waiting_bytes - done);
@@ -88,7 +88,7 @@ static srnn_status hand_over(sr_log_file *file) {
             continue;
         if (written <= 0) {
             const int reason = errno;
-            (void)cut(file, file->length); /* the failure to write is the one to report */
+            (void)cut(file, file->length); /* the write error is reported */
             errno = reason;
             return fail(file, "cannot be written");
         }
@@ -101,11 +101,11 @@ static srnn_status hand_over(sr_log_file *file) {
 
 srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes) {
     SR_TRY(keep(file, data, bytes));
-    return hand_over(file);
+    return write_waiting(file);
 }
 
 srnn_status sr_log_file_sync(sr_log_file *file, int64_t *length) {
-    SR_TRY(hand_over(file));
+    SR_TRY(write_waiting(file));
     if (fsync(file->descriptor) != 0)
         return fail(file, "cannot be made durable");
     *length = file->length;

@@ -1,8 +1,9 @@
-/* model.c: which model a run trains, and the weights it begins with. */
+/* model.c: the model that a run trains, and its initial weights. */
 #include "train/run/model.h"
 
 #include "model/files/model_folder.h"
 #include "train/run/checkpoint.h"
+#include "train/run/tests.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int vocab) {
     SR_TRY(sr_run_settings_apply_preset(s));
     s->V = s->V ? s->V : vocab;
+    int longest;
+    SR_TRY(sr_run_tests_check(&longest, s, s->V));
     if (!*s->attention)
         SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
     *config = (sr_model_config){
@@ -21,7 +24,7 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
         .Hkv = s->Hkv,
         .D = s->D,
         .given = {.D = s->key_size, .Dv = s->value_size, .rank = s->rank, .levels = s->levels},
-        .positions = s->T,
+        .positions = s->T > longest ? s->T : longest,
         .mlp = (sr_mlp)s->mlp,
         .norm_epsilon = s->norm_epsilon,
         .rope_theta = s->rope_theta,
@@ -31,7 +34,7 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
     return sr_model_config_attention(config, s->attention);
 }
 
-/* ---- settings beside a model that is there already */
+/* ---- settings next to an existing model */
 
 static srnn_status refuse(const char *name, double asked, double has, const char *where) {
     return SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -66,7 +69,7 @@ typedef struct number_setting {
     double asked, otherwise, has;
 } number_setting;
 
-/* These have defaults that do something: only another value was given for certain. */
+/* These have effective defaults: only a value other than the default was certainly given. */
 static srnn_status settle_others(sr_run_settings *s, const sr_run_settings *defaults,
                                  const sr_model_config *c, const char *where) {
     const number_setting numbers[] = {
@@ -94,7 +97,7 @@ static srnn_status settle(sr_run_settings *s, const sr_model_config *c, const ch
     return status;
 }
 
-/* The attention that is asked for, or the one that the model has. */
+/* The requested attention, or the model's. */
 static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s) {
     if (*s->attention)
         return sr_model_config_attention(config, s->attention);
@@ -106,7 +109,7 @@ static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s)
     return status;
 }
 
-/* The weights of a checkpoint are those of its own attention. */
+/* The weights of a checkpoint belong to its attention. */
 static srnn_status check_attention(const sr_model_config *config, const sr_run_settings *s,
                                    const char *checkpoint) {
     sr_model_config asked = {.L = config->L};
@@ -133,6 +136,15 @@ static srnn_status adjust(sr_model_config *config, sr_run_settings *s, const cha
     return check_attention(config, s, checkpoint);
 }
 
+static srnn_status check_tests(const sr_model_config *config, const sr_run_settings *s) {
+    int longest;
+    SR_TRY(sr_run_tests_check(&longest, s, config->V));
+    if (longest > config->positions)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "test: rows of %d tokens; the model has %d positions",
+                       longest, config->positions);
+    return SRNN_OK;
+}
+
 srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, const char *checkpoint,
                                 int vocab) {
     char folder[SR_PATH_BYTES];
@@ -141,7 +153,7 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
     if (!*checkpoint && !*s->model) {
         status = new_config(config, s, vocab);
     } else {
-        /* The files of a checkpoint that is resumed were checked when it was found. */
+        /* A checkpoint that is resumed was checked when it was found. */
         SR_TRY(*checkpoint ? sr_path_print(folder, "%s", checkpoint)
                            : sr_checkpoint_model(folder, s->model));
         SR_TRY(sr_model_load_config(config, folder));
@@ -150,6 +162,8 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
     if (status == SRNN_OK && vocab > config->V)
         status = SR_FAIL(SRNN_ERR_ARGUMENT, "the data has %d tokens, the model only %d", vocab,
                          config->V);
+    if (status == SRNN_OK)
+        status = check_tests(config, s);
     if (status != SRNN_OK)
         sr_model_config_free(config);
     return status;

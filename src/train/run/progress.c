@@ -1,4 +1,4 @@
-/* progress.c: where a run stands, beside weights and moments: run.json in a checkpoint. */
+/* progress.c: the progress of a run besides weights and moments: run.json in a checkpoint. */
 #include "train/run/progress.h"
 
 #include "files/json.h"
@@ -57,7 +57,7 @@ static srnn_status read_numbers(sr_progress *progress, const json_t *root, const
     return SRNN_OK;
 }
 
-/* The numbers follow from each other and from the settings: what does not is damaged. */
+/* The numbers follow from each other and from the settings; a contradiction means damage. */
 static srnn_status check(const sr_progress *p, const sr_run_settings *s, int64_t step,
                          const char *folder) {
     int64_t tokens;

@@ -1,4 +1,4 @@
-/* records.c: what a run writes down. */
+/* records.c: the records of a run. */
 #include "train/run/records.h"
 
 #include "base/memory.h"
@@ -23,7 +23,7 @@ struct sr_run_records {
     sr_log_file *metrics, *timings, *events;
 };
 
-/* What is kept must end with the record of the last step. */
+/* The retained part must end with the record of the last step. */
 static bool ends_with_step(const char *text, size_t bytes, int64_t step) {
     char begin[64];
     const int length = snprintf(begin, sizeof begin, "{\"step\": %" PRId64 ",", step);
@@ -41,7 +41,7 @@ static bool ends_right(const sr_mapping *file, int64_t keep, int64_t step) {
                      : ends_with_step((const char *)file->data, (size_t)keep, step));
 }
 
-/* Of a run that goes on; step -1: events. */
+/* Of a resumed run; step -1: events. */
 static srnn_status check_record(const char *folder, const char *name, int64_t keep, int64_t step) {
     char path[SR_PATH_BYTES];
     sr_mapping file;
@@ -170,12 +170,12 @@ static srnn_status write_timings(sr_log_file *file, const sr_progress *p, const 
     return sr_log_file_append(file, line, (size_t)length);
 }
 
-/* The first failure of several attempts, none of which is left out. */
+/* The first failure of several attempts, all of which are made. */
 static srnn_status first_failure(srnn_status before, srnn_status now) {
     return before != SRNN_OK ? before : now;
 }
 
-/* Every line of the file a line of code in Markdown. */
+/* Each line of the file becomes a line of code in Markdown. */
 srnn_status sr_run_records_settings(sr_run_records *records, const char *yaml) {
     sr_mapping file;
     char *text = NULL;

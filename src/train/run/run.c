@@ -10,6 +10,7 @@
 #include "train/run/data.h"
 #include "train/run/model.h"
 #include "train/run/records.h"
+#include "train/run/tests.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -31,10 +32,10 @@ struct sr_run {
     sr_trainer *trainer;
     sr_run_records *records;
     sr_progress progress;
-    sr_validation validation; /* the last one */
+    sr_validation validation; /* the latest */
     double started;           /* seconds of the clock */
-    size_t fresh;             /* tensors that began with new values */
-    int64_t saved_step;       /* of the last checkpoint; 0: the start, which needs none */
+    size_t fresh;             /* newly initialised tensors */
+    int64_t saved_step;       /* of the last checkpoint; 0: the initial state, which needs none */
     sr_machine machine;
     sr_ranks *ranks;
 };
@@ -49,11 +50,13 @@ static srnn_status make_trainer(sr_run *run) {
                                           .T = s->T,
                                           .accumulate = s->accumulate,
                                           .recompute = s->recompute,
+                                          .optimizer = (sr_optimizer)s->optimizer,
                                           .learning_rate = s->learning_rate,
                                           .beta1 = s->beta1,
                                           .beta2 = s->beta2,
                                           .epsilon = s->epsilon,
                                           .weight_decay = s->weight_decay,
+                                          .momentum = s->momentum,
                                           .decay_all = s->decay_all,
                                           .clip = s->clip,
                                           .schedule = {.kind = (sr_schedule_kind)s->schedule,
@@ -85,8 +88,8 @@ static sr_checkpointed checkpointed(const sr_run *run) {
     return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model, run->ranks};
 }
 
-/* The device that this rank computes on. Ranks of one machine that were given "cuda", without a
- * number, get a GPU each, as far as there are enough. NULL: the CPU. */
+/* The device of this rank. Ranks of one machine that were given "cuda", without a number, get
+ * different GPUs if there are enough. NULL: the CPU. */
 static srnn_status rank_device(char name[SR_DEVICE_NAME], const char **device, const sr_run *run) {
     const char *asked = run->settings.device;
     const sr_ranks *ranks = run->ranks;
@@ -105,7 +108,7 @@ static srnn_status rank_device(char name[SR_DEVICE_NAME], const char **device, c
     return SRNN_OK;
 }
 
-/* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
+/* Allocates all memory before weights are computed or read, so that a lack of it fails early. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
     char name[SR_DEVICE_NAME];
@@ -126,7 +129,7 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     return sr_trainer_keep_weights(run->trainer);
 }
 
-/* What lies in the folder of a new run would be taken for the run's own, or be lost. */
+/* Files in the folder of a new run could be mistaken for the run's, or be overwritten. */
 static srnn_status check_empty(const sr_run *run, const char *checkpoints) {
     char metrics[SR_PATH_BYTES];
     struct stat facts;
@@ -144,7 +147,7 @@ static srnn_status check_empty(const sr_run *run, const char *checkpoints) {
     return SRNN_OK;
 }
 
-/* A number that no other run has. */
+/* A random identity, different for every run. */
 static srnn_status make_identity(sr_run_settings *settings) {
     unsigned char bytes[(sizeof settings->identity - 1) / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
@@ -174,7 +177,7 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     return sr_run_records_settings(run->records, yaml);
 }
 
-/* The rows that one rank sees are those that all see. */
+/* All ranks must read the same rows. */
 static srnn_status check_same_data(sr_run *run) {
     int64_t first;
     SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
@@ -187,7 +190,8 @@ static srnn_status check_same_data(sr_run *run) {
                               : SR_FAIL(SRNN_ERR_ARGUMENT, "the data here is not what rank 0 has"));
 }
 
-/* A step has the batches of all ranks, and that many whatever their number is later. */
+/* `accumulate` is per rank when a run starts; run.yaml stores the total, which stays the same with
+ * another number of ranks. */
 static srnn_status take_ranks(sr_run *run, sr_ranks *ranks) {
     sr_run_settings *s = &run->settings;
     run->ranks = ranks ? ranks : sr_ranks_alone();
@@ -235,11 +239,11 @@ static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
     return ends->device ? sr_run_settings_text(&s->device, ends->device) : SRNN_OK;
 }
 
-/* Files that look untouched are taken to be; others are read whole. */
+/* Files with an unchanged stamp are taken to be unchanged; others are read completely. */
 static srnn_status check_data(sr_run *run) {
     int64_t sum;
     if (run->progress.step == 0)
-        return SRNN_OK; /* the run begins anew, with the rows that there are */
+        return SRNN_OK; /* the run starts over, with the current rows */
     if (run->source->verify && run->progress.data_stamp != run->source->stamp)
         SR_TRY(run->source->verify(run->source));
     SR_TRY(sr_run_data_sum(&sum, run->source));
@@ -252,13 +256,13 @@ static srnn_status check_data(sr_run *run) {
     return SRNN_OK;
 }
 
-/* Of several ranks only one. */
+/* Only one rank locks the folder. */
 static srnn_status take_folder(sr_run *run, const char *folder) {
     SR_TRY(sr_folder_lock(&run->lock, folder, 0));
     return sr_checkpoint_tidy(folder);
 }
 
-/* Where no checkpoint was reached, the records begin anew. */
+/* Without a checkpoint the records start over. */
 static srnn_status reopen_records(sr_run *run, const char *folder, const char *yaml) {
     SR_TRY(sr_run_records_open(&run->records, folder, &run->progress));
     return run->progress.step == 0 ? sr_run_records_settings(run->records, yaml) : SRNN_OK;
@@ -406,7 +410,7 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-/* After the last step too, so that runs can be compared by how they end. */
+/* Also after the last step, so that finished runs can be compared. */
 static bool validates(const sr_run *run) {
     const sr_run_settings *s = &run->settings;
     const int64_t step = run->progress.step;
@@ -421,8 +425,8 @@ static void count_step(sr_progress *progress, const sr_step *step, const sr_run_
     progress->skipped_in_row = step->applied ? 0 : progress->skipped_in_row + 1;
 }
 
-/* A checkpoint that could not be written is no reason to stop; ranks that do not hear each other
- * are. */
+/* A checkpoint that cannot be written does not stop the run; a broken connection between ranks
+ * does. */
 static srnn_status save_when_due(sr_run *run, sr_run_report *report) {
     if (!due(run->progress.step, run->settings.save_every))
         return SRNN_OK;
@@ -432,7 +436,7 @@ static srnn_status save_when_due(sr_run *run, sr_run_report *report) {
     return run->ranks->broken ? status : SRNN_OK;
 }
 
-/* The weights are those of the last good step: what is skipped changes nothing. */
+/* The weights are those of the last good step: skipped steps change nothing. */
 static srnn_status end_badly(sr_run *run) {
     char where[SR_PATH_BYTES + 512];
     bool written;
@@ -463,12 +467,14 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     const sr_validation *validation = validates(run) ? &run->validation : NULL;
     if (validation)
         SR_TRY(validate(run, report));
+    if (run->progress.step == s->steps)
+        SR_TRY(sr_run_tests_write(s, run->model, run->folder, run->ranks));
     const srnn_status status = is_first(run)
                                    ? sr_run_records_step(run->records, &run->progress,
                                                          &report->step, validation, report->seconds)
                                    : SRNN_OK;
     if (status == SRNN_ERR_MEMORY)
-        return status; /* the record is lost; the last checkpoint knows nothing of this step */
+        return status; /* the record is lost, but the last checkpoint does not include this step */
     if (status != SRNN_OK)
         snprintf(report->record_failure, sizeof report->record_failure, "%s", srnn_error_detail());
     if (run->progress.skipped_in_row >= s->bad_steps)

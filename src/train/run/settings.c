@@ -14,9 +14,11 @@
 #include <unistd.h>
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
+static const char *const halves[] = {"all", "first", "second", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", "none", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
+static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const schedules[] = {"linear", "cosine", "stable", "constant", NULL};
 
 #define AT(field) offsetof(sr_run_settings, field)
@@ -38,7 +40,9 @@ static const sr_setting table[] = {
     TEXT("data", data, "WHERE", "a folder from `softrnn data prepare`, a .bin or text file, or a synthetic task"),
     TEXT("validation", validation, "WHERE", "the validation split: a file or folder of the kind that --data names"),
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
+    CHOICE("validation-half", validation_half, halves, "of the validation rows of a text or folder: all, first or second; tuning has the second"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
+    TEXT("test", test, "TASKS", "synthetic tasks to test the finished run on, between semicolons: tests.json"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),
     TEXT("model", model, "FOLDER", "start from this model or run instead of a new model; --attention may give it another attention"),
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
@@ -67,11 +71,13 @@ static const sr_setting table[] = {
     INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step, of each rank; run.yaml has those of all"),
     FLAG("recompute", recompute, "keep less of the forward pass and compute it again: less memory, same bits"),
     COUNT("steps", steps, "steps of the schedule, and where the run ends; else those that --batches holds"),
+    CHOICE("optimizer", optimizer, optimizers, "adamw, or muon for the matrices of layers and adamw for the rest"),
     NUMBER("learning-rate", learning_rate, 0, 1e3, "the largest"),
     NUMBER("beta1", beta1, 0, 1, "of AdamW"),
     NUMBER("beta2", beta2, 0, 1, "of AdamW"),
+    NUMBER("momentum", momentum, 0, 1, "of Muon"),
     NUMBER("epsilon", epsilon, 0, 1, "of AdamW"),
-    NUMBER("weight-decay", weight_decay, 0, 10, "of AdamW, decoupled"),
+    NUMBER("weight-decay", weight_decay, 0, 10, "decoupled"),
     FLAG("decay-all", decay_all, "weight decay also of A_log, dt_bias, D and L, which their authors leave out"),
     NUMBER("clip", clip, 0, 1e9, "largest norm of the gradient; 0: none"),
     CHOICE("schedule", schedule, schedules, "linear, cosine, stable or constant, after the warm-up"),
@@ -125,6 +131,7 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
                                   .learning_rate = 1e-3,
                                   .beta1 = 0.9,
                                   .beta2 = 0.999,
+                                  .momentum = 0.95,
                                   .epsilon = 1e-7,
                                   .weight_decay = 0.01,
                                   .clip = 1,
@@ -156,7 +163,7 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
     return SRNN_OK;
 }
 
-/* True if two names are of the same file or folder. */
+/* True if both names refer to the same file or folder. */
 static bool same_file(const char *a, const char *b) {
     struct stat left, right;
     return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_dev == right.st_dev &&
@@ -185,7 +192,7 @@ static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const
     return false;
 }
 
-/* Settings that the numbers of a run do not depend on. */
+/* Settings that do not affect the numbers of a run. */
 static bool changes_nothing(const sr_setting *s) {
     return s->offset == AT(threads) || s->offset == AT(tokenizer) || s->offset == AT(shard) ||
            s->offset == AT(rank_patience);
@@ -200,7 +207,7 @@ const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_se
 
 static srnn_status make_absolute(char **text) {
     if (!**text || **text == '/' || access(*text, F_OK) != 0)
-        return SRNN_OK; /* not given, absolute, or no file but a task or a built-in name */
+        return SRNN_OK; /* not given, absolute, or a task or built-in name instead of a file */
     char *here = getcwd(NULL, 0), *path = NULL;
     if (!here)
         return SR_FAIL(SRNN_ERR_IO, "the current folder has no name: %s", strerror(errno));
@@ -232,7 +239,7 @@ typedef struct preset {
     int C, F, L, H;
 } preset;
 
-/* The last three are the reference's; the others fit a laptop. */
+/* The last three are the reference implementation's; the others fit a laptop. */
 static const preset presets[] = {
     {"tiny", 128, 256, 2, 4},      {"mini", 256, 512, 4, 4},
     {"midi", 512, 1024, 8, 8},     {"small", 1024, 2048, 20, 16},

@@ -1,5 +1,4 @@
-/* settings.h: what a run is asked to do: one table of settings for options, run.yaml and
- * resuming. */
+/* settings.h: the settings of a run: one table for options, run.yaml and resuming. */
 #ifndef SR_TRAIN_RUN_SETTINGS_H
 #define SR_TRAIN_RUN_SETTINGS_H
 
@@ -13,23 +12,25 @@ typedef enum sr_precision {
     SR_PRECISION_BF16,
 } sr_precision;
 
-/* What each of several ranks keeps. */
+/* What each rank stores of the optimizer's state. */
 typedef enum sr_sharding {
-    SR_SHARD_OPTIMIZER = 0, /* its share of the moments */
-    SR_SHARD_NONE,          /* everything */
+    SR_SHARD_OPTIMIZER = 0, /* its shard of the moments */
+    SR_SHARD_NONE,          /* all of it */
 } sr_sharding;
 
 typedef struct sr_run_settings {
-    /* Texts are owned, "" where not given. */
-    char *data, *validation, *batches;    /* where rows come from */
-    char *model;                          /* a folder to start from, instead of a new model */
+    /* Strings are owned; "" if not given. */
+    char *data, *validation, *batches;    /* sources of rows */
+    char *test;                           /* test tasks of the finished run: "a; b" */
+    char *model;                          /* a folder with initial weights; "": a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     int layout;                           /* sr_token_layout */
     double validation_share;
+    int validation_half; /* sr_half */
 
     /* The shape of a new model; 0: the preset's. */
     int V, C, F, L, H, Hkv, D;
-    int key_size, value_size, rank, levels; /* of layers; 0: what their form has */
+    int key_size, value_size, rank, levels; /* of layers; 0: the default of the layer's form */
     int mlp;                                /* sr_mlp */
     bool tied;
     double rope_theta, norm_epsilon, initial_range;
@@ -37,28 +38,29 @@ typedef struct sr_run_settings {
     int B, T, accumulate;
     bool recompute;
     int64_t steps;
-    double learning_rate, beta1, beta2, epsilon, weight_decay, clip;
-    bool decay_all; /* weight decay also where a tensor's authors have none */
+    int optimizer; /* sr_optimizer */
+    double learning_rate, beta1, beta2, momentum, epsilon, weight_decay, clip;
+    bool decay_all; /* weight decay for all tensors, also those that are usually exempt */
     int schedule;   /* sr_schedule_kind */
     int64_t warmup, decay;
     double floor;
 
     int64_t validate_every, validate_batches, save_every;
     int keep;
-    int64_t stop_step, stop_tokens; /* 0: not */
-    double stop_seconds;            /* 0: not */
-    int bad_steps;                  /* steps in a row that may be skipped */
+    int64_t stop_step, stop_tokens; /* 0: none */
+    double stop_seconds;            /* 0: none */
+    int bad_steps;                  /* largest number of consecutive skipped steps */
     int64_t seed;
     char *device;  /* "cpu", "cuda", "cuda:1"; "": cpu */
     int precision; /* sr_precision */
     int threads;
     int shard;            /* sr_sharding */
-    double rank_patience; /* seconds that ranks wait for each other; 0: for ever */
+    double rank_patience; /* seconds to wait for a silent rank before aborting; 0: for ever */
 
-    sr_ranks *ranks; /* that the run is shared by; NULL: it is alone. Not owned, not a setting */
+    sr_ranks *ranks; /* share the run; NULL: one process. Not owned, not a setting */
 
-    /* Not asked for, but what the run was given when it began; "" in others. */
-    char identity[33];     /* of the run and its checkpoints: random */
+    /* Not chosen by the user, but recorded when the run starts; else "". */
+    char identity[33];     /* random, of the run and its checkpoints */
     char instructions[32]; /* the machine's, see sr_machine: the bits depend on them */
 } sr_run_settings;
 
@@ -90,24 +92,25 @@ void sr_run_settings_free(sr_run_settings *settings);
 /* Copies every setting into settings that were created. */
 srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
 
-/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is not a value
- * of it. */
+/* Sets one by name. Fails if there is no such setting, naming the nearest, or if the text is not a
+ * valid value. */
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
 
-/* The name of a setting whose values differ, but for those that change no result, as threads;
- * NULL if there is none. Two names of one file are the same. */
+/* The name of a setting whose values differ, ignoring those that do not affect results, such as
+ * threads; NULL if there is none. Two names of one file are equal. */
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b);
 
-/* Replaces an owned text. */
+/* Replaces an owned string. */
 srnn_status sr_run_settings_text(char **text, const char *value);
 
-/* Names of files and folders become absolute, so that they mean the same from everywhere. */
+/* Makes names of files and folders absolute, so that they do not depend on the working
+ * directory. */
 srnn_status sr_run_settings_absolute(sr_run_settings *settings);
 
-/* The preset of settings that name none. */
+/* The default preset. */
 #define SR_PRESET_DEFAULT "tiny"
 
-/* Where no value was given, the preset's. Fails if there is no such preset. */
+/* Fills settings that were not given from the preset. Fails if there is no such preset. */
 srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);
 
 /* The presets' names; NULL past the end. */

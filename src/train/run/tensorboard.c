@@ -12,15 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Around a name or a text there are always fewer bytes than these. */
+/* Upper bound of the bytes around a name or a text. */
 enum { AROUND_BYTES = 256, NAME_BYTES = 200, EVENT_BYTES = AROUND_BYTES + NAME_BYTES };
 
 typedef struct buffer {
-    uint8_t *bytes; /* with room for what is put */
+    uint8_t *bytes; /* large enough for everything written */
     size_t count;
 } buffer;
 
-/* Castagnoli's polynomial, bit by bit: records are few and short. */
+/* Castagnoli's polynomial, bit by bit; fast enough for few, short records. */
 static uint32_t crc32c(const uint8_t *data, size_t count) {
     uint32_t crc = 0xffffffffu;
     for (size_t i = 0; i < count; i++) {
@@ -86,7 +86,7 @@ bool sr_tensorboard_ends(const uint8_t *file, size_t bytes) {
     return true;
 }
 
-/* In `record`, which has room for the event and what stands around it. */
+/* `record` is a buffer for the event and its framing. */
 static srnn_status write_record(sr_log_file *file, const buffer *event, buffer record) {
     put_little(&record, event->count, 8);
     put_little(&record, masked(record.bytes, 8), 4);
@@ -96,11 +96,11 @@ static srnn_status write_record(sr_log_file *file, const buffer *event, buffer r
 }
 
 srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds) {
-    uint8_t room[2][EVENT_BYTES];
-    buffer event = {room[0], 0};
+    uint8_t buffers[2][EVENT_BYTES];
+    buffer event = {buffers[0], 0};
     put_double(&event, 1, seconds);
     put_bytes(&event, 3, "brain.Event:2", 13);
-    return write_record(file, &event, (buffer){room[1], 0});
+    return write_record(file, &event, (buffer){buffers[1], 0});
 }
 
 /* The event of one summary that holds one value. */
@@ -115,16 +115,16 @@ static void put_summary(buffer *event, double seconds, int64_t step, const buffe
 
 srnn_status sr_tensorboard_scalar(sr_log_file *file, double seconds, int64_t step, const char *name,
                                   double value) {
-    uint8_t room[4][EVENT_BYTES];
-    buffer event = {room[0], 0}, number = {room[1], 0};
+    uint8_t buffers[4][EVENT_BYTES];
+    buffer event = {buffers[0], 0}, number = {buffers[1], 0};
     const float simple = (float)value;
     uint32_t bits;
     memcpy(&bits, &simple, sizeof bits);
     put_bytes(&number, 1, name, strnlen(name, NAME_BYTES));
     put_key(&number, 2, 5);
     put_little(&number, bits, 4);
-    put_summary(&event, seconds, step, &number, (buffer){room[2], 0});
-    return write_record(file, &event, (buffer){room[3], 0});
+    put_summary(&event, seconds, step, &number, (buffer){buffers[2], 0});
+    return write_record(file, &event, (buffer){buffers[3], 0});
 }
 
 /* A tensor of one text: dtype = 1 (7: text), tensor_shape = 2 with one dim = 2 of size = 1, and
@@ -139,17 +139,17 @@ srnn_status sr_tensorboard_text(sr_log_file *file, double seconds, const char *n
                                 const char *text, size_t bytes) {
     /* plugin_data = 1 with plugin_name = 1 */
     static const uint8_t metadata[] = {1 << 3 | 2, 6, 1 << 3 | 2, 4, 't', 'e', 'x', 't'};
-    const size_t room = bytes + EVENT_BYTES;
+    const size_t capacity = bytes + EVENT_BYTES;
     void *memory;
-    SR_TRY(sr_alloc(&memory, 5 * room, 1));
+    SR_TRY(sr_alloc(&memory, 5 * capacity, 1));
     uint8_t *at = memory;
-    buffer event = {at, 0}, value = {at + room, 0}, tensor = {at + 2 * room, 0};
+    buffer event = {at, 0}, value = {at + capacity, 0}, tensor = {at + 2 * capacity, 0};
     put_text_tensor(&tensor, text, bytes);
     put_bytes(&value, 1, name, strnlen(name, NAME_BYTES));
     put_bytes(&value, 8, tensor.bytes, tensor.count);
     put_bytes(&value, 9, metadata, sizeof metadata);
-    put_summary(&event, seconds, 0, &value, (buffer){at + 3 * room, 0});
-    const srnn_status status = write_record(file, &event, (buffer){at + 4 * room, 0});
+    put_summary(&event, seconds, 0, &value, (buffer){at + 3 * capacity, 0});
+    const srnn_status status = write_record(file, &event, (buffer){at + 4 * capacity, 0});
     free(memory);
     return status;
 }

@@ -1,4 +1,4 @@
-/* yaml.c: a run's settings from and to run.yaml. */
+/* yaml.c: reads and writes a run's settings as run.yaml. */
 #include "base/memory_stream.h"
 #include "base/text.h"
 #include "files/file.h"
@@ -36,7 +36,7 @@ static void write_text(FILE *out, const char *text) {
     putc('"', out);
 }
 
-/* The shortest text that reads back to the same number; whole numbers as such: 10000, not 1e+04. */
+/* The shortest text that parses to the same number; whole numbers as such: 10000, not 1e+04. */
 static void write_number(FILE *out, double number) {
     char text[64];
     if (fabs(number) < 1e15 && number == floor(number)) {
@@ -77,8 +77,7 @@ static void write_setting(FILE *out, const sr_run_settings *settings, const sr_s
     putc('\n', out);
 }
 
-/* Where and with what the run was made; of this only who it is and its instructions are read
- * back. */
+/* Version, revision and machine of the run; only identity and instruction set are read back. */
 static void write_origin(FILE *out, const sr_run_settings *settings) {
     sr_machine machine;
     sr_machine_look(&machine);
@@ -123,7 +122,7 @@ static bool read_number(double *number, const char *text) {
     return *text && !*end && !errno && isfinite(*number);
 }
 
-/* False if the text is not a value of the setting. */
+/* False if the text is not a valid value. */
 static bool read_value(sr_run_settings *settings, const sr_setting *setting, const char *text) {
     void *value = place(settings, setting);
     double number;

@@ -207,7 +207,7 @@ static void permutation_tracks_the_product(void **state) {
             get(&out, source, SR_SPLIT_TRAIN, number);
             for (int t = 0; t < 30; t++) {
                 for (int start = 0; start < n; start++) {
-                    int at = start; /* follow one thing through all permutations so far */
+                    int at = start; /* follow one element through all permutations so far */
                     for (int step = 0; step <= t; step++)
                         at = all[out.ids[step]][at];
                     assert_int_equal(all[out.targets[t]][start], at);
@@ -218,12 +218,73 @@ static void permutation_tracks_the_product(void **state) {
     }
 }
 
-static const char *const every_task[] = {"recall:length=64,vocab=64", "mqar", "induction",
-                                         "copy:length=64", "permutation:size=5"};
+/* A mixture's row is its part's row of the same number; parts occur according to their weights. */
+static void mixtures_take_rows_by_weight(void **state) {
+    (void)state;
+    sr_source *mixed = make("3*parity:length=9 + recall:length=20,pairs=2", 4);
+    sr_source *parity = make("parity:length=9", 4), *recall = make("recall:length=20,pairs=2", 4);
+    int of_parity = 0;
+    assert_int_equal(mixed->T, 20);
+    assert_int_equal(mixed->vocab, 32);
+    for (int64_t number = 0; number < 400; number++) {
+        buffers out, own;
+        get(&out, mixed, SR_SPLIT_TRAIN, number);
+        bool padded = true;
+        for (int t = 8; t < 20; t++)
+            padded = padded && out.ids[t] == 0 && out.targets[t] == -1;
+        const sr_source *part = padded ? parity : recall;
+        get(&own, part, SR_SPLIT_TRAIN, number);
+        assert_memory_equal(out.ids, own.ids, (size_t)part->T * sizeof *out.ids);
+        assert_memory_equal(out.targets, own.targets, (size_t)part->T * sizeof *out.ids);
+        of_parity += padded;
+    }
+    assert_in_range(of_parity, 260, 340); /* 300 expected */
+    assert_true(sr_synthetic_chance(parity) == 0.5);
+    assert_true(sr_synthetic_chance(recall) == 1.0 / 16);
+    assert_true(sr_synthetic_chance(mixed) == 0.75 * 0.5 + 0.25 / 16);
+    sr_source_free(mixed);
+    sr_source_free(parity);
+    sr_source_free(recall);
+}
+
+static const char *const every_task[] = {"recall:length=64,vocab=64",
+                                         "mqar",
+                                         "induction",
+                                         "copy:length=64",
+                                         "copying:length=64,shortest=30",
+                                         "permutation:size=5",
+                                         "cyclic",
+                                         "parity:length=80,shortest=80",
+                                         "arithmetic:length=80,shortest=80",
+                                         "in-context-recall",
+                                         "noisy-recall",
+                                         "fuzzy-recall",
+                                         "selective-copying",
+                                         "compression",
+                                         "memorization",
+                                         "niah",
+                                         "niah:haystack=1",
+                                         "variable-tracking",
+                                         "frequent-words",
+                                         "2*mqar:length=64,pairs=4 + mqar:length=128"};
+enum { TASKS = sizeof every_task / sizeof *every_task };
+
+static void every_task_is_tried(void **state) {
+    (void)state;
+    for (size_t t = 0; sr_synthetic_at(t); t++) {
+        const char *name = sr_synthetic_at(t)->name;
+        size_t i = 0;
+        while (i < TASKS && (strncmp(every_task[i], name, strlen(name)) != 0 ||
+                             !strchr(":", every_task[i][strlen(name)])))
+            i++;
+        if (i == TASKS)
+            fail_msg("%s is not tried", name);
+    }
+}
 
 static void rows_depend_on_seed_split_and_number_only(void **state) {
     (void)state;
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < TASKS; i++) {
         sr_source *source = make(every_task[i], 11), *again = make(every_task[i], 11);
         sr_source *other = make(every_task[i], 12);
         size_t bytes = (size_t)source->T * sizeof(int32_t);
@@ -251,7 +312,7 @@ static int compare_rows(const void *a, const void *b) {
 /* 2000 training rows and 2000 validation rows of long sequences: all 4000 differ. */
 static void splits_never_coincide(void **state) {
     (void)state;
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < TASKS; i++) {
         sr_source *source = make(every_task[i], 11);
         row_bytes = (size_t)source->T * sizeof(int32_t);
         char *rows = malloc(4000 * row_bytes);
@@ -275,8 +336,9 @@ static void text_forms_are_read_and_printed(void **state) {
         {"recall:pairs=4,vocab=8", "recall:length=48,vocab=8,pairs=4,shown=1"},
         {"mqar:power=0.25", "mqar:length=64,vocab=8192,pairs=8,power=0.25,noise=1"},
         {"permutation:", "permutation:length=48,size=3"},
+        {"noisy-recall", "noisy-recall:length=128,vocab=32,noise-vocab=16,noise=0.2"},
     };
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_true(sr_synthetic_is(cases[i][0]));
         sr_source *source = make(cases[i][0], 0);
         char text[128], little[8];
@@ -287,6 +349,11 @@ static void text_forms_are_read_and_printed(void **state) {
         assert_memory_equal(little, text, 7);
         sr_source_free(source);
     }
+    assert_true(sr_synthetic_is("3*recall"));
+    assert_true(sr_synthetic_is("recall:pairs=2 + mqar"));
+    assert_false(sr_synthetic_is("3*recalls + recall"));
+    assert_false(sr_synthetic_is("a + b"));
+    assert_false(sr_synthetic_is("3*"));
     assert_false(sr_synthetic_is("recalls"));
     assert_false(sr_synthetic_is("data/recall"));
 }
@@ -296,7 +363,7 @@ static void wrong_text_is_explained(void **state) {
     const char *cases[][2] = {
         {"recal:pairs=3", "position 1"},
         {"recal:pairs=3", "\"recall\""},
-        {"", "there are: recall, mqar, induction, copy, permutation"},
+        {"", "there are: recall, mqar, induction, copy, copying, permutation"},
         {"recall:pars=3", "position 8"},
         {"recall:pars=3", "\"pairs\""},
         {"recall:pairs=3,vocba=4", "position 16"},
@@ -318,6 +385,21 @@ static void wrong_text_is_explained(void **state) {
         {"mqar:pairs=17", "68 or more"},
         {"copy:length=15", "length=16"},
         {"permutation:size=8", "from 2 to 7"},
+        {"copying:length=5,shortest=3", "length=6"},
+        {"parity:length=10,shortest=11", "longer than length=10"},
+        {"in-context-recall:length=7", "must be even"},
+        {"noisy-recall:vocab=17", "vocab=18"},
+        {"fuzzy-recall:vocab=6", "fewer than one of them needs"},
+        {"fuzzy-recall:length=12", "13 or more"},
+        {"selective-copying:length=33", "length=34"},
+        {"niah:length=19", "no room for 1 needles"},
+        {"niah:haystack=1,vocab=30", "need vocab=43"},
+        {"variable-tracking:length=50", "no room for 1 chains of 4 hops"},
+        {"variable-tracking:vocab=23", "vocab=24"},
+        {"frequent-words:length=16", "are as frequent"},
+        {"2*recall + 0*recall", "the weight from 1"},
+        {"recall + mqar:pears=3", "no setting \"pears\""},
+        {"recall + recal", "there is no task \"recal\""},
         {"recall:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
          "no setting"},
     };
@@ -338,6 +420,8 @@ int main(void) {
         cmocka_unit_test(induction_asks_what_followed),
         cmocka_unit_test(copy_repeats_the_symbols),
         cmocka_unit_test(permutation_tracks_the_product),
+        cmocka_unit_test(mixtures_take_rows_by_weight),
+        cmocka_unit_test(every_task_is_tried),
         cmocka_unit_test(rows_depend_on_seed_split_and_number_only),
         cmocka_unit_test(splits_never_coincide),
         cmocka_unit_test(text_forms_are_read_and_printed),

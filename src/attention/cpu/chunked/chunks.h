@@ -240,19 +240,6 @@ static inline feature_block feature_block_at(const feature_tokens *tokens, int64
     return (feature_block){tokens->top, count};
 }
 
-/* sums (width) += features^T column (features). A block is summed by itself first: one sum over
- * thousands of features, as the product above would not make it either, loses a hundred units of
- * the last place. */
-static inline void add_column(real *sums, const real *column, const feature_block *block,
-                              const feature_tokens *tokens) {
-    for (int64_t t = 0; t < tokens->width; t += LANES) {
-        vec sum = {0};
-        for (int64_t m = 0; m < block->count; m++)
-            sum += column[m] * vec_load(block->rows + m * tokens->ld + t);
-        vec_store(sums + t, vec_load(sums + t) + sum);
-    }
-}
-
 /* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise
  * with the column where sums is not NULL. */
 static inline void state_read(real *out, real *sums, const running_state *state,
@@ -267,8 +254,14 @@ static inline void state_read(real *out, real *sums, const running_state *state,
                         (product_operand){block.rows, 1, ld},
                         (product_rows){state->matrix + row * state->ld, state->ld},
                         (product_size){padded, state->width, block.count}, PRODUCT_FULL);
-        if (sums)
-            add_column(sums, state->column + row, &block, tokens);
+        /* a sum for each block, as the product has: one sum over thousands of features would round
+         * off each small one */
+        for (int64_t t = 0; sums && t < tokens->width; t += LANES) {
+            vec sum = {0};
+            for (int64_t m = 0; m < block.count; m++)
+                sum += vec_all(state->column[row + m]) * vec_load(block.rows + m * ld + t);
+            vec_store(sums + t, vec_load(sums + t) + sum);
+        }
         from += block.count;
     }
 }

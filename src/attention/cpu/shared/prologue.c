@@ -2,6 +2,7 @@
  * type. */
 #include "attention/cpu/shared/prologue.h"
 
+#include "attention/cpu/shared/decays.h"
 #include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/rows.h"
 #include "attention/cpu/shared/simd.h"
@@ -25,7 +26,8 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;
     bool cumulative = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
                       a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
-    bool levels = a->levels == SRNN_LEVELS_FENWICK, delta = a->write == SRNN_WRITE_DELTA;
+    bool levels = a->levels == SRNN_LEVELS_FENWICK;
+    bool delta = a->write == SRNN_WRITE_DELTA && !sr_writes_channels(a);
     bool pool = a->pool > 0, shared = sr_shares_queries(a);
     bool rotated =
         a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS;
@@ -52,16 +54,20 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     TAKE(value_dot, backward && (gate || power), k_rows);
     TAKE(norm_partial, backward && sr_operand_used(SR_OPERAND_NORM_WEIGHT, a),
          (size_t)p->B * (size_t)p->H * 2 * Dv);
+    TAKE(sink_partial, backward && sr_operand_used(SR_OPERAND_SINKS, a),
+         (size_t)p->B * (size_t)p->H);
     TAKE(d_decay, backward && decay, decays);
     TAKE(d_level, backward && levels, q_rows * (size_t)p->levels);
     TAKE(d_beta, backward && delta, k_rows);
     TAKE(d_skip, backward && a->skip != SRNN_SKIP_NONE, q_rows * Dv);
     TAKE(skip_partial, backward && sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a),
-         (size_t)p->B * (size_t)p->H * Dv);
+         (size_t)p->B * (size_t)p->H * (size_t)sr_skip_partials(p));
     TAKE(head_partial, backward && sr_operand_used(SR_OPERAND_A_LOG, a), 2 * k_rows);
     TAKE(d_q, backward && shared, q_rows * D);
     TAKE(d_k, backward && (shared || pool), k_rows * D);
     TAKE(d_v, backward && pool, k_rows * Dv);
+    TAKE(d_erase, backward && shared && sr_erases_apart(a), k_rows * D);
+    TAKE(d_removal, backward && shared && a->write == SRNN_WRITE_REMOVAL, k_rows * D);
 #undef TAKE
 }
 
@@ -129,10 +135,17 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
 /* out (n): the logarithms of gates from their numbers z (n). */
 static void gate_logarithms(double *out, const real *z, int n, const prepare_context *x, int h) {
     const srnn_attention *a = &x->plan->problem.attention;
+    const srnn_problem *p = &x->plan->problem;
+    const decay_rate rate = decay_rate_of(p, x->in, sr_decay_head(p, h));
     double factor = 1.0 / DECAY_DIVISOR;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
+        for (int i = 0; i < n; i++)
+            out[i] = (double)z[i];
+        break;
+    case SRNN_DECAY_GIVEN:
+        factor = 1.0;
         for (int i = 0; i < n; i++)
             out[i] = (double)z[i];
         break;
@@ -141,13 +154,22 @@ static void gate_logarithms(double *out, const real *z, int n, const prepare_con
         for (int i = 0; i < n; i += LANES)
             vec_to_doubles(out + i, vec_softplus(-vec_load_part(z + i, n - i)), n - i);
         break;
-    case SRNN_DECAY_SOFTPLUS: {
-        const real bias = ((const real *)x->in->dt_bias)[h];
-        factor = -exp((double)((const real *)x->in->a_log)[h]);
+    case SRNN_DECAY_SOFTPLUS:
+        factor = -rate.rate;
         for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i) + bias), n - i);
+            vec_to_doubles(out + i, vec_softplus(decay_biased(&rate, z, i, n)), n - i);
         break;
-    }
+    case SRNN_DECAY_BOUNDED:
+        factor = -a->decay_bound;
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_sigmoid((real)rate.rate * decay_biased(&rate, z, i, n)),
+                           n - i);
+        break;
+    case SRNN_DECAY_NEG_SOFTPLUS:
+        factor = -1.0;
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i)), n - i);
+        break;
     }
     for (int i = 0; i < n; i++)
         out[i] *= factor;
@@ -158,6 +180,7 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, width = sr_decay_numbers(&p->attention, p->D);
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
+    const int own = sr_decay_head(p, h);
     double *out =
         x->row_work->decay + sr_row_index(p, heads, document->b, h, document->start) * width;
     double *carried = x->carry ? &x->carry->decay[(document->b * heads + h) * width] : NULL;
@@ -167,10 +190,10 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
     for (int64_t t = 0, count; t < document->length; t += count) {
         double z[SR_HEAD_SIZE_MAX]; /* at least TOKENS */
         real numbers[TOKENS];
-        const real *row = tensor_row(x->in->decay, document->b, h, document->start + t);
+        const real *row = tensor_row(x->in->decay, document->b, own, document->start + t);
         count = width == 1 ? tokens_from(document, t) : 1;
         for (int64_t r = 0; width == 1 && r < count; r++)
-            numbers[r] = *tensor_row(x->in->decay, document->b, h, document->start + t + r);
+            numbers[r] = *tensor_row(x->in->decay, document->b, own, document->start + t + r);
         gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, x, h);
         for (int64_t r = 0; r < count; r++)
             for (int c = 0; c < width; c++) {
@@ -230,9 +253,10 @@ static void prepare_kv_head(const prepare_context *x, const sr_document_range *d
         const int64_t count = tokens_from(document, t);
         token_numbers(beta, x->in->write_gate,
                       (sr_rows){document->b, h, document->start + t, count}, 0.0);
-        sigmoid_of(beta, beta, count);
+        if (x->plan->problem.attention.write_gate == SRNN_WRITE_GATE_SIGMOID)
+            sigmoid_of(beta, beta, count);
         for (int64_t r = 0; r < count; r++)
-            row_work->beta[base + t + r] = (real)beta[r];
+            row_work->beta[base + t + r] = (real)(sr_write_range(&p->attention) * beta[r]);
     }
     if (row_work->pooled_k)
         prepare_averages(x, document, h);

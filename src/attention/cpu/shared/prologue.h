@@ -33,14 +33,17 @@ typedef struct sr_row_workspace {
     double *d_cumulative; /* (B, H, T) */
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
+    double *sink_partial; /* (B, H): gradients of sinks */
     double *d_decay;      /* as decay: of C, by the core */
     double *d_level;      /* as level, by the core */
     double *d_beta;       /* as beta, by the core */
     real *d_skip;         /* (B, H, T, Dv): of y */
-    double *skip_partial; /* (B, H, Dv): of the weights of the skip */
+    double *skip_partial; /* (B, H, Dv or D): of the weights of the skip */
     double *head_partial; /* (B, Hkv, T, 2): shares in the gradients of a_log and dt_bias */
     real *d_q, *d_k; /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
     real *d_v;       /* (B, Hkv, T, Dv): of pooled values */
+    real *d_erase, *d_removal; /* (B, Hkv, T, D): of erase gates or removal keys, of removal gates,
+                                  where several heads share one */
 } sr_row_workspace;
 
 /* Takes the arrays that the variant needs from `layout`. */
@@ -69,6 +72,16 @@ void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_works
 void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, sr_rows which, bool back);
 
+/* What the rule takes back by, where that is not the keys themselves (sr_erases_apart). */
+typedef struct sr_erase_rows {
+    real *erase;   /* (count, ld): f, or n */
+    real *removed; /* (count, ld): b, with write=removal */
+} sr_erase_rows;
+
+/* From the rows of keys that sr_prologue_key_rows gave. */
+void SR_ISA_REAL(sr_prologue_erase_rows)(sr_erase_rows out, const real *keys, int64_t ld,
+                                         const sr_attention_call *call, sr_rows rows);
+
 /* out (count, ld) = factor * v. */
 void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                          const sr_attention_call *call, sr_rows rows);
@@ -78,7 +91,8 @@ typedef struct sr_row_results {
     const real *numerator; /* (count, ld) */
     int64_t ld;
     const real *row_sum; /* (count) */
-    int64_t length;      /* keys that the first of the rows sees */
+    const real *maximum; /* (count): of what both were divided by, the logarithm; NULL: nothing */
+    int64_t length;      /* of the document up to the first of the rows, this one included */
 } sr_row_results;
 
 /* Rows of call->o. */
@@ -101,6 +115,12 @@ void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t 
 void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
                                                 const sr_row_workspace *row_work,
                                                 const sr_attention_call *call, sr_rows rows);
+/* Adds to d_keys (count, ld) what the erase rows got of the keys that sr_prologue_key_rows gave, and
+ * writes the gradients of what else they are made of. */
+void SR_ISA_REAL(sr_prologue_erase_rows_backward)(real *d_keys, sr_erase_rows gradient,
+                                                  const real *keys, int64_t ld,
+                                                  const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows);
 /* also fills value_dot; `value` holds the rows that sr_prologue_value_rows gave. */
 void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const real *value,
                                                   int64_t ld, const sr_row_workspace *row_work,

@@ -13,7 +13,7 @@ static bool is_special(const sr_bpe_json *file, uint32_t id) {
     return id >= file->special_first && id - file->special_first < file->special_count;
 }
 
-/* A token as tokenizer.json writes it: a character for every byte; special ones as they are. */
+/* A token as in tokenizer.json: one character per byte; special tokens verbatim. */
 static srnn_status written(sr_bytes *out, const sr_bpe_json *file, uint32_t id) {
     size_t bytes = 0;
     const char *text = sr_vocabulary_text(file->vocabulary, id, &bytes);
@@ -75,7 +75,7 @@ static json_t *byte_level(void) {
                      "trim_offsets", 1, "use_regex", 1);
 }
 
-/* The file with empty lists, for which *added, *vocab and *merges stand. */
+/* The file with empty lists; *added, *vocab and *merges point to them. */
 static json_t *frame(json_t **added, json_t **vocab, json_t **merges) {
     json_t *root = json_pack(
         "{s:s, s:n, s:n, s:[], s:n, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, "

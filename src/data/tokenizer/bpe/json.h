@@ -5,9 +5,9 @@
 #include "data/tokenizer/bpe/learn.h"
 
 typedef struct sr_bpe_json {
-    const sr_vocabulary *vocabulary; /* tokens as raw bytes, without a gap before the last */
+    const sr_vocabulary *vocabulary; /* tokens as raw bytes, without gaps */
     const sr_merges *merges;
-    uint32_t special_first, special_count; /* the ids of special tokens, in a row */
+    uint32_t special_first, special_count; /* the ids of special tokens, consecutive */
 } sr_bpe_json;
 
 /* Appends a tokenizer.json with GPT-2's splitting, which sr_tokenizer_read_json and Hugging Face's

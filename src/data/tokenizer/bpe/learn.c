@@ -1,7 +1,8 @@
-/* learn.c: which pairs of tokens to merge, learned from counted words.
+/* learn.c: learns BPE merges from word counts.
  *
- * Words are rows of token ids. Every pair of neighbouring ids has a count and the list of words it
- * occurs in; a heap gives the pair to merge next. Merging changes the counts beside it only. */
+ * Words are rows of token ids. Every pair of adjacent ids has a count and the list of words it
+ * occurs in; a heap yields the next pair to merge. A merge changes only the counts of neighbouring
+ * pairs. */
 #include "data/tokenizer/bpe/learn.h"
 
 #include "base/memory.h"
@@ -13,7 +14,7 @@ typedef struct pair {
     uint32_t left, right;
     int64_t count;
     bool touched;    /* its count changed in this merge */
-    sr_tokens words; /* numbers of words it occurs or occurred in, rising */
+    sr_tokens words; /* indices of words it occurs or occurred in, increasing */
 } pair;
 
 typedef struct candidate {
@@ -32,7 +33,7 @@ typedef struct learner {
     size_t pair_count, pair_capacity;
     uint32_t *slots; /* (mask + 1) pair number + 1, hashed by ids; 0: free */
     size_t mask;
-    candidate *heap; /* best first; an entry is stale if the pair has another count by now */
+    candidate *heap; /* best first; an entry is stale if the pair's count has changed */
     size_t heap_count, heap_capacity;
     sr_tokens touched; /* pairs whose count changed in this merge */
     sr_bytes joined;
@@ -54,7 +55,7 @@ static srnn_status grow_pairs(learner *run) {
     pair *pairs = realloc(run->pairs, slots / 2 * sizeof *pairs);
     if (!pairs) {
         free(grown);
-        return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu pairs", slots / 2);
+        return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu pairs", slots / 2);
     }
     free(run->slots);
     run->slots = grown;
@@ -70,7 +71,7 @@ static srnn_status grow_pairs(learner *run) {
     return SRNN_OK;
 }
 
-/* The number of a pair, new if need be. */
+/* The number of a pair, which is added if new. */
 static srnn_status find_pair(learner *run, uint32_t *number, uint32_t left, uint32_t right) {
     *number = 0;
     if (run->pair_count == run->pair_capacity)
@@ -113,7 +114,7 @@ static int compare_texts(const sr_vocabulary *vocabulary, uint32_t a, uint32_t b
     return order ? order : (a_bytes > b_bytes) - (a_bytes < b_bytes);
 }
 
-/* True if token a's pair goes before token b's, which is another one. */
+/* True if pair a is merged before pair b; a != b. */
 static bool goes_first(const learner *run, uint32_t a, uint32_t b) {
     switch (run->ties) {
     case SR_TIES_IDS:
@@ -137,7 +138,7 @@ static srnn_status heap_push(learner *run, candidate added) {
         size_t capacity = run->heap_capacity ? run->heap_capacity * 2 : 1024;
         candidate *heap = realloc(run->heap, capacity * sizeof *heap);
         if (!heap)
-            return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu candidates", capacity);
+            return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu candidates", capacity);
         run->heap = heap;
         run->heap_capacity = capacity;
     }
@@ -162,7 +163,7 @@ static candidate heap_pop(learner *run) {
     return top;
 }
 
-/* Offers the pairs that changed, with their new counts. */
+/* Pushes the changed pairs with their new counts. */
 static srnn_status offer_touched(learner *run) {
     for (size_t i = 0; i < run->touched.count; i++) {
         uint32_t number = run->touched.ids[i];
@@ -199,34 +200,36 @@ static srnn_status load_words(learner *run, const uint32_t byte_ids[256]) {
     return offer_touched(run);
 }
 
-/* Replaces the pair in one word, from left to right, and keeps the counts beside it right. */
+/* Replaces the pair in one word, from left to right, and updates the counts of neighbouring
+ * pairs. */
 static srnn_status merge_word(learner *run, uint32_t word, uint32_t left, uint32_t right,
                               uint32_t merged) {
-    uint32_t *ids = run->ids.ids + run->start[word], length = run->length[word], kept = 0;
+    uint32_t *ids = run->ids.ids + run->start[word], length = run->length[word], written = 0;
     for (uint32_t i = 0; i < length; i++) {
         if (ids[i] != left || i + 1 == length || ids[i + 1] != right) {
-            ids[kept++] = ids[i];
+            ids[written++] = ids[i];
             continue;
         }
         SR_TRY(change_pair(run, left, right, word, -1));
-        if (kept > 0) {
-            SR_TRY(change_pair(run, ids[kept - 1], left, word, -1));
-            SR_TRY(change_pair(run, ids[kept - 1], merged, word, 1));
+        if (written > 0) {
+            SR_TRY(change_pair(run, ids[written - 1], left, word, -1));
+            SR_TRY(change_pair(run, ids[written - 1], merged, word, 1));
         }
         if (i + 2 < length) {
             SR_TRY(change_pair(run, right, ids[i + 2], word, -1));
             SR_TRY(change_pair(run, merged, ids[i + 2], word, 1));
         }
-        ids[kept++] = merged;
+        ids[written++] = merged;
         i++;
     }
-    run->length[word] = kept;
+    run->length[word] = written;
     return SRNN_OK;
 }
 
 static srnn_status merge_pair(learner *run, uint32_t number, uint32_t merged) {
     uint32_t left = run->pairs[number].left, right = run->pairs[number].right;
-    sr_tokens words = run->pairs[number].words; /* the list of pairs may move meanwhile */
+    sr_tokens words = run->pairs[number].words; /* the array of pairs may be reallocated
+                                                 * meanwhile */
     run->pairs[number].words = (sr_tokens){0};
     srnn_status status = SRNN_OK;
     for (size_t i = 0; status == SRNN_OK && i < words.count; i++)
@@ -235,7 +238,7 @@ static srnn_status merge_pair(learner *run, uint32_t number, uint32_t merged) {
     return status == SRNN_OK ? offer_touched(run) : status;
 }
 
-/* The id of both texts joined: a new one, unless there is such a token. */
+/* The id of the concatenated text: new, unless there is such a token. */
 static srnn_status join_tokens(learner *run, uint32_t *merged, uint32_t *next, const pair *best) {
     const uint32_t halves[2] = {best->left, best->right};
     *merged = *next;
@@ -258,7 +261,7 @@ static srnn_status add_merge(sr_merges *merges, size_t *capacity, const pair *be
         *capacity = *capacity ? *capacity * 2 : 1024;
         void *pairs = realloc(merges->pairs, *capacity * sizeof *merges->pairs);
         if (!pairs)
-            return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu merges", *capacity);
+            return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu merges", *capacity);
         merges->pairs = pairs;
     }
     merges->pairs[merges->count][0] = best->left;

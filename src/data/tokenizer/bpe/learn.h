@@ -1,4 +1,4 @@
-/* learn.h (private): which pairs of tokens to merge, learned from counted words. */
+/* learn.h (private): learns BPE merges from word counts. */
 #ifndef SR_DATA_TOKENIZER_BPE_LEARN_H
 #define SR_DATA_TOKENIZER_BPE_LEARN_H
 
@@ -14,12 +14,12 @@ typedef struct sr_bpe_learning {
     const uint32_t *byte_ids; /* (256) the token of each byte */
     const sr_word_counts *words;
     sr_ties ties;
-    sr_progress *progress; /* NULL: tells nobody */
+    sr_progress *progress; /* may be NULL */
     void *context;
 } sr_bpe_learning;
 
-/* `vocabulary`, with room for `vocab` ids, holds `next` tokens, as raw bytes. Adds tokens until it
- * is full or no pair is left. The caller frees merges->pairs. */
+/* `vocabulary` has capacity for `vocab` ids and holds `next` tokens as raw bytes. Adds tokens until
+ * it is full or no pair is left. The caller frees merges->pairs. */
 srnn_status sr_bpe_learn(sr_merges *merges, sr_vocabulary *vocabulary, uint32_t next,
                          const sr_bpe_learning *learning);
 

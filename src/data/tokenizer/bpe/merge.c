@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT_PIECE = 48 }; /* symbols up to which a scan for the best pair beats a heap */
+enum { SHORT_PIECE = 48 }; /* up to this many symbols a linear scan beats a heap */
 
 static uint32_t rank_of(const sr_bpe *bpe, uint32_t left, uint32_t right) {
     const sr_bpe_pair *pair = sr_bpe_find_pair(bpe, left, right);
@@ -34,8 +34,8 @@ static size_t merge_short(const sr_bpe *bpe, uint32_t *symbols, size_t count) {
     return count;
 }
 
-/* The heap holds rank << 32 | position, smallest on top. An entry is stale once the pair at its
- * position has another rank. */
+/* The heap holds rank << 32 | position, smallest on top. An entry is stale if the rank of the pair
+ * at its position has changed. */
 static void sift_down(uint64_t *heap, size_t count, size_t at) {
     uint64_t moving = heap[at];
     for (size_t child; (child = 2 * at + 1) < count; at = child) {
@@ -91,7 +91,7 @@ static srnn_status prepare_long(const sr_bpe *bpe, sr_bpe_scratch *scratch) {
     return SRNN_OK;
 }
 
-/* Looks the pair that starts at `at` up again after one side of it changed. */
+/* Looks up the pair at `at` again after one of its sides changed. */
 static srnn_status renew_pair(const sr_bpe *bpe, sr_bpe_scratch *scratch, uint32_t at) {
     uint32_t next = scratch->next.ids[at], rank = UINT32_MAX;
     if (next < scratch->symbols.count)
@@ -120,10 +120,10 @@ static srnn_status merge_long(const sr_bpe *bpe, sr_bpe_scratch *scratch) {
         if (previous[left] != UINT32_MAX)
             SR_TRY(renew_pair(bpe, scratch, previous[left]));
     }
-    size_t kept = 0;
+    size_t written = 0;
     for (uint32_t at = 0; at < count; at = next[at])
-        symbols[kept++] = symbols[at];
-    scratch->symbols.count = kept;
+        symbols[written++] = symbols[at];
+    scratch->symbols.count = written;
     return SRNN_OK;
 }
 

@@ -14,7 +14,7 @@ static int falling(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* ranks[id]: how many different scores are higher. */
+/* ranks[id]: the number of distinct higher scores. */
 static srnn_status rank_scores(uint32_t *ranks, const float *scores, uint32_t count) {
     float *sorted;
     SR_TRY(sr_alloc((void **)&sorted, count, sizeof *sorted));
@@ -63,7 +63,7 @@ static srnn_status count_all(size_t *characters, const sr_vocabulary *vocabulary
     return SRNN_OK;
 }
 
-/* A token, or a character that is not a token and gets a symbol of its own; else SR_NO_SYMBOL. */
+/* A token, or a new symbol for a character that is not a token; else SR_NO_SYMBOL. */
 static uint32_t symbol_of(const sr_bpe *bpe, const sr_vocabulary *vocabulary, const bool *mergeable,
                           const char *text, size_t bytes) {
     int64_t id = sr_vocabulary_find(vocabulary, text, bytes);

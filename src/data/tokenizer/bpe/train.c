@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Special tokens first, then the bytes in the order of the characters that stand for them. */
+/* Special tokens first, then the bytes in the order of the characters that represent them. */
 static srnn_status first_tokens(sr_vocabulary *vocabulary, uint32_t byte_ids[256],
                                 const sr_bpe_training *training) {
     uint32_t next = 0;

@@ -1,4 +1,4 @@
-/* word_count.c: how often each word of a text occurs. */
+/* word_count.c: counts the words of a text. */
 #include "data/tokenizer/bpe/word_count.h"
 
 #include "base/memory.h"
@@ -22,7 +22,7 @@ static srnn_status grow(sr_word_counts *counts) {
     sr_word *words = realloc(counts->words, slots / 2 * sizeof *words);
     if (!words) {
         free(grown);
-        return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu words", slots / 2);
+        return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu words", slots / 2);
     }
     free(counts->slots);
     counts->slots = grown;
@@ -72,7 +72,7 @@ void sr_word_counts_free(sr_word_counts *counts) {
 typedef struct worker {
     sr_word_counts counts;
     sr_split_run split;
-    srnn_status status; /* the first failure, and what it said */
+    srnn_status status; /* the first failure and its message */
     char detail[256];
 } worker;
 
@@ -94,7 +94,7 @@ static srnn_status add_chunk(counting *run, const char *data, size_t bytes) {
         size_t capacity = run->capacity ? run->capacity * 2 : 64;
         sr_text *chunks = realloc(run->chunks, capacity * sizeof *chunks);
         if (!chunks)
-            return SR_FAIL(SRNN_ERR_MEMORY, "could not make room for %zu chunks", capacity);
+            return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate %zu chunks", capacity);
         run->chunks = chunks;
         run->capacity = capacity;
     }
@@ -102,8 +102,8 @@ static srnn_status add_chunk(counting *run, const char *data, size_t bytes) {
     return SRNN_OK;
 }
 
-/* A word never goes on from a visible ASCII character to a space or a line end, so a cut there
- * changes no word. */
+/* No word contains a visible ASCII character followed by a space or a line end, so a cut between
+ * them changes no word. */
 static srnn_status cut_stretch(counting *run, const char *data, size_t bytes) {
     size_t start = 0;
     for (size_t at = CHUNK_BYTES; at < bytes; at++) {

@@ -1,11 +1,11 @@
-/* word_count.h: how often each word of a text occurs. */
+/* word_count.h: counts the words of a text. */
 #ifndef SR_DATA_TOKENIZER_BPE_WORD_COUNT_H
 #define SR_DATA_TOKENIZER_BPE_WORD_COUNT_H
 
 #include "data/text/buffer.h"
 
 typedef struct sr_word {
-    size_t start; /* into texts */
+    size_t start; /* offset in texts */
     size_t bytes;
     uint64_t hash;
     int64_t count;
@@ -31,20 +31,20 @@ typedef struct sr_text {
     size_t bytes;
 } sr_text;
 
-/* Told now and then, from the calling thread or another, how far the work is. */
+/* Called from time to time, from the calling thread or another. */
 typedef void sr_progress(void *context, const char *phase, int64_t done, int64_t total);
 
 typedef struct sr_word_counting {
     const sr_text *texts; /* (text_count) */
     size_t text_count;
-    const char *const *special; /* (special_count) texts that are not words and part words */
+    const char *const *special; /* (special_count) texts that separate words and are not words */
     size_t special_count;
     int threads;           /* 0: all cores; the counts do not depend on it */
-    sr_progress *progress; /* NULL: nobody */
+    sr_progress *progress; /* may be NULL */
     void *context;
 } sr_word_counting;
 
-/* Counts the words that GPT-2's splitting makes of the texts. */
+/* Counts the words of the texts after GPT-2's splitting. */
 srnn_status sr_word_counts_run(sr_word_counts *counts, const sr_word_counting *how);
 
 #endif

@@ -1,4 +1,4 @@
-/* copy.c: keeps a tokenizer's files beside the data that was made with it. */
+/* copy.c: copies a tokenizer's files next to the data encoded with it. */
 #include "data/tokenizer/files/copy.h"
 
 #include "data/tokenizer/bpe/json.h"

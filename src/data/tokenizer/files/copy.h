@@ -1,4 +1,4 @@
-/* copy.h: keeps a tokenizer's files beside the data that was made with it. */
+/* copy.h: copies a tokenizer's files next to the data encoded with it. */
 #ifndef SR_DATA_TOKENIZER_FILES_COPY_H
 #define SR_DATA_TOKENIZER_FILES_COPY_H
 
@@ -14,19 +14,19 @@ typedef struct sr_tokenizer_copy {
 /* Finds the file that sr_tokenizer_load loads for `name`, which must stay valid. */
 srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name);
 
-/* Copies it into a folder, under a name that sr_tokenizer_load finds there, with the
- * tokenizer_config.json beside it; files there that would be found instead are removed. Does
- * nothing for a built-in one, or if the file lies there already. */
+/* Copies it into a folder under a name that sr_tokenizer_load finds there, together with its
+ * tokenizer_config.json; files that would be found instead are removed. No-op for a built-in
+ * tokenizer, or if the file is in the folder already. */
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder);
 
-/* True if sr_tokenizer_load would find one in a folder. */
+/* True if sr_tokenizer_load finds one in a folder. */
 bool sr_tokenizer_lies_in(const char *folder);
 
-/* Finds and copies: `folder` receives the tokenizer `name`, unless that is built in. */
+/* Finds and copies the tokenizer `name` into `folder`, unless it is built in. */
 srnn_status sr_tokenizer_keep(const char *folder, const char *name);
 
-/* The files of the built-in tokenizer of bytes, as Hugging Face's packages read it: a byte-level
- * BPE without merges. The ids are the same; <|endoftext|> in a text becomes its id. */
+/* The built-in byte tokenizer as files that Hugging Face's packages read: a byte-level BPE without
+ * merges. The ids are the same; <|endoftext|> in a text becomes its id. */
 srnn_status sr_tokenizer_write_bytes(const char *folder);
 
 /* Removes what sr_tokenizer_load would find in a folder. */

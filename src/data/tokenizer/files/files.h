@@ -1,4 +1,4 @@
-/* files.h (private): the files that a tokenizer's name means. */
+/* files.h (private): resolves a tokenizer's name to its files. */
 #ifndef SR_DATA_TOKENIZER_FILES_FILES_H
 #define SR_DATA_TOKENIZER_FILES_FILES_H
 
@@ -15,13 +15,13 @@ bool sr_tokenizer_is_built_in(const char *name);
 /* The file that sr_tokenizer_load reads for `name`, which is not built in. */
 srnn_status sr_tokenizer_find_file(char path[SR_PATH_BYTES], const char *name);
 
-/* The names that are looked for in a folder, in this order; NULL behind the last. */
+/* The file names searched in a folder, in order; NULL past the end. */
 const char *sr_tokenizer_file_name(size_t index);
 
-/* The one of these that a copy of the file gets; NULL if it is not a tokenizer. */
+/* Which of these names a copy of the file gets; NULL if it is not a tokenizer. */
 const char *sr_tokenizer_name_of_copy(const char *path);
 
-/* The tokenizer_config.json beside the file; false if there is none or it does not count. */
+/* The tokenizer_config.json next to the file; false if there is none or it does not apply. */
 bool sr_tokenizer_config_of(char config[SR_PATH_BYTES], const char *path);
 
 #endif

@@ -12,9 +12,9 @@ typedef struct reader {
     const json_t *model, *vocab, *merges, *added;
     sr_tokenizer *tokenizer;
     bool *is_added;     /* (size) */
-    int64_t next_added; /* the id that a token which is not in the model gets */
+    int64_t next_added; /* the next id for a token that is not in the model */
     bool byte_level, byte_fallback;
-    bool has_bytes, lacks_bytes; /* some bytes of UTF-8 have, some do not have a token */
+    bool has_bytes, lacks_bytes; /* some bytes of UTF-8 have a token, some have none */
     sr_bytes joined;             /* both halves of a merge */
 } reader;
 
@@ -69,7 +69,7 @@ static srnn_status find_parts(reader *from, const json_t *root) {
     const char *type;
     size_t type_bytes;
     SR_TRY(sr_json_text(from->model, "model", "type", &type, &type_bytes));
-    if (type && strcmp(type, "BPE") != 0) /* older files do not say it */
+    if (type && strcmp(type, "BPE") != 0) /* missing in older files */
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "model: the type \"%s\" is not supported", type);
     SR_TRY(sr_json_check(from->model, "model", fields));
     from->vocab = json_object_get(from->model, "vocab");
@@ -81,7 +81,7 @@ static srnn_status find_parts(reader *from, const json_t *root) {
     return SRNN_OK;
 }
 
-/* Settings that would change ids in ways we do not follow. */
+/* Settings that would change ids and are not implemented. */
 static srnn_status refuse_settings(const json_t *model) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *dropout = json_object_get(model, "dropout");
@@ -192,7 +192,7 @@ static srnn_status read_unknown(reader *from) {
     if (!text)
         return SRNN_OK;
     if (bytes == 0 && from->byte_level && !from->lacks_bytes)
-        return SRNN_OK; /* of older files, where nothing is ever unknown */
+        return SRNN_OK; /* in older files nothing is unknown */
     int64_t id = sr_vocabulary_find(&tokenizer->vocabulary, text, bytes);
     if (id < 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "model: the unk_token \"%s\" is not in the vocabulary",
@@ -205,7 +205,7 @@ static srnn_status read_unknown(reader *from) {
     return SRNN_OK;
 }
 
-/* Where some characters become bytes and others the unknown token, their order is lost. */
+/* If some characters become bytes and others the unknown token, their order would be lost. */
 static srnn_status check_fallback(const reader *from) {
     bool mixed = from->lacks_bytes && from->has_bytes;
     bool unknown = from->tokenizer->bpe.unknown != SR_NO_SYMBOL;
@@ -236,7 +236,7 @@ static srnn_status read_model(reader *from) {
         add_characters(from);
     for (size_t i = 0; i < merges; i++)
         SR_TRY(add_merge(from, (uint32_t)i, json_array_get(from->merges, i)));
-    /* Where an unknown character is dropped, its neighbours may merge: no cut then. */
+    /* If unknown characters are dropped their neighbours may merge: no cuts then. */
     bpe->cuttable = !from->byte_level && !bpe->ignore_merges && bpe->unknown != SR_NO_SYMBOL;
     return SRNN_OK;
 }
@@ -305,7 +305,7 @@ static srnn_status look_for_all(reader *from) {
     return status;
 }
 
-/* The first of these names that is a special token, unless the file said which one it is. */
+/* The first of these names that is a special token, unless the file names it. */
 static void guess_id(const sr_tokenizer *tokenizer, int64_t *id, const char *const *names) {
     for (; *id == -1 && *names; names++) {
         int64_t found = sr_vocabulary_find(&tokenizer->vocabulary, *names, strlen(*names));
@@ -335,7 +335,7 @@ static srnn_status read_all(reader *from, const json_t *root) {
                                  json_object_get(root, "pre_tokenizer")));
     if (from->byte_level)
         tokenizer->kind = "byte-level BPE";
-    SR_TRY(read_model(from)); /* before the added tokens, of which it knows nothing */
+    SR_TRY(read_model(from)); /* before the added tokens, which are not part of it */
     from->next_added = (int64_t)json_object_size(from->vocab);
     for (size_t i = 0; i < json_array_size(from->added); i++)
         SR_TRY(register_added(from, json_array_get(from->added, i)));

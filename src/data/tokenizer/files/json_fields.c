@@ -1,4 +1,4 @@
-/* json_fields.c: reads the fields of a JSON object and refuses what nobody asked for. */
+/* json_fields.c: reads the fields of a JSON object and rejects unknown ones. */
 #include "data/tokenizer/files/json_fields.h"
 
 #include <string.h>

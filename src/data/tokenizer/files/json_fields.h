@@ -1,4 +1,4 @@
-/* json_fields.h (private): reads the fields of a JSON object and refuses what nobody asked for. */
+/* json_fields.h (private): reads the fields of a JSON object and rejects unknown ones. */
 #ifndef SR_DATA_TOKENIZER_FILES_JSON_FIELDS_H
 #define SR_DATA_TOKENIZER_FILES_JSON_FIELDS_H
 
@@ -7,8 +7,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* `where` names the object in error messages: "model", "decoder". A missing field and null are the
- * same, and mean the default. */
+/* `where` names the object in error messages: "model", "decoder". A missing field and null both
+ * mean the default. */
 
 /* SRNN_ERR_FORMAT if it is not an object, SRNN_ERR_UNSUPPORTED if it has a field that is not among
  * `allowed` (ends in NULL) and not null. */

@@ -25,7 +25,7 @@ static uint32_t read_u32(const char *data) {
     return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
 }
 
-/* The text of the token at *at, which moves on to the next one. */
+/* The text of the token at *at; advances *at to the next token. */
 static srnn_status next_token(const reader *from, size_t *at, float *score, const char **text,
                               uint32_t *bytes) {
     *text = NULL;

@@ -1,4 +1,4 @@
-/* load.c: finds and opens the file that a tokenizer's name means. */
+/* load.c: resolves a tokenizer's name and opens its file. */
 #include "data/tokenizer/parts.h"
 
 #include "data/text/input.h"
@@ -110,7 +110,7 @@ bool sr_tokenizer_config_of(char config[SR_PATH_BYTES], const char *path) {
            stat(config, &entry) == 0;
 }
 
-/* It says which tokens are BOS and EOS. */
+/* BOS and EOS from tokenizer_config.json. */
 static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
     char config[SR_PATH_BYTES];
     sr_mapping file;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char MARK[] = "\xE2\x96\x81"; /* ▁, which stands for a space */
+static const char MARK[] = "\xE2\x96\x81"; /* ▁, which represents a space */
 
 /* ---- Protocol buffers: a message is a list of numbered fields ---- */
 
@@ -140,7 +140,7 @@ static const char *type_name(int64_t type) {
     return type >= UNIGRAM && type <= CHAR && names[type] ? names[type] : "newer";
 }
 
-/* Everything but the pieces, which are counted. */
+/* Everything except the pieces, which are only counted. */
 static srnn_status read_settings(reader *from) {
     message rest = from->file;
     while (rest.bytes) {
@@ -283,7 +283,8 @@ static srnn_status build_normalizer(reader *from) {
     return sr_pattern_create_literal(&step->pattern, " ", 1);
 }
 
-/* The first piece loses its mark; with `collapse` so do those after it until there is some text. */
+/* The first piece loses its mark; with `collapse` so do the following ones until some text was
+ * produced. */
 static srnn_status build_decoding(reader *from) {
     sr_decoding *decoding = &from->tokenizer->decoding;
     if (!from->add_prefix && !from->collapse)
