@@ -274,6 +274,27 @@ static double cache_bytes(const sr_model_config *c, double T) {
     return bytes;
 }
 
+/* FLOPs of one layer's forward pass for a token: of the pairs that it sees, or of writing a state
+ * and reading it, whichever is less, as form=auto chooses. */
+static double attention_flops(const sr_model_config *c, int layer, double T) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    const srnn_attention *a = &c->attention[layer];
+    const double keys = (a->pool ? T / a->pool : T) / 2;
+    const double pairs = 2.0 * s->H * (s->D + s->Dv) * keys;
+    const size_t numbers = srnn_attention_state_numbers(a, s->D, s->Dv);
+    const double readings = (double)s->H * (s->levels ? s->levels : 1);
+    return numbers ? fmin(pairs, 2.0 * (double)numbers * (readings + states_of(c, layer))) : pairs;
+}
+
+static double all_attention_flops(const sr_model_config *c, double T) {
+    double flops = 0;
+    if (c->is_avey) /* as softmax of the same heads */
+        return 2.0 * c->L * c->H * c->D * T;
+    for (int layer = 0; layer < c->L; layer++)
+        flops += attention_flops(c, layer, T);
+    return flops;
+}
+
 /* A run ends with its schedule, or earlier at a stop condition. */
 static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
     int64_t steps = s->steps;
@@ -295,7 +316,7 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const double tokens_of_a_step = (double)s->B * T * s->accumulate;
     run->steps = steps_of(s, tokens_of_a_step);
     run->tokens = tokens_of_a_step * (double)run->steps;
-    run->flops = run->tokens * (6 * multiplying + 6.0 * c->L * c->H * c->D * T);
+    run->flops = run->tokens * (6 * multiplying + 3 * all_attention_flops(c, T));
     run->state_bytes = state_bytes(c);
     run->cache_bytes = cache_bytes(c, T);
     return SRNN_OK;
