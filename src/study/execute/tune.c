@@ -211,47 +211,54 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
 
 /* ---- what a round found */
 
+/* The loss that a run ended with; infinite: without one. Its cost counts. */
+static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, const char *folder) {
+    char path[SR_PATH_BYTES];
+    sr_record record;
+    SR_TRY(sr_study_run_path(path, folder, run->id));
+    const srnn_status status = sr_record_read(&record, path);
+    const bool finished = record.result.ending == SR_ENDING_FINISHED;
+    *loss = finished && isfinite(record.last_loss) ? record.last_loss : INFINITY;
+    t->runs++;
+    t->tokens += run->tokens;
+    t->flops += run->flops;
+    t->seconds += record.seconds;
+    sr_record_free(&record);
+    return status;
+}
+
+/* The runs of one place and rate: *mean of their losses, and all of them in `losses`. */
+static srnn_status read_rate(tuner *t, double *mean, json_t *losses, const place *here, double rate,
+                             const sr_study *round, const char *folder) {
+    double sum = 0;
+    for (size_t i = 0; i < round->run_count; i++) {
+        const sr_study_run *run = &round->runs[i];
+        double loss;
+        if (place_of(t, run) != here || run->settings.learning_rate != rate)
+            continue;
+        SR_TRY(read_loss(t, &loss, run, folder));
+        sum += loss;
+        sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
+    }
+    *mean = sum / (double)json_array_size(losses);
+    return SRNN_OK;
+}
+
 static srnn_status read_round(tuner *t, const sr_study *round, const char *folder, int number) {
-    for (size_t p = 0; p < t->count; p++)
-        for (size_t rate = 0; rate < t->study->tune_count; rate++) {
-            place *here = &t->places[p];
-            double sum = 0;
-            json_t *losses = json_array();
-            size_t count = 0;
-            for (size_t i = 0; i < round->run_count; i++) {
-                const sr_study_run *run = &round->runs[i];
-                sr_record record;
-                char path[SR_PATH_BYTES];
-                if (place_of(t, run) != here ||
-                    run->settings.learning_rate != t->study->tune_rates[rate])
-                    continue;
-                srnn_status status = sr_study_run_path(path, folder, run->id);
-                if (status == SRNN_OK)
-                    status = sr_record_read(&record, path);
-                if (status != SRNN_OK) {
-                    json_decref(losses);
-                    return status;
-                }
-                const bool finished = record.result.ending == SR_ENDING_FINISHED;
-                const double loss = finished ? record.last_loss : NAN;
-                sum += isfinite(loss) ? loss : INFINITY;
-                count++;
-                t->runs++;
-                t->tokens += run->tokens;
-                t->flops += run->flops;
-                t->seconds += record.seconds;
-                sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
-                sr_record_free(&record);
-            }
-            if (count == 0) {
-                json_decref(losses);
-                continue;
-            }
-            here->losses[rate] = sum / (double)count;
-            sr_json_append(here->trials,
-                           json_pack("{s:f, s:i, s:o}", "learning_rate", t->study->tune_rates[rate],
-                                     "round", number, "losses", losses));
-        }
+    const sr_study *study = t->study;
+    for (size_t i = 0; i < t->count * study->tune_count; i++) {
+        place *here = &t->places[i / study->tune_count];
+        const size_t rate = i % study->tune_count;
+        if (!here->left[rate])
+            continue;
+        json_t *losses = json_array();
+        const srnn_status status =
+            read_rate(t, &here->losses[rate], losses, here, study->tune_rates[rate], round, folder);
+        sr_json_append(here->trials,
+                       json_pack("{s:f, s:i, s:o}", "learning_rate", study->tune_rates[rate],
+                                 "round", number, "losses", losses));
+        SR_TRY(status);
+    }
     return SRNN_OK;
 }
 
