@@ -18,14 +18,14 @@
 #include <unistd.h>
 
 typedef struct arguments {
-    sr_study_request request; /* its file as found */
-    const char *file;         /* as named */
+    sr_study_request request; /* with the resolved file */
+    const char *file;         /* as given */
     int jobs, launcher;
-    const char *run; /* only this one, here: what launchers start */
-    double power;    /* a difference to be seen; 0: not asked */
+    const char *run; /* execute only this run, in this process: started by launchers */
+    double power;    /* a difference to be detected; 0: not requested */
 } arguments;
 
-/* *text = the command that repeats the study, called as `program`; free() it. */
+/* *text = the command that reproduces the study, called as `program`; free() it. */
 static srnn_status command_text(char **text, const arguments *a, const char *program) {
     const sr_study_request *r = &a->request;
     size_t length;
@@ -55,7 +55,7 @@ static srnn_status command_text(char **text, const arguments *a, const char *pro
     return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
 }
 
-/* This program, for processes that others start. */
+/* The path of this program, for launchers. */
 static const char *program_path(char path[SR_PATH_BYTES]) {
     const ssize_t length = readlink("/proc/self/exe", path, SR_PATH_BYTES - 1);
     if (length <= 0)
@@ -91,7 +91,7 @@ static srnn_status execute_study(sr_study *study, const arguments *a, sr_study_o
     return status;
 }
 
-/* What runs where. */
+/* Prints which run is on which machine. */
 static int show_status(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     srnn_status status = views ? sr_study_status(study, a->request.out, options, views)
@@ -118,7 +118,7 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
     return command_report(status);
 }
 
-/* How many seeds it takes. */
+/* Prints how many seeds each comparison needs. */
 static int show_power(const sr_study *study, const arguments *a) {
     sr_power_row *rows = NULL;
     size_t count;
@@ -129,7 +129,7 @@ static int show_power(const sr_study *study, const arguments *a) {
     return command_report(status);
 }
 
-/* How to see the results as a page. */
+/* Says how to create the report. */
 static void tell_report(const arguments *a) {
     fflush(stdout);
     fputs("softrnn report ", stderr);
@@ -158,7 +158,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_options *opti
     return exit_code;
 }
 
-/* Ranks but the first only run what is theirs. */
+/* Ranks other than the first only execute their runs. */
 static int serve(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     const srnn_status status =

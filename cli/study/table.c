@@ -48,7 +48,7 @@ void study_table_plan(const sr_study *study, const sr_study_options *options) {
                sr_duration_words(time, tuning.flops / (typical_rate * jobs * threads)));
 }
 
-/* What variants are sorted by; worst for those without a number. */
+/* The sort key of variants; worst without a result. */
 static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
     return isnan(value) ? INFINITY : value;
@@ -70,7 +70,7 @@ static void print_difference(const sr_study *study, const sr_summary_cell *cell,
                              const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     char verdict[32], alone[32] = "no pair of runs";
-    /* With one seed the loss is compared, also where accuracy ranks. */
+    /* With one seed the loss is compared, even if accuracy is the measure. */
     snprintf(verdict, sizeof verdict, "%s%s", sr_verdict_name(d->verdict),
              d->of == cell->measure ? "" : " (loss)");
     if (d->pairs)
@@ -84,7 +84,7 @@ static void print_difference(const sr_study *study, const sr_summary_cell *cell,
         printf("  %-29s %-15s", alone, verdict);
 }
 
-/* Right-aligned; "-" for what there is not. */
+/* Right-aligned; "-" if missing. */
 static void print_number(double value, int decimals) {
     if (isfinite(value))
         printf(" %9.*f", decimals, value);
@@ -92,7 +92,7 @@ static void print_number(double value, int decimals) {
         printf(" %9s", "-");
 }
 
-/* The widest name of a variant: none is cut. */
+/* The widest name of a variant, so that none is truncated. */
 static int name_width(const sr_study *study) {
     int widest = (int)strlen("variant");
     for (size_t i = 0; i < study->variant_count; i++) {
@@ -102,7 +102,7 @@ static int name_width(const sr_study *study) {
     return widest;
 }
 
-/* What is better may be so by its size. */
+/* A better variant may owe it to its size. */
 static void print_parameters(const sr_summary_variant *v) {
     if (v->difference.verdict == SR_VERDICT_BETTER && isfinite(v->more_parameters))
         printf("  with %.1f %% %s parameters", 100 * fabs(v->more_parameters),

@@ -9,11 +9,11 @@
 /* Every run with its cost, and the sum. */
 void study_table_plan(const sr_study *study, const sr_study_options *options);
 
-/* How many seeds each comparison needs to see a difference of this size. */
+/* The number of seeds each comparison needs to detect a difference of this size. */
 void study_table_power(const sr_study *study, const sr_power_row *rows, size_t count,
                        double difference);
 
-/* One table a cell: variants sorted from best to worst. */
+/* One table per cell: variants sorted from best to worst. */
 void study_table_summary(const sr_study *study, const sr_summary *summary);
 
 #endif

@@ -57,11 +57,22 @@ static srnn_status check_number(const char *name, double number) {
     return SRNN_OK;
 }
 
+static srnn_status check_wiring(const srnn_wiring *w) {
+    SR_TRY(check_number("rope_theta", w->rope_theta));
+    SR_TRY(check_number("softmax_scale", w->softmax_scale));
+    if (!(w->rope_part >= 0 && w->rope_part <= 1))
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "attention: rope_part is a part of a head, above 0 and up to 1, not %g",
+                       w->rope_part);
+    return SRNN_OK;
+}
+
 srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_words(a));
     SR_TRY(check_order(a));
     SR_TRY(check_count("short_conv", a->wiring.short_conv, SR_SHORT_CONV_MAX));
     SR_TRY(check_count("prefix_tokens", a->wiring.prefix_tokens, SR_PREFIX_TOKENS_MAX));
+    SR_TRY(check_wiring(&a->wiring));
     SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
     if (!isfinite(a->clamp) || a->clamp < 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",
@@ -146,7 +157,14 @@ static srnn_status check_decay(const srnn_attention *a) {
 srnn_status srnn_attention_check(const srnn_attention *a) {
     SR_TRY(sr_attention_check_values(a));
     SR_TRY(check_decay(a));
+    const bool rope = a->position == SRNN_POSITION_ROPE;
     const conflict conflicts[] = {
+        {!rope && (a->wiring.rope_part != 0 || a->wiring.rope_pairs || a->wiring.rope_theta != 0),
+         "rope_part, rope_pairs and rope_theta say how RoPE rotates: they need position=rope"},
+        {a->wiring.softmax_scale != 0 && a->feature != SRNN_FEATURE_IDENTITY,
+         "softmax_scale multiplies q, which a feature may not keep: it needs feature=identity"},
+        {a->wiring.qk_norm && a->wiring.short_conv,
+         "qk_norm follows the projections, and so does short_conv: a layer has one of them"},
         {a->position == SRNN_POSITION_ROPE_CHUNKS && !a->pool,
          "position=rope_chunks counts chunks of pool: it needs pool=L"},
         {a->position == SRNN_POSITION_ROPE_FEATURES && a->feature == SRNN_FEATURE_UNIT_HEADS,
@@ -155,6 +173,22 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
          "use feature=unit"},
         {a->write_range != SRNN_WRITE_RANGE_1 && a->write != SRNN_WRITE_DELTA,
          "write_range is that of the delta rule's gate: it needs write=delta"},
+        {a->write_width != SRNN_WIDTH_HEAD && a->write != SRNN_WRITE_DELTA,
+         "write_width is that of the delta rule's gates: it needs write=delta"},
+        {sr_erases_apart(a) && (a->score != SRNN_SCORE_LINEAR || a->clamp != 0),
+         "write_width=channel and write=removal act inside the product of two keys: they need "
+         "score=linear without a clamp"},
+        {sr_erases_apart(a) && (a->levels != SRNN_LEVELS_NONE || a->pool ||
+                                a->position == SRNN_POSITION_ROPE_FEATURES),
+         "write_width=channel and write=removal are not defined with levels, pool and "
+         "position=rope_features"},
+        {sr_erases_apart(a) && sr_feature_width(a, 1) != 1,
+         "write_width=channel and write=removal have one number for each channel of k, but this "
+         "feature makes two of each"},
+        {a->skip == SRNN_SKIP_BONUS && (a->norm_width == SRNN_NORM_WIDTH_ROW || a->pool ||
+                                        a->feature == SRNN_FEATURE_UNIT_HEADS),
+         "skip=bonus is added to a head after its norm, from q and k of that head: it needs "
+         "norm_width=head, and neither pool nor feature=unit_heads"},
         {a->pool && a->write == SRNN_WRITE_DELTA,
          "write=delta takes back what earlier keys stored, and with pool a key is seen by its own "
          "token only until its chunk ends: there is no one sequence of writes"},
@@ -220,6 +254,18 @@ bool sr_shares_queries(const srnn_attention *a) {
         break;
     }
     return true;
+}
+
+bool sr_writes_channels(const srnn_attention *a) {
+    return a->write == SRNN_WRITE_DELTA && a->write_width == SRNN_WIDTH_CHANNEL;
+}
+
+bool sr_erases_apart(const srnn_attention *a) {
+    return sr_writes_channels(a) || a->write == SRNN_WRITE_REMOVAL;
+}
+
+bool sr_norm_weighs_heads(const srnn_attention *a) {
+    return a->norm_width == SRNN_NORM_WIDTH_ROW || a->norm_weight == SRNN_NORM_WEIGHT_HEAD;
 }
 
 double sr_write_range(const srnn_attention *a) {

@@ -261,8 +261,7 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
 
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
-    const size_t angles =
-        (size_t)model->config.positions * (size_t)sr_model_config_rope_width(&model->config);
+    const size_t angles = sr_model_rope_bytes(&model->config) / sizeof(float);
     const size_t working = model->working == model->weights
                                ? 0
                                : model->table.numbers * sr_element_bytes(model->backend->number);

@@ -1,4 +1,4 @@
-/* test_statistics.c: statistics against numbers worked out by hand or printed in tables. */
+/* test_statistics.c: statistics against numbers computed by hand or from tables. */
 #include "base/random.h"
 #include "study/results/power.h"
 #include "study/results/shrinkage.h"
@@ -86,7 +86,7 @@ static void priors(void **state) {
     near(prior.variance, 14.5 / 3, 1e-14);
     const double share = (13.0 / 3) / (14.5 / 3);
     near(prior.degrees, 3 / (1 + 2 * share * share) - 1, 1e-14);
-    /* Differences that scatter less than the prior thinks, and more. */
+    /* Differences that scatter less than the prior, and more. */
     const double quiet[] = {1, 1}, loud[] = {-60, 60};
     sr_interval i = sr_interval_shrunk(quiet, 2, &prior, 0.95);
     near(i.degrees, 1 + prior.degrees, 1e-3);
@@ -97,14 +97,14 @@ static void priors(void **state) {
     i = sr_interval_shrunk(loud, 2, &prior, 0.95);
     assert_true(i.degrees < 1.1);
     near(i.high / sr_interval_of(loud, 2, 0.95).high, 1, 0.2);
-    /* One sample has nothing in common with others: Student's interval. */
+    /* A single sample has no prior: Student's interval. */
     prior = sr_prior_of(alike, 1, 2);
     assert_true(prior.degrees == 0);
     near(sr_interval_shrunk(loud, 2, &prior, 0.95).high, sr_interval_of(loud, 2, 0.95).high, 1e-9);
     assert_true(sr_interval_shrunk(loud, 1, &prior, 0.95).degrees == 0);
 }
 
-/* Scatters that differ by orders of magnitude have nothing in common; none at all is floored. */
+/* Scatters that differ by orders of magnitude have no common prior; zero scatter is floored. */
 static void priors_of_unlike_scatter(void **state) {
     (void)state;
     const double apart[] = {1, 2, 3, 1e-3, 0, -1e-3, 0, 0, 0, 100, 0, -100};
@@ -179,7 +179,7 @@ static void sequential_intervals_hold(void **state) {
 
 enum { MOST_VARIANTS = 20, MOST_SEEDS = 3, DRAWS = 5000 };
 
-/* How often the interval of the last variant holds its true difference, 0. scatters[0] is the
+/* How often the interval of the last variant contains its true difference, 0. scatters[0] is the
  * baseline's. */
 static double coverage(const double *scatters, size_t count, size_t seeds, uint64_t stream) {
     double differences[MOST_VARIANTS * MOST_SEEDS];

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds to wait for the workers of a study that was killed, which hold its folder until they
+/* Seconds to wait for the workers of a killed study, which hold its folder's lock until they
  * end. */
 static const double lock_patience = 5;
 
@@ -38,7 +38,7 @@ static srnn_status read_study(sr_study *study, const char *path) {
     return status;
 }
 
-/* The study whose runs are asked for. */
+/* The study of the request: its file, or the one in its folder. */
 static srnn_status read_present(sr_study *study, const sr_study_request *r) {
     char own[SR_PATH_BYTES];
     if (access(r->out, F_OK) != 0)
@@ -53,7 +53,7 @@ static srnn_status read_present(sr_study *study, const sr_study_request *r) {
     return read_study(study, own);
 }
 
-/* Where the text is to lie; as runs name it. */
+/* The path of the text, as it appears in the settings of runs. */
 static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study,
                              const sr_study_request *r) {
     snprintf(path, SR_PATH_BYTES, "@text");
@@ -83,11 +83,11 @@ static srnn_status make_text(sr_study *study, const sr_study_request *r) {
     SR_TRY(status);
     status = sr_study_price(study);
     if (status != SRNN_OK && made)
-        unlink(path); /* one that does not do must not keep out the next */
+        unlink(path); /* an unusable text must not block the next attempt */
     return status;
 }
 
-/* Refuses words that select nothing. */
+/* Rejects --only and --skip if a word matches nothing, or if no run is left. */
 static srnn_status check_selection(const sr_study *study, const sr_study_options *options) {
     SR_TRY(sr_study_words_check(study, &options->only, "--only"));
     SR_TRY(sr_study_words_check(study, &options->skip, "--skip"));
@@ -97,8 +97,7 @@ static srnn_status check_selection(const sr_study *study, const sr_study_options
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
-/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the
- * last. */
+/* sbatch options of the study's file, then those of the request: sbatch uses the last one. */
 static srnn_status add_cluster(sr_study_options *options, const sr_study *study,
                                const sr_study_request *r) {
     for (size_t i = 0; i < study->cluster.count; i++) {
@@ -164,8 +163,8 @@ srnn_status sr_study_status(const sr_study *study, const char *folder,
     return SRNN_OK;
 }
 
-/* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
- * text, are of this study. */
+/* In a locked folder. Writes nothing until the runs and the text there are known to belong to this
+ * study. */
 static srnn_status take_folder(sr_study *study, const sr_study_request *r, const char *command) {
     SR_TRY(sr_study_check(study, r->out));
     SR_TRY(make_text(study, r));
@@ -189,7 +188,7 @@ static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute
                                           [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
                                           [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
 
-/* Over the runs that were asked for, and those that have ended. */
+/* Over the requested runs, and all others that have ended. */
 static srnn_status sum_up(sr_summary *summary, const sr_study *study,
                           const sr_study_options *options, const char *folder) {
     bool *asked = calloc(study->run_count, sizeof *asked);

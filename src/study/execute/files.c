@@ -16,7 +16,7 @@
 
 enum { LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
 
-/* ---- pieces of JSON; NULL means no memory, which json_pack and sr_json_replace notice */
+/* ---- JSON values; NULL means no memory, which json_pack and sr_json_replace detect */
 
 static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
@@ -72,7 +72,7 @@ static json_t *variant_json(const sr_study_variant *variant) {
                      settings_json(&variant->settings));
 }
 
-/* The data as the study's file says it: tasks come before the settings of all. */
+/* The data as written in the study's file: a task's comes before that of the study. */
 static const char *data_of(const sr_study *study, const sr_study_task *task) {
     for (size_t i = task->settings.count; i-- > 0;)
         if (strcmp(task->settings.names[i], "data") == 0)

@@ -1,4 +1,4 @@
-/* study.c: what a study is made of: lists, names, and freeing them. */
+/* study.c: the parts of a study: lists, names, and freeing them. */
 #include "study/plan/study.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static srnn_status no_memory(void) {
     return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
 
-/* Appends a copy of a text to a list. */
+/* Appends a copy of a string to a list. */
 static srnn_status push(char ***list, size_t count, const char *text) {
     char **grown = realloc(*list, (count + 1) * sizeof *grown);
     if (!grown)

@@ -54,7 +54,7 @@ static srnn_status wrong_key(const reader *r, const yaml_node_t *node, const cha
                    near ? near : "", near ? "\"?" : "");
 }
 
-/* A mapping whose keys (at most 32) are all known, each given once at most. */
+/* A mapping whose keys (at most 32) are all known, each given at most once. */
 static srnn_status read_keys(reader *r, yaml_node_t *node, const key *keys, size_t count) {
     uint32_t seen = 0;
     if (node->type != YAML_MAPPING_NODE)
@@ -123,8 +123,8 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
-/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80
- * to 0x9f, in UTF-8 a byte 0xc2 before. (What is not UTF-8 the YAML reader has refused.) */
+/* Names are printed to terminals, which interpret control characters: below 0x20, 0x7f, and 0x80 to
+ * 0x9f, which in UTF-8 follow a byte 0xc2. (Invalid UTF-8 was rejected by the YAML parser.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");
@@ -134,7 +134,7 @@ static srnn_status check_name(const reader *r, const yaml_node_t *node, const ch
     return SRNN_OK;
 }
 
-/* The named entries of a mapping: *list (count, each of `size` zero bytes) has a name first. */
+/* The named entries of a mapping: *list (count, each of `size` zero bytes) begins with a name. */
 static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_t *count,
                                 size_t size, key_reader *read) {
     if (node->type != YAML_MAPPING_NODE)
@@ -313,7 +313,7 @@ static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     return status;
 }
 
-/* The value of a key in a mapping whose keys were read already; NULL: it has none. */
+/* The value of a key in a mapping whose keys were read already; NULL: no such key. */
 static yaml_node_t *member(const reader *r, const yaml_node_t *mapping, const char *name) {
     for (yaml_node_pair_t *p = mapping->data.mapping.pairs.start;
          p < mapping->data.mapping.pairs.top; p++)
@@ -322,7 +322,7 @@ static yaml_node_t *member(const reader *r, const yaml_node_t *mapping, const ch
     return NULL;
 }
 
-/* The variant that a study calls so. */
+/* The variant of this name. */
 static srnn_status find_variant(size_t *index, const reader *r, const yaml_node_t *node) {
     const sr_study *study = r->study;
     const char *name = (const char *)node->data.scalar.value;
@@ -397,7 +397,7 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
     return status;
 }
 
-/* What nests deeper is no study; to read it would take the square of its depth. */
+/* Deeper nesting is not a study, and parsing it would take quadratic time. */
 static srnn_status check_depth(const char *where, const char *text, size_t bytes) {
     enum { MOST_DEPTH = 16 };
     yaml_parser_t parser;
@@ -408,7 +408,7 @@ static srnn_status check_depth(const char *where, const char *text, size_t bytes
     for (bool done = false; !done && depth <= MOST_DEPTH;) {
         yaml_event_t event;
         if (!yaml_parser_parse(&parser, &event))
-            break; /* whoever reads it tells what is wrong */
+            break; /* the parser below reports the error */
         depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
         depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
         deepest = depth > deepest ? depth : deepest;

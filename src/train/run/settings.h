@@ -21,7 +21,7 @@ typedef enum sr_sharding {
 typedef struct sr_run_settings {
     /* Strings are owned; "" if not given. */
     char *data, *validation, *batches;    /* sources of rows */
-    char *test;                           /* tasks that the finished run is tested on: "a; b" */
+    char *test;                           /* test tasks of the finished run: "a; b" */
     char *model;                          /* a folder with initial weights; "": a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     int layout;                           /* sr_token_layout */

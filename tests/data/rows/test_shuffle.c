@@ -1,4 +1,4 @@
-/* test_shuffle.c: what a step sees is a pure function of data, seed and step. */
+/* test_shuffle.c: the rows of a step are a pure function of data, seed and step. */
 #include "base/memory.h"
 #include "data/rows/permutation.h"
 #include "data/rows/shuffle.h"
@@ -111,8 +111,8 @@ static void a_permutation_is_a_bijection(void **state) {
     assert_true(sr_permutation_at(1, huge, huge - 1) < huge);
 }
 
-/* Every index goes everywhere about equally often: chi-square over 16 places, 15 degrees of
- * freedom; 50 has a probability of 1e-5. */
+/* Every index is mapped to every place about equally often: chi-square over 16 places, 15 degrees
+ * of freedom; 50 has a probability of 1e-5. */
 static void a_permutation_is_uniform(void **state) {
     (void)state;
     enum { PLACES = 16, KEYS = 4000 };
@@ -168,7 +168,7 @@ static void stream_rows_are_consecutive_tokens(void **state) {
     sr_source_free(source);
 }
 
-/* Another way through the same data, other shards, and no state from step to step. */
+/* Another order of steps and other shards give the same rows: there is no state between steps. */
 static void seek_equals_sequence(void **state) {
     (void)state;
     for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
@@ -313,8 +313,7 @@ static void accuracy_counts_answers_only(void **state) {
     int64_t correct = 10, counted = 20;
     sr_accuracy_add(&correct, &counted, logits, targets, 5, 3);
     assert_int_equal(counted, 24);
-    assert_int_equal(correct,
-                     12); /* right, a tie that the smaller id wins, NaN passed over, none */
+    assert_int_equal(correct, 12); /* correct; a tie, won by the smaller id; NaN ignored; all NaN */
 }
 
 int main(void) {
