@@ -179,20 +179,13 @@ static bool ends_in(const char *name, const char *ending) {
 
 /* Files that contain times or identities. */
 static bool varies(const char *name) {
-    static const char *const names[] = {"run.yaml",
-                                        "run.json",
-                                        "timings.jsonl",
-                                        "result.json",
-                                        "study.json",
-                                        "summary.json",
-                                        "tuning.json",
-                                        "report.html",
-                                        "orders.json",
-                                        "costs.csv",
-                                        "costs.tex",
-                                        "summary.csv",
-                                        "summary.tex",
-                                        "events.out.tfevents.softrnn"};
+    static const char *const names[] = {"run.yaml",      "run.json",
+                                        "timings.jsonl", "result.json",
+                                        "study.json",    "summary.json",
+                                        "tuning.json",   "report.html",
+                                        "orders.json",   "costs.csv",
+                                        "costs.tex",     "summary.csv",
+                                        "summary.tex",   "events.out.tfevents.softrnn"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (ends_in(name, names[i]))
             return true;

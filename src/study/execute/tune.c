@@ -227,38 +227,40 @@ static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, co
     return status;
 }
 
-/* The runs of one place and rate: *mean of their losses, and all of them in `losses`. */
-static srnn_status read_rate(tuner *t, double *mean, json_t *losses, const place *here, double rate,
-                             const sr_study *round, const char *folder) {
-    double sum = 0;
-    for (size_t i = 0; i < round->run_count; i++) {
-        const sr_study_run *run = &round->runs[i];
-        double loss;
-        if (place_of(t, run) != here || run->settings.learning_rate != rate)
+/* A round that has ended. */
+typedef struct ended_round {
+    const sr_study *study;
+    const char *folder;
+    int number;
+} ended_round;
+
+/* The runs of one place and rate: what they say together. */
+static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_round *round) {
+    const double tried = t->study->tune_rates[rate];
+    json_t *losses = json_array();
+    double sum = 0, count = 0;
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < round->study->run_count; i++) {
+        const sr_study_run *run = &round->study->runs[i];
+        double loss = INFINITY;
+        if (place_of(t, run) != here || run->settings.learning_rate != tried)
             continue;
-        SR_TRY(read_loss(t, &loss, run, folder));
-        sum += loss;
+        status = read_loss(t, &loss, run, round->folder);
         sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
+        sum += loss;
+        count++;
     }
-    *mean = sum / (double)json_array_size(losses);
-    return SRNN_OK;
+    here->losses[rate] = sum / count;
+    sr_json_append(here->trials, json_pack("{s:f, s:i, s:o}", "learning_rate", tried, "round",
+                                           round->number, "losses", losses));
+    return status;
 }
 
-static srnn_status read_round(tuner *t, const sr_study *round, const char *folder, int number) {
-    const sr_study *study = t->study;
-    for (size_t i = 0; i < t->count * study->tune_count; i++) {
-        place *here = &t->places[i / study->tune_count];
-        const size_t rate = i % study->tune_count;
-        if (!here->left[rate])
-            continue;
-        json_t *losses = json_array();
-        const srnn_status status =
-            read_rate(t, &here->losses[rate], losses, here, study->tune_rates[rate], round, folder);
-        sr_json_append(here->trials,
-                       json_pack("{s:f, s:i, s:o}", "learning_rate", study->tune_rates[rate],
-                                 "round", number, "losses", losses));
-        SR_TRY(status);
-    }
+static srnn_status read_round(tuner *t, const ended_round *round) {
+    const size_t rates = t->study->tune_count;
+    for (size_t i = 0; i < t->count * rates; i++)
+        if (t->places[i / rates].left[i % rates])
+            SR_TRY(read_rate(t, &t->places[i / rates], i % rates, round));
     return SRNN_OK;
 }
 
@@ -314,7 +316,7 @@ static srnn_status execute_round(tuner *t, sr_study *round, int number) {
     if (status == SRNN_OK)
         status = check_ended(round, views);
     if (status == SRNN_OK)
-        status = read_round(t, round, folder, number);
+        status = read_round(t, &(ended_round){round, folder, number});
     free(views);
     return status;
 }
