@@ -101,6 +101,23 @@ static void decisions_are_repeated(void **state) {
     assert_int_equal(sr_folder_remove(folder), SRNN_OK);
 }
 
+/* A run that failed will be tried again: nothing that depends on it is run before. */
+static void a_failure_comes_first(void **state) {
+    (void)state;
+    sr_study study;
+    sr_study_options options = {0};
+    memset(ran, 0, sizeof ran);
+    assert_int_equal(sr_folders_make(folder), SRNN_OK);
+    write_file("copy.softmax.2", "result.json", "{\"status\": \"failed\", \"message\": \"x\"}");
+    execute(&study, &options);
+    assert_int_equal(ran[0], 1);
+    for (size_t v = 1; v < 5; v++)
+        assert_int_equal(ran[v], 2);
+    sr_study_options_free(&options);
+    sr_study_free(&study);
+    assert_int_equal(sr_folder_remove(folder), SRNN_OK);
+}
+
 static void what_settles(void **state) {
     (void)state;
     const sr_interval around = {0, -0.01, 0.01, 3}, above = {1, 0.5, 1.5, 3};
@@ -131,9 +148,8 @@ static void wrong_settings_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settled_comparisons_end),
-        cmocka_unit_test(decisions_are_repeated),
-        cmocka_unit_test(what_settles),
+        cmocka_unit_test(settled_comparisons_end),    cmocka_unit_test(decisions_are_repeated),
+        cmocka_unit_test(a_failure_comes_first),      cmocka_unit_test(what_settles),
         cmocka_unit_test(wrong_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,10 +111,28 @@ static srnn_status look(const settler *s, size_t seeds) {
     return status;
 }
 
+/* True if a run of the first `seeds` seeds failed: it will be tried again, and what to run after it
+ * depends on it. */
+static srnn_status find_failure(bool *failed, const settler *s, size_t seeds) {
+    *failed = false;
+    for (size_t i = 0; i < s->study->run_count && !*failed; i++) {
+        char path[SR_PATH_BYTES];
+        sr_result result;
+        if (s->settled[i] || seed_of(s->study, i) >= seeds)
+            continue;
+        SR_TRY(sr_study_run_path(path, s->folder, s->study->runs[i].id));
+        SR_TRY(sr_result_read(&result, path));
+        *failed = result.ending == SR_ENDING_FAILED;
+    }
+    return SRNN_OK;
+}
+
 static srnn_status execute_all(const settler *s, sr_run_view *views, sr_executor *execute) {
-    for (size_t seeds = 2; seeds <= s->study->seed_count; seeds++) {
+    bool failed = false;
+    for (size_t seeds = 2; seeds <= s->study->seed_count && !failed; seeds++) {
         SR_TRY(execute_seeds(s, seeds, views, execute));
-        if (seeds < s->study->seed_count)
+        SR_TRY(find_failure(&failed, s, seeds));
+        if (!failed && seeds < s->study->seed_count)
             SR_TRY(look(s, seeds));
     }
     for (size_t i = 0; i < s->study->run_count; i++)

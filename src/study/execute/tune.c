@@ -211,47 +211,56 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
 
 /* ---- the result of a round */
 
-static srnn_status read_round(tuner *t, const sr_study *round, const char *folder, int number) {
-    for (size_t p = 0; p < t->count; p++)
-        for (size_t rate = 0; rate < t->study->tune_count; rate++) {
-            place *here = &t->places[p];
-            double sum = 0;
-            json_t *losses = json_array();
-            size_t count = 0;
-            for (size_t i = 0; i < round->run_count; i++) {
-                const sr_study_run *run = &round->runs[i];
-                sr_record record;
-                char path[SR_PATH_BYTES];
-                if (place_of(t, run) != here ||
-                    run->settings.learning_rate != t->study->tune_rates[rate])
-                    continue;
-                srnn_status status = sr_study_run_path(path, folder, run->id);
-                if (status == SRNN_OK)
-                    status = sr_record_read(&record, path);
-                if (status != SRNN_OK) {
-                    json_decref(losses);
-                    return status;
-                }
-                const bool finished = record.result.ending == SR_ENDING_FINISHED;
-                const double loss = finished ? record.last_loss : NAN;
-                sum += isfinite(loss) ? loss : INFINITY;
-                count++;
-                t->runs++;
-                t->tokens += run->tokens;
-                t->flops += run->flops;
-                t->seconds += record.seconds;
-                sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
-                sr_record_free(&record);
-            }
-            if (count == 0) {
-                json_decref(losses);
-                continue;
-            }
-            here->losses[rate] = sum / (double)count;
-            sr_json_append(here->trials,
-                           json_pack("{s:f, s:i, s:o}", "learning_rate", t->study->tune_rates[rate],
-                                     "round", number, "losses", losses));
-        }
+/* The loss that a run ended with; infinite: without one. Its cost counts. */
+static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, const char *folder) {
+    char path[SR_PATH_BYTES];
+    sr_record record;
+    SR_TRY(sr_study_run_path(path, folder, run->id));
+    const srnn_status status = sr_record_read(&record, path);
+    const bool finished = record.result.ending == SR_ENDING_FINISHED;
+    *loss = finished && isfinite(record.last_loss) ? record.last_loss : INFINITY;
+    t->runs++;
+    t->tokens += run->tokens;
+    t->flops += run->flops;
+    t->seconds += record.seconds;
+    sr_record_free(&record);
+    return status;
+}
+
+/* A round that has ended. */
+typedef struct ended_round {
+    const sr_study *study;
+    const char *folder;
+    int number;
+} ended_round;
+
+/* The runs of one place and rate: what they say together. */
+static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_round *round) {
+    const double tried = t->study->tune_rates[rate];
+    json_t *losses = json_array();
+    double sum = 0, count = 0;
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < round->study->run_count; i++) {
+        const sr_study_run *run = &round->study->runs[i];
+        double loss = INFINITY;
+        if (place_of(t, run) != here || run->settings.learning_rate != tried)
+            continue;
+        status = read_loss(t, &loss, run, round->folder);
+        sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
+        sum += loss;
+        count++;
+    }
+    here->losses[rate] = sum / count;
+    sr_json_append(here->trials, json_pack("{s:f, s:i, s:o}", "learning_rate", tried, "round",
+                                           round->number, "losses", losses));
+    return status;
+}
+
+static srnn_status read_round(tuner *t, const ended_round *round) {
+    const size_t rates = t->study->tune_count;
+    for (size_t i = 0; i < t->count * rates; i++)
+        if (t->places[i / rates].left[i % rates])
+            SR_TRY(read_rate(t, &t->places[i / rates], i % rates, round));
     return SRNN_OK;
 }
 
@@ -307,7 +316,7 @@ static srnn_status execute_round(tuner *t, sr_study *round, int number) {
     if (status == SRNN_OK)
         status = check_ended(round, views);
     if (status == SRNN_OK)
-        status = read_round(t, round, folder, number);
+        status = read_round(t, &(ended_round){round, folder, number});
     free(views);
     return status;
 }

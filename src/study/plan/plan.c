@@ -1,6 +1,7 @@
 /* plan.c: expands a study into runs and computes their cost. */
 #include "base/text.h"
 #include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
 #include "files/path.h"
 #include "model/model.h"
 #include "study/plan/study.h"
@@ -177,7 +178,8 @@ static const char *placed(char path[SR_PATH_BYTES], const sr_study *study, const
     static const char *const paths[] = {"data", "validation", "batches", "model", "tokenizer"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (strcmp(name, paths[i]) == 0 && study->folder && *value && *value != '/' &&
-            sr_path_join(path, study->folder, value) == SRNN_OK && access(path, F_OK) == 0)
+            !sr_synthetic_is(value) && sr_path_join(path, study->folder, value) == SRNN_OK &&
+            access(path, F_OK) == 0)
             return path;
     return value;
 }
