@@ -277,6 +277,7 @@ static void captured_steps(void **state) {
     (void)state;
     check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"));
     check_captured(plain("gate,layer=grela"));
+    check_captured(plain("gated_delta_net"));
     check_captured(plain(aveys[0]));
 }
 
@@ -333,6 +334,12 @@ static void feeding(void **state) {
         check_feeding(plain(wirings[i]));
 }
 
+static void system_feeding(void **state) {
+    (void)state;
+    for (size_t i = (size_t)is_bf16(); i < sizeof named / sizeof *named; i += 2)
+        check_feeding(plain(named[i]));
+}
+
 static void family_feeding(void **state) {
     (void)state;
     for (int i = is_bf16(); i < FAMILIES; i += 2)
@@ -378,7 +385,8 @@ int main(void) {
         cmocka_unit_test(steps),          cmocka_unit_test(systems),
         cmocka_unit_test(family_steps),   cmocka_unit_test(avey_steps),
         cmocka_unit_test(captured_steps), cmocka_unit_test(feeding),
-        cmocka_unit_test(family_feeding), cmocka_unit_test(avey_feeding)};
+        cmocka_unit_test(system_feeding), cmocka_unit_test(family_feeding),
+        cmocka_unit_test(avey_feeding)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);
