@@ -38,11 +38,19 @@ def __dir__() -> List[str]:
 
 
 def layer_variants(text: str, layers: int) -> List[Variant]:
-    """The variant of each layer, from one for all of them or from ranges.
+    """The variant of each layer, from one for all of them, from ranges, or from counts that are repeated.
 
     >>> [str(variant) for variant in softrnn.hf.layer_variants("0:softmax,1-:order:2", 3)]
     ['softmax', 'score=taylor:2', 'score=taylor:2']
+    >>> [str(variant) for variant in softrnn.hf.layer_variants("2*order:2,1*softmax", 4)]
+    ['score=taylor:2', 'score=taylor:2', 'softmax', 'score=taylor:2']
     """
+    if re.match(r"\d+\*", text):
+        pattern = [parse(part.split("*", 1)[1]) for part in re.split(r",(?=\d+\*)", text)
+                   for _ in range(int(part.split("*", 1)[0]))]
+        if not pattern:
+            raise FormatError(f"{text}: counts of layers are 1* or more")
+        return [pattern[layer % len(pattern)] for layer in range(layers)]
     if not re.match(r"\d+(-\d*)?:", text):
         return [parse(text)] * layers
     found: Dict[int, Variant] = {}

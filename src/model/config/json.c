@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int needed(sr_config_reader *r, const char *key) {
     if (!sr_config_value(r->root, key))
@@ -221,4 +222,21 @@ srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
     if (status != SRNN_OK)
         sr_model_config_free(config);
     return status;
+}
+
+srnn_status sr_model_config_read_stops(sr_model_config *config, const char *path) {
+    json_t *root;
+    if (access(path, F_OK) != 0)
+        return SRNN_OK;
+    SR_TRY(sr_json_load(&root, path, 0));
+    sr_config_reader r = {.root = root, .path = path};
+    const json_t *found = sr_config_value(root, "eos_token_id");
+    const size_t count = json_is_array(found) ? json_array_size(found) : found ? 1 : 0;
+    if (count > SR_OTHER_ENDS + 1)
+        sr_config_refuse(&r, "eos_token_id", "has more tokens than this program keeps");
+    for (size_t i = 0; i < count && i <= SR_OTHER_ENDS; i++)
+        config->stops[config->stop_count++] =
+            token_of(&r, "eos_token_id", json_is_array(found) ? json_array_get(found, i) : found);
+    json_decref(root);
+    return r.status;
 }

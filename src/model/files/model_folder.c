@@ -25,7 +25,13 @@
 static srnn_status read_config(sr_model_config *config, const char *folder) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, folder, "config.json"));
-    return sr_model_config_read(config, path);
+    SR_TRY(sr_model_config_read(config, path));
+    srnn_status status = sr_path_join(path, folder, "generation_config.json");
+    if (status == SRNN_OK)
+        status = sr_model_config_read_stops(config, path);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
 }
 
 static const sr_tensor *find_tensor(const void *files, const char *name) {
@@ -297,16 +303,23 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
 }
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
-                            const sr_weight_files *files, const char *folder) {
+                            const sr_weight_files *files, const char *folder,
+                            const sr_load_watcher *watcher) {
+    size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
-    for (size_t i = 0; i < model->table.count; i++)
+    for (size_t i = 0; i < model->table.count; i++) {
         SR_TRY(load_tensor(model, &model->table.specs[i], config, files, folder));
+        done += model->table.specs[i].count;
+        if (watcher)
+            watcher->see(watcher->context, (double)done / (double)model->table.numbers);
+    }
     return sr_model_narrow(model);
 }
 
 /* The model as the files have it: with their names, which may be others than those it came
  * with. */
-srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+static srnn_status load_weights(sr_model *model, const char *folder,
+                                const sr_load_watcher *watcher) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -314,19 +327,46 @@ srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     config.names = theirs.names;
     sr_model_config_free(&theirs);
     SR_TRY(sr_weight_files_open(&files, folder));
-    const srnn_status status = load_all(model, &config, &files, folder);
+    const srnn_status status = load_all(model, &config, &files, folder, watcher);
     sr_weight_files_close(&files);
     return status;
 }
 
+srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+    return load_weights(model, folder, NULL);
+}
+
+/* The failure of a model that memory has no room for, before any of its numbers is read. */
+static srnn_status too_large(const sr_model_config *config, const char *folder) {
+    sr_tensor_table table = {0};
+    char why[256];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    if (sr_model_tensors(&table, config) != SRNN_OK)
+        return SRNN_ERR_MEMORY;
+    const double bytes =
+        (double)table.numbers * sizeof(float) + (double)sr_model_rope_bytes(config);
+    sr_tensor_table_free(&table);
+    return SR_FAIL(SRNN_ERR_MEMORY,
+                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
+                   "room for; nothing of it was read (%s)",
+                   folder, bytes / 1e9, why);
+}
+
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
+    return sr_model_load_watched(model, backend, folder, NULL);
+}
+
+srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
+                                  const sr_load_watcher *watcher) {
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));
     srnn_status status = sr_model_create(model, backend, &config);
+    if (status == SRNN_ERR_MEMORY)
+        status = too_large(&config, folder);
     sr_model_config_free(&config);
     SR_TRY(status);
-    status = sr_model_load_weights(*model, folder);
+    status = load_weights(*model, folder, watcher);
     if (status != SRNN_OK) {
         sr_model_free(*model);
         *model = NULL;

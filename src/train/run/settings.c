@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
-static const char *const mlps[] = {"swiglu", "gelu", "none", NULL};
+static const char *const mlps[] = {"swiglu", "gelu", "none", "gated", "plain", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
