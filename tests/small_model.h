@@ -1,4 +1,4 @@
-/* small_model.h: small models with random weights, and comparing what they give. */
+/* small_model.h: small models with random weights, and comparisons of their outputs. */
 #ifndef SR_TESTS_SMALL_MODEL_H
 #define SR_TESTS_SMALL_MODEL_H
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Random numbers of their own for each name, wherever its tensor stands in the table. */
+/* Separate random numbers for each name, independent of the order in the table. */
 static inline uint64_t small_stream(const char *name) {
     uint64_t hash = SR_HASH_BEGIN;
     for (; *name; name++)
@@ -64,7 +64,7 @@ static inline sr_model *small_model(sr_backend *backend, const char *attention, 
     return small_model_of(backend, attention, &config);
 }
 
-/* The same shape for bytes of text, with weights as a new model has them. */
+/* The same shape for bytes of text, with weights initialised like a new model. */
 static inline sr_model *small_byte_model(sr_backend *backend, const char *attention,
                                          double initial_range) {
     sr_model_config config = {.V = 257,

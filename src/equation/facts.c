@@ -173,6 +173,22 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
          "use feature=unit"},
         {a->write_range != SRNN_WRITE_RANGE_1 && a->write != SRNN_WRITE_DELTA,
          "write_range is that of the delta rule's gate: it needs write=delta"},
+        {a->write_width != SRNN_WIDTH_HEAD && a->write != SRNN_WRITE_DELTA,
+         "write_width is that of the delta rule's gates: it needs write=delta"},
+        {sr_erases_apart(a) && (a->score != SRNN_SCORE_LINEAR || a->clamp != 0),
+         "write_width=channel and write=removal act inside the product of two keys: they need "
+         "score=linear without a clamp"},
+        {sr_erases_apart(a) && (a->levels != SRNN_LEVELS_NONE || a->pool ||
+                                a->position == SRNN_POSITION_ROPE_FEATURES),
+         "write_width=channel and write=removal are not defined with levels, pool and "
+         "position=rope_features"},
+        {sr_erases_apart(a) && sr_feature_width(a, 1) != 1,
+         "write_width=channel and write=removal have one number for each channel of k, but this "
+         "feature makes two of each"},
+        {a->skip == SRNN_SKIP_BONUS && (a->norm_width == SRNN_NORM_WIDTH_ROW || a->pool ||
+                                        a->feature == SRNN_FEATURE_UNIT_HEADS),
+         "skip=bonus is added to a head after its norm, from q and k of that head: it needs "
+         "norm_width=head, and neither pool nor feature=unit_heads"},
         {a->pool && a->write == SRNN_WRITE_DELTA,
          "write=delta takes back what earlier keys stored, and with pool a key is seen by its own "
          "token only until its chunk ends: there is no one sequence of writes"},
@@ -238,6 +254,18 @@ bool sr_shares_queries(const srnn_attention *a) {
         break;
     }
     return true;
+}
+
+bool sr_writes_channels(const srnn_attention *a) {
+    return a->write == SRNN_WRITE_DELTA && a->write_width == SRNN_WIDTH_CHANNEL;
+}
+
+bool sr_erases_apart(const srnn_attention *a) {
+    return sr_writes_channels(a) || a->write == SRNN_WRITE_REMOVAL;
+}
+
+bool sr_norm_weighs_heads(const srnn_attention *a) {
+    return a->norm_width == SRNN_NORM_WIDTH_ROW || a->norm_weight == SRNN_NORM_WEIGHT_HEAD;
 }
 
 double sr_write_range(const srnn_attention *a) {

@@ -184,10 +184,7 @@ static srnn_status make_contexts(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(sr_contexts_check_documents(pass->contexts, pass->setup.offsets, pass->setup.documents));
     pass->block_rows = sr_contexts_rows(pass->contexts);
-    return pass->block_rows <= INT32_MAX
-               ? SRNN_OK
-               : SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes too many contexts",
-                         pass->setup.B, pass->setup.T);
+    return SRNN_OK;
 }
 
 static srnn_status fill(sr_pass *pass) {
@@ -309,7 +306,7 @@ static srnn_status forward(sr_pass *pass) {
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->last,
                                 &pass->saved[layer]));
     if (pass->contexts)
-        sr_contexts_read(pass->contexts, pass->x, pass->last);
+        SR_TRY(sr_contexts_read(pass->contexts, pass->x, pass->last));
     const sr_rmsnorm norm = last_norm(pass);
     return sr_ends_norm(pass->model, pass->normed, &norm);
 }
@@ -413,6 +410,16 @@ static srnn_status tell_ready(const sr_pass *pass, int layer) {
     return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
 }
 
+/* From the gradient of the batch's rows to that of the last block's. */
+static srnn_status contexts_back(sr_pass *pass) {
+    sr_backend *backend = pass->backend;
+    SR_TRY(sr_contexts_read_back(pass->contexts, pass->d.wide, pass->d_x));
+    if (backend->number == SRNN_F32)
+        return SRNN_OK;
+    return backend->narrow(backend, pass->d.narrow, pass->d.wide,
+                           pass->block_rows * pass->model->config.C);
+}
+
 static srnn_status layers_backward(sr_pass *pass) {
     const int L = pass->model->config.L;
     const sr_rmsnorm norm = last_norm(pass);
@@ -425,7 +432,7 @@ static srnn_status layers_backward(sr_pass *pass) {
             SR_TRY(sr_ends_norm_back(pass->model, &d_norm, pass->gradient.norm_bias, pass->d_normed,
                                      &norm));
             if (pass->contexts)
-                sr_contexts_read_back(pass->contexts, pass->d.wide, pass->d_x);
+                SR_TRY(contexts_back(pass));
             SR_TRY(tell_ready(pass, L));
         }
         if (pass->setup.recompute)

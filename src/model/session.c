@@ -145,7 +145,7 @@ void sr_session_free(sr_session *session) {
 srnn_status sr_session_reset(sr_session *session) {
     session->position = 0;
     if (session->avey)
-        sr_avey_feed_reset(session->avey);
+        SR_TRY(sr_avey_feed_reset(session->avey));
     for (int layer = 0; layer < state_count(session); layer++)
         SR_TRY(sr_layer_state_reset(session->states[layer]));
     return SRNN_OK;
@@ -288,9 +288,10 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-/* Starts the piece that is loaded. */
+/* Starts the piece that is loaded. The kernels of an Avey model depend on the length of the text, so
+ * that nothing can be replayed. */
 static srnn_status start_loaded(sr_session *session) {
-    SR_TRY(session->T == 1
+    SR_TRY(session->T == 1 && !session->avey
                ? sr_device_repeat(session->backend->device, &session->one, feed, session)
                : feed(session));
     advance(session);

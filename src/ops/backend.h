@@ -143,6 +143,33 @@ typedef struct sr_short_conv {
     const void *history;
 } sr_short_conv;
 
+/* Rows of contexts mixed, as Avey's contextualizer does it (2506.11305). With x0 | x1 | tail =
+ * relu(x)^2, u = x0 / |x0| and rows i, j of one context:  out = x1 sums | tail,  sums_i = the sum
+ * over j <= i of weight_ij <u_i, u_j> x0_j. */
+typedef struct sr_context_mix {
+    sr_matrix x;         /* (rows, 2 * mixed + tail), number type */
+    const float *weight; /* (context, context) */
+    int64_t context;     /* rows of one, of which `rows` is a multiple */
+    int64_t mixed;       /* channels of x0, and of x1 */
+    void *saved;         /* context_mix_bytes: forward writes, backward reads */
+} sr_context_mix;
+
+/* Contexts of chunks of embedded tokens, as Avey's ranker makes them: chunk n comes last, and
+ * before it, in order of time, those chunks - 1 earlier ones whose scores are the highest, each
+ * times its score over a divisor; zeros where there are fewer. A chunk's score is the sum over the
+ * tokens of the asking chunk of the cosine with its nearest token. */
+typedef struct sr_ranking {
+    const float *e;    /* (B, stride, C): N whole chunks of each sequence, zeros after its end */
+    int64_t B, N, C;   /* sequences, chunks, channels */
+    int64_t stride;    /* rows from one sequence to the next */
+    int64_t first;     /* the chunk from which on contexts are made */
+    int chunk, chunks; /* tokens of a chunk, chunks of a context */
+    /* The chunk before asks, and the highest score divides; else the chunk itself asks, and the
+     * score of the oldest chunk divides. */
+    bool causal;
+    void *saved; /* rank_bytes: forward writes, backward reads */
+} sr_ranking;
+
 /* One step's numbers, in device memory: the host writes it before the step and reads it after. */
 typedef struct sr_step_stats {
     double loss;          /* sum over the targets */
@@ -277,6 +304,21 @@ struct sr_backend {
      * conv->x after the older ones. */
     srnn_status (*short_conv_history)(sr_backend *backend, void *history,
                                       const sr_short_conv *conv);
+
+    /* ---- mixed contexts, number type: out (rows, x.columns - mixed) */
+    size_t (*context_mix_bytes)(const sr_backend *backend, const sr_context_mix *mix);
+    srnn_status (*context_mix_forward)(sr_backend *backend, sr_matrix out,
+                                       const sr_context_mix *mix);
+    /* Writes d_x; adds to d_weight; scratch of context_mix_bytes. */
+    srnn_status (*context_mix_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
+                                        sr_matrix d_out, const sr_context_mix *mix, void *scratch);
+
+    /* ---- contexts: out (B * (N - first) * chunks * chunk, C) */
+    size_t (*rank_bytes)(const sr_backend *backend, const sr_ranking *ranking);
+    srnn_status (*rank_forward)(sr_backend *backend, float *out, const sr_ranking *ranking);
+    /* Writes d_e (as ranking->e), given what forward saved. */
+    srnn_status (*rank_backward)(sr_backend *backend, float *d_e, const float *d_out,
+                                 const sr_ranking *ranking);
 
     /* ---- y += x over n numbers; over the rows of matrices of one shape and number type */
     srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);

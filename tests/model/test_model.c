@@ -1,4 +1,5 @@
-/* test_model.c: decoding equals prefill, gradients are slopes, documents do not see each other. */
+/* test_model.c: decoding equals prefill, gradients are slopes, documents do not affect each
+ * other. */
 #include "attention/cuda/shared/computes.h"
 #include "base/random.h"
 #include "equation/facts.h"
@@ -13,8 +14,8 @@ enum { B = 2, T = 13, ROWS = B * T };
 
 static sr_backend *cpu;
 
-/* Every layer of its own with convolutions that its authors do not give it, and keys of another
- * width turned. */
+/* Layers with their own wiring, with convolutions that their authors do not use, and RoPE on keys
+ * of another width. */
 static const char *const layers[] = {"forget,short_conv=3,skip=conv:2",
                                      "mamba2,short_conv=3,skip=conv:2,position=rope",
                                      "gated_softmax_plusplus_mamba,short_conv=3,skip=conv:2",
@@ -35,8 +36,8 @@ static float *whole_logits(sr_model *model, const int32_t *ids) {
     return logits;
 }
 
-/* Feeds the rows in pieces of the given lengths and gathers all logits. Room is made for more or
- * fewer tokens on the way. */
+/* Feeds the rows in pieces of the given lengths and gathers all logits. Capacity is reserved for
+ * more or fewer tokens in between. */
 static float *piece_logits(sr_model *model, const int32_t *ids, const int *pieces) {
     const sr_session_setup setup = {.B = B, .T = T};
     const int V = model->config.V;
@@ -79,8 +80,7 @@ static void check_decoding(const char *attention) {
     sr_model_free(model);
 }
 
-/* The token that a session follows by itself is the one after the last feed, whatever feed that
- * was. */
+/* The token that a session continues with is the one chosen by the last feed, of whatever kind. */
 static void chosen_follows_the_last_feed(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -126,7 +126,7 @@ static void decoding_is_prefill(void **state) {
     check_decoding("0:gated_softmax_plusplus,1:linear_elu");
 }
 
-/* Along the gradient itself the loss must rise by its squared length. */
+/* Along the gradient the loss must rise by its squared norm. */
 static void check_slope(const char *attention, sr_mlp mlp, bool bias, bool tied) {
     sr_model *model = small_model(cpu, attention, mlp, bias, tied);
     small_check_slopes(model, attention);
@@ -145,8 +145,8 @@ static void gradients_are_slopes(void **state) {
         check_slope(layers[i], SR_MLP_SWIGLU, i % 2 == 0, false);
 }
 
-/* Weights of all that an attention layer projects its input to follow each other, which lets a
- * backend take them for one matrix. */
+/* The weights of all input projections of an attention layer are adjacent, so that a backend can
+ * treat them as one matrix. */
 static void check_projections(const char *attention, bool bias, int want) {
     sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, bias, false);
     size_t end = 0;
@@ -207,7 +207,7 @@ static void bits_stay(void **state) {
     free(first);
 }
 
-/* A document gives the same logits alone and packed behind another. */
+/* A document gives the same logits alone and packed after another. */
 static void documents_are_apart(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 5, 13, 26};
@@ -236,7 +236,7 @@ static void documents_are_apart(void **state) {
     }
 }
 
-/* A pass that is told other documents is one created with them, gradients included. */
+/* A pass that is given other documents behaves like one created with them, including gradients. */
 static void documents_change(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 5, 13, 26};
@@ -289,14 +289,14 @@ static void sampling(void **state) {
     for (uint64_t i = 0; i < 100; i++)
         assert_int_not_equal(sr_sampler_choose(sampler, logits, 0, i), 4);
     sr_sampler_free(sampler);
-    /* The two best have more than half of what the three best have together, one has not. Of all
-     * five they would not make up 0.8. */
+    /* The two best have more than 0.8 of the mass of the three best, one alone has not. Of the mass
+     * of all five they would have less than 0.8. */
     settings = (sr_sampler_settings){.temperature = 1, .top_k = 3, .top_p = 0.8, .seed = 4};
     assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
     for (uint64_t i = 0; i < 200; i++)
         assert_int_equal(sr_sampler_choose(sampler, logits, 0, i) % 2, 1);
     sr_sampler_free(sampler);
-    /* What is not a number is not chosen. */
+    /* NaN is not chosen. */
     const float holes[5] = {NAN, 0.0f, NAN, 1.0f, NAN};
     for (int greedy = 0; greedy < 2; greedy++) {
         settings = (sr_sampler_settings){.temperature = greedy ? 0 : 1, .seed = 4};
@@ -328,7 +328,8 @@ static double mass_of(const ranked *all, int count) {
     return mass;
 }
 
-/* The chosen token is where its share of the mass begins to its end, were all tokens sorted. */
+/* The draw lies between the start and the end of the chosen token's mass, with all tokens
+ * sorted. */
 static void check_choice(const sr_sampler_settings *s, const ranked *all, int V, int32_t token,
                          double share) {
     int count = s->top_k > 0 ? s->top_k : V, at = 0;
@@ -356,7 +357,7 @@ static void sampling_as_if_sorted(void **state) {
     };
     static float logits[V];
     static ranked all[V];
-    for (int token = 0; token < V; token++) /* some of them alike, as in bf16 */
+    for (int token = 0; token < V; token++) /* some of them equal, as in bf16 */
         logits[token] = (float)floor(40 * sr_random_normal(9, 0, (uint64_t)token)) / 16;
     for (size_t n = 0; n < sizeof settings / sizeof *settings; n++) {
         sr_sampler *sampler;
@@ -371,7 +372,7 @@ static void sampling_as_if_sorted(void **state) {
     }
 }
 
-/* A NaN is no number, however small the others are; a tiny temperature takes the largest. */
+/* A NaN is never chosen, however small the others are; a tiny temperature gives the largest. */
 static void sampling_at_the_edges(void **state) {
     (void)state;
     const float with_nan[3] = {NAN, -INFINITY, NAN}, plain[3] = {1, 3, 2};

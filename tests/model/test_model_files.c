@@ -1,4 +1,5 @@
-/* test_model_files.c: configurations and models survive their files, and bad files are refused. */
+/* test_model_files.c: configurations and models round-trip through files, and bad files are
+ * refused. */
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "model/config/family.h"
@@ -123,8 +124,8 @@ static void change_config(const char *from, const char *to) {
     write_text("config.json", changed);
 }
 
-/* Shapes are compared before a model is made, which would take the memory that config.json asks
- * for. */
+/* Shapes are checked before a model is created, which would allocate the memory that config.json
+ * implies. */
 static void shapes_come_before_memory(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -329,7 +330,7 @@ static srnn_status read_members(const char *members) {
     return status;
 }
 
-/* Members that would make it another model are refused by name, those that do nothing are not. */
+/* Members that change the model are refused by name, those without effect are not. */
 static void foreign_members(void **state) {
     (void)state;
     static const char *const foreign[] = {
@@ -362,7 +363,7 @@ static void foreign_members(void **state) {
                          SRNN_OK);
 }
 
-/* What counts as a window, and what a file leaves out, depends on the family. */
+/* The meaning of a window, and defaults of missing members, depend on the family. */
 static void families_have_their_defaults(void **state) {
     (void)state;
     static const struct {
@@ -400,7 +401,7 @@ static bool config_holds(const char *part) {
     return found;
 }
 
-/* transformers must not take for a Llama what it would compute otherwise. */
+/* A model that transformers would compute differently must not be declared a Llama. */
 static void what_is_no_llama_says_so(void **state) {
     (void)state;
     static const struct {
@@ -472,8 +473,8 @@ static void other_widths_are_no_llama(void **state) {
     }
 }
 
-/* The tensors of a tied model, with a head that is the embedding, but for `change` in one
- * number. */
+/* The tensors of a tied model, with a head that equals the embedding, except for `change` in one
+ * element. */
 static void write_with_head(const sr_model *model, float change) {
     char path[256];
     sr_safetensors_writer *writer;
@@ -500,7 +501,7 @@ static void write_with_head(const sr_model *model, float change) {
     sr_safetensors_writer_free(writer);
 }
 
-/* transformers does not tie what differs, whatever config.json says. */
+/* transformers does not tie a head that differs, whatever config.json says. */
 static void a_head_that_differs_is_kept(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true), *loaded;
@@ -538,7 +539,7 @@ static void pickled_weights_are_named(void **state) {
     sr_model_free(model);
 }
 
-/* The model's own tensors and one more of this name and type. */
+/* The model's tensors and one more of this name and type. */
 static void write_with(const sr_model *model, const char *name, sr_dtype dtype) {
     char path[256];
     const int32_t numbers[24] = {0};
@@ -560,7 +561,7 @@ static void write_with(const sr_model *model, const char *name, sr_dtype dtype) 
     sr_safetensors_writer_free(writer);
 }
 
-/* A tensor without a place is refused by name, a buffer or a stranger outside the model is not. */
+/* An unexpected tensor is refused by name, but not a buffer or a tensor outside the model. */
 static void foreign_tensors(void **state) {
     (void)state;
     static const struct {
@@ -592,7 +593,7 @@ static void foreign_tensors(void **state) {
     }
 }
 
-/* What the files say of themselves: the type of the weights, and every end of a text. */
+/* The files state the type of the weights and all end-of-text tokens. */
 static void configurations_are_complete(void **state) {
     (void)state;
     static const char *const names[] = {"\"float32\"", "\"bfloat16\"", "\"float16\""};
@@ -626,7 +627,7 @@ static void rope_scalings(void **state) {
     assert_true(fabsf(scaled[2 * D] - plain[D]) <
                 1e-6f); /* position 2 at half speed is position 1 */
     assert_true(fabsf(plain[D + 3] - sinf(0.1f)) < 1e-6f);
-    /* Turns over 100 positions: 15.9 (kept) and 1.59 (between 1 and 4: partly slowed). */
+    /* Rotations over 100 positions: 15.9 (unchanged) and 1.59 (between 1 and 4: partly slowed). */
     sr_rope_table(scaled, P, D, 100,
                   &(sr_rope_scaling){.kind = SR_ROPE_LLAMA3,
                                      .factor = 8,
@@ -638,7 +639,7 @@ static void rope_scalings(void **state) {
     assert_true(fabs((double)scaled[D + 3] - sin(0.1 * ((1 - smooth) / 8 + smooth))) < 1e-6);
 }
 
-/* Angles a position and their size, as transformers 5 computes them for D 16 and theta 100. */
+/* Angles per position and their scale, as computed by transformers 5 for D 16 and theta 100. */
 static void yarn_is_that_of_transformers(void **state) {
     (void)state;
     enum { D = 16, HALF = 8 };
@@ -668,7 +669,7 @@ static void yarn_is_that_of_transformers(void **state) {
                  cases[i].members);
         write_text("config.json", text);
         path_in(path, "config.json");
-        for (int again = 0; again < 2; again++) { /* as written here, too */
+        for (int again = 0; again < 2; again++) { /* also as written by softrnn */
             assert_int_equal(sr_model_config_read(&config, path), SRNN_OK);
             sr_rope_rows(row, 1, 1, D, config.rope_theta, &config.rope_scaling);
             for (int c = 0; c < HALF; c++) {

@@ -52,6 +52,12 @@ static void fill_table(sr_backend *backend) {
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;
+    backend->context_mix_bytes = sr_cuda_context_mix_bytes;
+    backend->context_mix_forward = sr_cuda_context_mix_forward;
+    backend->context_mix_backward = sr_cuda_context_mix_backward;
+    backend->rank_bytes = sr_cuda_rank_bytes;
+    backend->rank_forward = sr_cuda_rank_forward;
+    backend->rank_backward = sr_cuda_rank_backward;
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;

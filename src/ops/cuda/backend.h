@@ -100,6 +100,14 @@ srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_sho
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+size_t sr_cuda_context_mix_bytes(const sr_backend *, const sr_context_mix *mix);
+srnn_status sr_cuda_context_mix_forward(sr_backend *, sr_matrix out, const sr_context_mix *mix);
+srnn_status sr_cuda_context_mix_backward(sr_backend *, sr_matrix d_x, float *d_weight,
+                                         sr_matrix d_out, const sr_context_mix *mix, void *scratch);
+size_t sr_cuda_rank_bytes(const sr_backend *, const sr_ranking *ranking);
+srnn_status sr_cuda_rank_forward(sr_backend *, float *out, const sr_ranking *ranking);
+srnn_status sr_cuda_rank_backward(sr_backend *, float *d_e, const float *d_out,
+                                  const sr_ranking *ranking);
 srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                   const int32_t *targets, float scale);
 srnn_status sr_cuda_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,

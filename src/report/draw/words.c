@@ -63,6 +63,8 @@ static void add_score(list *l, const srnn_attention *a) {
                    : "older tokens fade, as learned");
     if (a->write == SRNN_WRITE_DELTA)
         add(l, "what a key stored before is taken back when it is written again");
+    if (a->write == SRNN_WRITE_REMOVAL)
+        add(l, "what a key of its own reads is taken back with every token");
     if (a->levels == SRNN_LEVELS_FENWICK)
         add(l, "stretches of the past have learned weights, the longer the older");
     if (a->pool)
