@@ -320,7 +320,7 @@ const sr_family sr_published_families[] = {
          .names = {.root = "model.",
                    .layers.pairs = {{"input_layernorm.", "attention_layernorm."},
                                     {"post_attention_layernorm.", "feedforward_layernorm."}},
-                   .buffers = (const char *const[]){"act_fn.beta", "act_fn.eps", NULL}}}},
+                   .constants = {{"mlp.act_fn.beta", 0.5f}, {"mlp.act_fn.eps", -1e-6f}}}}},
 };
 /* clang-format on */
 
