@@ -3,8 +3,8 @@
  * One equation, one axis per symbol. Per head, causal, query row i (1-based: it sees keys j
  * = 1..i), head size D:
  *
- *     s_ij = scale * <feature(q_i), feature(k_j)>   q, k after RoPE and short convolution
- *     w_ij = score(min(s_ij, clamp)) * decay_ij * level_ij * seen_ij
+ *     s_ij = cap(scale * <feature(q_i), feature(k_j)>)   q, k after RoPE and short convolution
+ *     w_ij = score(min(s_ij, clamp) + score_bias) * decay_ij * level_ij * seen_ij
  *     y_i  = ( sum_{j<=i} w_ij u_j ) / normaliser_i + skip_i
  *     o_i  = post_gate_i * output_norm( output_gate_i * y_i )
  *
@@ -131,6 +131,7 @@ typedef enum srnn_score {
     SRNN_SCORE_LINEAR, /* s */
     SRNN_SCORE_TAYLOR, /* sum of s^n/n! for n = 0..order */
     SRNN_SCORE_POWER,  /* s^order */
+    SRNN_SCORE_SIGMOID,
 } srnn_score;
 
 typedef enum srnn_decay {
@@ -141,6 +142,7 @@ typedef enum srnn_decay {
     SRNN_DECAY_SOFTPLUS,     /* a = -exp(a_log) softplus(decay_m + dt_bias) */
     SRNN_DECAY_BOUNDED,      /* a = -decay_bound sigmoid(exp(a_log) (decay_m + dt_bias)) */
     SRNN_DECAY_NEG_SOFTPLUS, /* a = -softplus(decay_m) = log(sigmoid(-decay_m)) */
+    SRNN_DECAY_GIVEN,        /* a = decay_m: the caller computes the logarithms of the gates */
 } srnn_decay;
 
 /* The numbers of dt_bias in SOFTPLUS and BOUNDED. */
@@ -178,6 +180,12 @@ typedef enum srnn_write {
     SRNN_WRITE_REMOVAL,
 } srnn_write;
 
+/* What the delta rule's beta is, by the operand write_gate. */
+typedef enum srnn_write_gate {
+    SRNN_WRITE_GATE_SIGMOID = 0,
+    SRNN_WRITE_GATE_GIVEN, /* the number itself: the caller computes beta */
+} srnn_write_gate;
+
 /* The range of the delta rule's beta. */
 typedef enum srnn_write_range {
     SRNN_WRITE_RANGE_1 = 0,
@@ -204,11 +212,18 @@ typedef enum srnn_skip {
 typedef enum srnn_normaliser {
     SRNN_NORMALISER_ROW_SUM = 0,     /* sum_j w_ij */
     SRNN_NORMALISER_ROW_SUM_MIN1,    /* max(sum_j w_ij, 1) */
-    SRNN_NORMALISER_ROW_LENGTH,      /* i */
+    SRNN_NORMALISER_ROW_LENGTH,      /* i, or the window where that is less */
     SRNN_NORMALISER_NONE,            /* 1 */
     SRNN_NORMALISER_CUMULATIVE_GATE, /* max(sum_{m<=i} exp(output gate_m), 1) */
     SRNN_NORMALISER_VALUE_POWER,     /* 1, with v_j divided by j^sigmoid(c), c learned per head */
 } srnn_normaliser;
+
+/* A term of the row sum that has no value: the weight of a key that is always there. */
+typedef enum srnn_sink {
+    SRNN_SINK_NONE = 0,
+    SRNN_SINK_ZERO,    /* 1, the exp of a logit of 0 */
+    SRNN_SINK_LEARNED, /* exp(sinks_h), one number per query head, in units of s */
+} srnn_sink;
 
 typedef enum srnn_gate {
     SRNN_GATE_NONE = 0,
@@ -298,8 +313,10 @@ typedef struct srnn_attention {
     srnn_scale scale;
     srnn_feature feature;
     srnn_score score;
-    int order;    /* N of TAYLOR, p of POWER, else 0 */
-    double clamp; /* upper bound on s before the score; 0: none */
+    int order;         /* N of TAYLOR, p of POWER, else 0 */
+    double cap;        /* c of s = c tanh(s / c), before the clamp; 0: none */
+    double clamp;      /* upper bound on s before the score; 0: none */
+    double score_bias; /* added to s inside SRNN_SCORE_SIGMOID */
     srnn_decay decay;
     double decay_divisor;   /* of LOG_SIGMOID; 0: 1 */
     double decay_bound;     /* of BOUNDED, else 0 */
@@ -310,8 +327,10 @@ typedef struct srnn_attention {
      * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
      * chunk, and itself. 0: no pooling */
     int pool;
+    int window; /* a row sees this many keys, its own included: i - j < window; 0: all */
     srnn_value_gate value_gate; /* v_j is multiplied by it */
     srnn_write write;
+    srnn_write_gate write_gate; /* of DELTA */
     srnn_write_range write_range;
     /* channel: u_j = sigmoid(write gate_j) v_j - sum_{m<j} <range sigmoid(erase gate_j) k_j, k_m> u_m,
      * channel by channel, with the decay, which belongs to the heads of k then */
@@ -320,6 +339,7 @@ typedef struct srnn_attention {
     srnn_normaliser normaliser;
     bool detach;    /* the normaliser counts as a constant in the backward pass */
     double epsilon; /* added to the normaliser */
+    srnn_sink sink; /* added to the row sum; ROW_SUM only */
     srnn_skip skip; /* added to y */
     int skip_conv;  /* taps of SRNN_SKIP_CONV, else 0 */
     srnn_gate output_gate;
@@ -456,8 +476,8 @@ typedef struct srnn_tensor {
 /* What goes into the equation; the same struct receives its gradients. Elements are of the
  * problem's dtype (with SRNN_BF16 the learned vectors, those without a position, are float).
  * Members that the variant does not use are ignored; gates are numbers *before* their sigmoid or
- * other function. Hq is H, Hv is Hkv; where q and k are shared (srnn_share) Hq is Hkv and Hv is
- * H. */
+ * other function, but for decay=given and write_gate=given. Hq is H, Hv is Hkv; where q and k are
+ * shared (srnn_share) Hq is Hkv and Hv is H. */
 typedef struct srnn_operands {
     srnn_tensor q;            /* (B, Hq, T, D), position applied if it is rope */
     srnn_tensor k;            /* (B, Hkv, T, D), the same */
@@ -483,6 +503,7 @@ typedef struct srnn_operands {
     void *dt_bias;            /* the same, or (heads of the decay, D) with dt_width=channel */
     void *skip_weight;        /* (H), (H, Dv) with skip=channel, (H, D) with skip=bonus */
     void *level_scale;        /* (H, levels) */
+    void *sinks;              /* (H), sink=learned */
 } srnn_operands;
 
 /* One of them as a problem has it, for layers and for languages that go by names. */

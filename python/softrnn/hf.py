@@ -10,6 +10,7 @@ all layers, or by layers, "0-3:norm,4-:order:2".
 
 import re
 import weakref
+from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
@@ -144,7 +145,8 @@ class AttentionCache(StatesCache):
         key_states.softrnn_memory = (self, layer_idx)  # type: ignore[attr-defined]
         return key_states, value_states
 
-    def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor]) -> Tensor:
+    def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor],
+             sinks: Dict[str, Tensor]) -> Tensor:
         """What layer number `layer` gives for the next tokens; mask (B, T), or None: true for tokens, false for padding."""
         self.asked.discard(layer)
         kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
@@ -155,7 +157,8 @@ class AttentionCache(StatesCache):
             self.memories[layer] = Memory(lambda B: State(variant, B=B, **sizes),  # type: ignore[arg-type]
                                           self.apart, self.rewinds)
         inputs = tuple(x.detach().to(dtype) for x in (query, key, value))
-        return self.memories[layer].feed(State.feed, 2, inputs, mask).to(query.dtype)
+        learned = {name: x.detach().to(torch.float32 if dtype == torch.bfloat16 else dtype) for name, x in sinks.items()}
+        return self.memories[layer].feed(partial(State.feed, **learned), 2, inputs, mask).to(query.dtype)
 
     def reset(self) -> None:
         """The next token is the first, also after a pass that ended in between."""
@@ -189,13 +192,9 @@ def _prepare_states(self: Any, generation_config: Any, model_kwargs: Dict[str, A
 GenerationMixin._prepare_cache_for_generation = _prepare_states
 
 
-def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float, T: int) -> None:
-    window = keywords.get("sliding_window")
+def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float) -> None:
     reasons = {
         "dropout of weights": dropout > 0,
-        f"a sliding window of {window} tokens": window is not None and window < T,
-        "a soft cap of scores": keywords.get("softcap") is not None,
-        "attention sinks": keywords.get("s_aux") is not None,
         "a bias of positions": keywords.get("position_bias") is not None,
         "attention in both directions": not getattr(module, "is_causal", True) or keywords.get("is_causal") is False,
     }
@@ -211,22 +210,35 @@ def _refuse_weights(module: Any, config: Any, keywords: Dict[str, Any]) -> None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _variant_text(text: str, layers: int, layer: int, kind: str) -> str:
-    """The text form of a layer's variant, if it reads nothing but q, k and v."""
+def _variant_text(text: str, layers: int, layer: int, kind: str, axes: str) -> str:
+    """The text form of a layer's variant with the axes that the model adds, if it reads nothing but q, k, v and sinks."""
     variant = layer_variants(text, layers)[layer]
-    if len(variant.operands) > 3:
-        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {kind} does not have: load a model "
+    if axes:
+        variant = parse(f"{variant.text},{axes}")
+    others = [name for name in variant.operands[3:] if name != "sinks" or "sink=" not in axes]
+    if others:
+        raise UnsupportedError(f"{variant} reads {', '.join(others)}, which {kind} does not have: load a model "
                                "that softrnn made")
     return variant.text
 
 
-def _variant_of(module: Any) -> str:
+def _axes_of(keywords: Dict[str, Any], tokens: Optional[int]) -> str:
+    """What a model asks of its attention besides the variant, as axes; tokens: of the whole sequence, or None where more
+    may follow."""
+    window, cap = keywords.get("sliding_window"), keywords.get("softcap")
+    axes = [f"window={int(window)}"] if window is not None and (tokens is None or window < tokens) else []
+    axes += [f"cap={float(cap)!r}"] if cap is not None else []
+    axes += ["sink=learned"] if keywords.get("s_aux") is not None else []
+    return ",".join(axes)
+
+
+def _variant_of(module: Any, axes: str) -> str:
     text = getattr(module.config, "softrnn_attention", None) or "softmax"
-    return _variant_text(text, module.config.num_hidden_layers, module.layer_idx, type(module).__name__)
+    return _variant_text(text, module.config.num_hidden_layers, module.layer_idx, type(module).__name__, axes)
 
 
 def _refuse_other_masks(keywords: Dict[str, Any], end: int) -> None:
-    """Masks that are neither causal nor of padding or packed rows; sliding windows are attention_forward's to refuse."""
+    """Masks that are neither causal nor of padding or packed rows; sliding windows are an axis (_axes_of)."""
     chunk = getattr(keywords.get("config"), "attention_chunk_size", None)
     reasons = {
         f"attention within chunks of {chunk} tokens": chunk is not None and keywords.get("local_size") == chunk < end,
@@ -269,8 +281,8 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
     T, D = query.shape[2:]
     memory = getattr(key, "softrnn_memory", None)
-    seen = memory[0].get_seq_length(memory[1]) if memory is not None else 0
-    _refuse_what_is_not_here(module, keywords, dropout, seen + key.shape[2])
+    sinks = {"sinks": keywords["s_aux"]} if keywords.get("s_aux") is not None else {}
+    _refuse_what_is_not_here(module, keywords, dropout)
     _refuse_weights(module, module.config, keywords)
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")
@@ -279,7 +291,8 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     if memory is not None:
         cache, layer = memory
         mask = attention_mask[:, -T:] if attention_mask is not None else None
-        return cache.feed(layer, query, key, value, _variant_of(module), mask).transpose(1, 2).contiguous(), None
+        variant = _variant_of(module, _axes_of(keywords, None))
+        return cache.feed(layer, query, key, value, variant, mask, sinks).transpose(1, 2).contiguous(), None
     if attention_mask is not None and attention_mask.shape[1] < key.shape[2]:  # a cache with room for tokens to come
         key, value = key[:, :, :attention_mask.shape[1]], value[:, :, :attention_mask.shape[1]]
     past = key.shape[2] - T
@@ -287,7 +300,8 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
         query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
     positions = keywords.get("position_ids") if not past else None
     documents = _documents(attention_mask, positions, query.shape[0])
-    o = attend(query, key, value, _variant_of(module), documents=documents)
+    variant = _variant_of(module, _axes_of(keywords, key.shape[2]))
+    o = attend(query, key, value, variant, documents=documents, **sinks)
     return o[:, :, past:].transpose(1, 2).contiguous(), None
 
 

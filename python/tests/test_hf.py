@@ -375,17 +375,37 @@ class Transformers(unittest.TestCase):
             made.append(model.generate(ids, max_new_tokens=9, do_sample=False, cache_implementation=cache))
         self.assertTrue(torch.equal(*made))
 
-    def test_windows_count_what_a_state_has_seen(self):
+    def compare_with_eager(self, model):
+        """Logits and gradients of a model, and what it generates, with softrnn's attention and with transformers' own."""
+        ids, made, found = torch.randint(1, 97, (2, 30)), [], []
+        for implementation in ("eager", "softrnn"):
+            model.set_attn_implementation(implementation)
+            model.zero_grad()
+            logits = model(ids).logits
+            logits.square().mean().backward()
+            found.append([logits.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None]])
+            made.append(model.generate(ids[:, :11], max_new_tokens=14, do_sample=False, pad_token_id=0))
+        for eager, own in zip(*found):
+            torch.testing.assert_close(own, eager, atol=1e-5, rtol=1e-3)
+        self.assertTrue(torch.equal(*made))
+
+    def test_sliding_windows(self):
         torch.manual_seed(0)
-        model = transformers.MistralForCausalLM(transformers.MistralConfig(
-            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-            num_key_value_heads=2, sliding_window=8, attn_implementation="softrnn"))
-        cache = softrnn.hf.AttentionCache()
-        with torch.no_grad():
-            model(torch.ones(1, 8, dtype=torch.long), past_key_values=cache)
-            with self.assertRaises(softrnn.UnsupportedError) as caught:
-                model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
-        self.assertIn("a sliding window of 8 tokens", str(caught.exception))
+        self.compare_with_eager(transformers.MistralForCausalLM(transformers.MistralConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, sliding_window=8)))
+
+    def test_soft_caps(self):
+        torch.manual_seed(0)
+        self.compare_with_eager(transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, sliding_window=8, attn_logit_softcapping=0.5)))
+
+    def test_sinks(self):
+        torch.manual_seed(0)
+        self.compare_with_eager(transformers.GptOssForCausalLM(transformers.GptOssConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, sliding_window=8, num_local_experts=2, num_experts_per_tok=1)))
 
     def test_a_reset_cache_is_new(self):
         """Also after a pass that ended between a layer's keys and its attention."""
@@ -412,9 +432,6 @@ class Transformers(unittest.TestCase):
     def test_refused(self):
         model = self.llama(attn_implementation="softrnn")
         ids = torch.randint(97, (1, 8))
-        with self.assertRaises(softrnn.UnsupportedError) as caught:
-            model(ids, sliding_window=4)
-        self.assertIn("sliding window", str(caught.exception))
         model = self.llama(attn_implementation="softrnn", attention_dropout=0.1).train()
         with self.assertRaises(softrnn.UnsupportedError) as caught:
             model(ids)

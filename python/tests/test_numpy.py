@@ -341,6 +341,48 @@ class Porting(unittest.TestCase):
                    decay=self.gate, a_log=a_log, dt_bias=dt_bias)
 
 
+    def test_numbers_that_are_given(self):
+        unit = lambda x: x / np.sqrt((x ** 2).sum(-1, keepdims=True))
+        self.q, self.k = unit(self.q), unit(self.k)
+        g, wide, beta = -np.abs(self.gate), -np.abs(self.wide), np.abs(np.tanh(self.beta))
+        self.check(recurrence(self.q, self.k, self.v, g), ",decay=given", decay=g)
+        self.check(recurrence(self.q, self.k, self.v, wide), ",decay=given,decay_width=channel", decay=wide)
+        given = ",write=delta,write_gate=given"
+        self.check(recurrence(self.q, self.k, self.v, 0 * g, beta), given, write_gate=beta)
+        self.check(recurrence(self.q, self.k, self.v, g, beta), ",decay=given" + given, decay=g, write_gate=beta)
+
+    def test_gradients_of_numbers_that_are_given(self):
+        text = "score=linear,normaliser=none,decay=given,write=delta,write_gate=given,feature=unit"
+        numbers = dict(decay=-np.abs(self.gate), write_gate=np.abs(np.tanh(self.beta)))
+        found = softrnn.gradients(self.v, self.q, self.k, self.v, text, **numbers)
+        loss = lambda values: (softrnn.attention(self.q, self.k, self.v, text, **values) * self.v).sum()
+        for name, array in numbers.items():
+            step = np.zeros_like(array)
+            step[1, 0, 3] = 1e-5
+            slope = (loss({**numbers, name: array + step}) - loss({**numbers, name: array - step})) / 2e-5
+            self.assertAlmostEqual(found[name][1, 0, 3], slope, places=6)
+
+
+class Sinks(unittest.TestCase):
+    def test_a_key_without_a_value(self):
+        """A sink is one more logit of softmax, whose value is 0."""
+        q, k, v = np.random.default_rng(2).normal(size=(3, 1, 2, 9, 4))
+        sinks = np.array([0.3, -1.2])
+        s = np.where(np.tril(np.ones((9, 9), bool)), q @ k.swapaxes(2, 3) / 2, -np.inf)
+        w = np.exp(s)
+        for text, term in (("sink=learned", np.exp(sinks)[:, None, None]), ("sink=zero", 1)):
+            operands = {"sinks": sinks} if text == "sink=learned" else {}
+            np.testing.assert_allclose(softrnn.attention(q, k, v, text, **operands),
+                                       w @ v / (w.sum(3, keepdims=True) + term), atol=1e-12)
+        with self.assertRaises(softrnn.ArgumentError):
+            softrnn.attention(q, k, v, "sink=learned")
+
+    def test_windows_hide_older_keys(self):
+        q, k, v = np.random.default_rng(2).normal(size=(3, 1, 2, 9, 4))
+        o = softrnn.attention(q, k, v, "window=3")
+        np.testing.assert_allclose(o[:, :, 8], softmax(q[:, :, 6:], k[:, :, 6:], v[:, :, 6:])[:, :, 2], atol=1e-12)
+
+
 class States(unittest.TestCase):
     def test_every_variant(self):
         for variant in each_variant():

@@ -128,7 +128,8 @@ static srnn_status check_orders(const sr_model_config *c) {
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                    "no layer of the model takes exp of q.k and nothing else: each is a finite "
-                   "series already, or has features, decay, levels, pool or the delta rule");
+                   "series already, or has features, decay, levels, pool, a window, a sink, a cap "
+                   "or the delta rule");
 }
 
 static srnn_status fill(sr_survey_pass *pass) {

@@ -142,8 +142,9 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "%s has no fixed-size state (exp and clamped scores are not finite power "
-                       "series; with pool every chunk leaves a key; power and taylor have one "
+                       "%s has no fixed-size state (exp, sigmoid, capped and clamped scores are not "
+                       "finite power series; with pool every chunk leaves a key, and a state "
+                       "cannot drop those that leave a window; power and taylor have one "
                        "without write=delta, levels, decay=softplus, decay_place=logit and "
                        "position=rope_features): use the parallel form",
                        text);

@@ -193,6 +193,14 @@ static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     return status;
 }
 
+/* Of so many tokens, those that the memory has to have room for: with a window it is a ring of those
+ * that a piece and the tokens before it see. */
+static int64_t tokens_kept(const srnn_state *state, int64_t tokens) {
+    const int64_t window = state->plan.problem.attention.window;
+    const int64_t most = window - 1 + state->longest;
+    return window && most < tokens ? most : tokens;
+}
+
 /* Grows the KV cache of a session to hold `tokens` tokens, on a CPU or GPU: at least doubles the
  * capacity, allocates the larger memory and copies keys and values there (on a GPU by the kernel of
  * attention/cuda/decode/kv_cache.cu). *moved: the cache has a new address, so that captured graphs
@@ -201,10 +209,12 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     srnn_device *device = state->plan.device;
     if (moved)
         *moved = false;
-    if (state->kernel->recurrent || tokens <= state->capacity)
+    const int64_t kept = tokens_kept(state, tokens),
+                  doubled = tokens_kept(state, 2 * state->capacity);
+    if (state->kernel->recurrent || kept <= state->capacity)
         return SRNN_OK;
     sr_state_memory larger = memory_of(state);
-    larger.capacity = 2 * state->capacity > tokens ? 2 * state->capacity : tokens;
+    larger.capacity = doubled > kept ? doubled : kept;
     SR_TRY(take_memory(state, &larger.memory, larger.capacity));
     const srnn_status status = move_to(&larger, state);
     if (status != SRNN_OK) {
@@ -362,9 +372,9 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
     if (memcmp(&header, &expected, sizeof header) != 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "the saved state belongs to another problem than %s",
                        expected.attention);
+    const bool fixed = state->kernel->recurrent || state->plan.problem.attention.window;
     if (header.position < 0 ||
-        header.position >
-            (int64_t)(size / sizeof(float)) * (state->kernel->recurrent ? INT32_MAX : 1) ||
+        header.position > (int64_t)(size / sizeof(float)) * (fixed ? INT32_MAX : 1) ||
         size != saved_bytes(state, header.position))
         return SR_FAIL(SRNN_ERR_FORMAT, "a saved state at token %lld cannot have %zu bytes",
                        (long long)header.position, size);

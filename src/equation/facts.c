@@ -36,6 +36,9 @@ static srnn_status check_order(const srnn_attention *a) {
         low = 1;
         high = SR_POWER_ORDER_MAX;
         break;
+    case SRNN_SCORE_SIGMOID:
+        score = "sigmoid";
+        break;
     }
     if (a->order < low || a->order > high)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -67,6 +70,13 @@ static srnn_status check_wiring(const srnn_wiring *w) {
     return SRNN_OK;
 }
 
+static srnn_status check_positive(const char *name, double number) {
+    if (!isfinite(number) || number < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s is a positive number or none, not %g",
+                       name, number);
+    return SRNN_OK;
+}
+
 srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_words(a));
     SR_TRY(check_order(a));
@@ -74,9 +84,12 @@ srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_count("prefix_tokens", a->wiring.prefix_tokens, SR_PREFIX_TOKENS_MAX));
     SR_TRY(check_wiring(&a->wiring));
     SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
-    if (!isfinite(a->clamp) || a->clamp < 0)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",
-                       a->clamp);
+    SR_TRY(check_count("window", a->window, SR_WINDOW_MAX));
+    SR_TRY(check_positive("clamp", a->clamp));
+    SR_TRY(check_positive("cap", a->cap));
+    if (!isfinite(a->score_bias))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: score_bias is a finite number, not %g",
+                       a->score_bias);
     SR_TRY(check_number("epsilon", a->epsilon));
     SR_TRY(check_number("decay_divisor", a->decay_divisor));
     SR_TRY(check_number("decay_bound", a->decay_bound));
@@ -108,6 +121,7 @@ static bool decay_is_rated(srnn_decay decay) {
     case SRNN_DECAY_LEARNED:
     case SRNN_DECAY_LOG_SIGMOID:
     case SRNN_DECAY_NEG_SOFTPLUS:
+    case SRNN_DECAY_GIVEN:
         return false;
     case SRNN_DECAY_SOFTPLUS:
     case SRNN_DECAY_BOUNDED:
@@ -154,9 +168,38 @@ static srnn_status check_decay(const srnn_attention *a) {
     return SRNN_OK;
 }
 
+static srnn_status check_rows(const srnn_attention *a) {
+    const conflict conflicts[] = {
+        {a->window && a->pool,
+         "window counts keys of single tokens, and with pool a row sees the last token of each "
+         "chunk: use one of them"},
+        {a->window && a->levels != SRNN_LEVELS_NONE,
+         "window hides keys that levels merge into larger blocks: use one of them"},
+        {a->window && a->write != SRNN_WRITE_ADD,
+         "window drops keys, and what other writes stored depends on all earlier ones: it needs "
+         "write=add"},
+        {a->sink != SRNN_SINK_NONE && a->normaliser != SRNN_NORMALISER_ROW_SUM,
+         "sink is a term of the row sum that a row is divided by: it needs normaliser=row_sum"},
+        {a->score_bias != 0 && a->score != SRNN_SCORE_SIGMOID,
+         "score_bias is added inside the sigmoid: it needs score=sigmoid"},
+        {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write_range != SRNN_WRITE_RANGE_1,
+         "write_range is that of the sigmoid, and with write_gate=given beta is handed over as it "
+         "is: it needs write_range=1"},
+        {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write_width != SRNN_WIDTH_HEAD,
+         "write_gate=given is one beta for each head: it needs write_width=head"},
+        {a->write_gate != SRNN_WRITE_GATE_SIGMOID && a->write != SRNN_WRITE_DELTA,
+         "write_gate says what the delta rule's beta is: it needs write=delta"},
+    };
+    for (size_t i = 0; i < sizeof conflicts / sizeof *conflicts; i++)
+        if (conflicts[i].there)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s", conflicts[i].why);
+    return SRNN_OK;
+}
+
 srnn_status srnn_attention_check(const srnn_attention *a) {
     SR_TRY(sr_attention_check_values(a));
     SR_TRY(check_decay(a));
+    SR_TRY(check_rows(a));
     const bool rope = a->position == SRNN_POSITION_ROPE;
     const conflict conflicts[] = {
         {!rope && (a->wiring.rope_part != 0 || a->wiring.rope_pairs || a->wiring.rope_theta != 0),
@@ -175,9 +218,9 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
          "write_range is that of the delta rule's gate: it needs write=delta"},
         {a->write_width != SRNN_WIDTH_HEAD && a->write != SRNN_WRITE_DELTA,
          "write_width is that of the delta rule's gates: it needs write=delta"},
-        {sr_erases_apart(a) && (a->score != SRNN_SCORE_LINEAR || a->clamp != 0),
+        {sr_erases_apart(a) && (a->score != SRNN_SCORE_LINEAR || a->clamp != 0 || a->cap != 0),
          "write_width=channel and write=removal act inside the product of two keys: they need "
-         "score=linear without a clamp"},
+         "score=linear without a clamp or a cap"},
         {sr_erases_apart(a) && (a->levels != SRNN_LEVELS_NONE || a->pool ||
                                 a->position == SRNN_POSITION_ROPE_FEATURES),
          "write_width=channel and write=removal are not defined with levels, pool and "
@@ -210,8 +253,8 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
 
 bool sr_pairs_are_plain(const srnn_attention *a) {
     return !sr_decay_in_logits(a) && !decay_is_rated(a->decay) &&
-           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
-           a->levels == SRNN_LEVELS_NONE;
+           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && !a->window &&
+           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
 }
 
 int sr_feature_width(const srnn_attention *a, int D) {
@@ -243,6 +286,25 @@ int sr_decay_numbers(const srnn_attention *a, int D) {
 bool sr_decay_in_logits(const srnn_attention *a) {
     return a->decay != SRNN_DECAY_NONE &&
            (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL);
+}
+
+bool sr_decay_may_rise(const srnn_attention *a) {
+    switch (a->decay) {
+    case SRNN_DECAY_NONE:
+    case SRNN_DECAY_LOG_SIGMOID:
+    case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_BOUNDED:
+    case SRNN_DECAY_NEG_SOFTPLUS:
+        break;
+    case SRNN_DECAY_LEARNED:
+    case SRNN_DECAY_GIVEN:
+        return true;
+    }
+    return false;
+}
+
+int64_t sr_keys_seen(const srnn_attention *a, int64_t i) {
+    return a->window && a->window < i ? a->window : i;
 }
 
 bool sr_shares_queries(const srnn_attention *a) {
@@ -320,12 +382,16 @@ bool sr_delta_is_stable(const srnn_attention *a) {
     const bool narrow = a->write_range == SRNN_WRITE_RANGE_1;
     if (a->write != SRNN_WRITE_DELTA)
         return true;
+    if (a->write_gate == SRNN_WRITE_GATE_GIVEN) /* beta may be anything */
+        return false;
     switch (a->score) {
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
         return unit;
     case SRNN_SCORE_TAYLOR:
         return unit && a->order <= (narrow ? 1 : 0);
+    case SRNN_SCORE_SIGMOID: /* of any key, since beta is below 2 */
+        return true;
     case SRNN_SCORE_EXP:
         break;
     }
@@ -341,6 +407,7 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
 static bool is_polynomial(srnn_score score) {
     switch (score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return false;
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_TAYLOR:
@@ -351,13 +418,15 @@ static bool is_polynomial(srnn_score score) {
 }
 
 bool srnn_attention_has_state(const srnn_attention *a) {
-    const bool series = is_polynomial(a->score) && a->clamp == 0 && a->pool == 0;
-    return series && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
+    const bool series = is_polynomial(a->score) && a->cap == 0 && a->clamp == 0;
+    const bool all_keys = a->pool == 0 && a->window == 0;
+    return series && all_keys && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
 }
 
 bool sr_has_order(const srnn_attention *a, int n) {
     switch (a->score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return true;
     case SRNN_SCORE_LINEAR:
         return n == 1;
@@ -372,6 +441,7 @@ bool sr_has_order(const srnn_attention *a, int n) {
 int sr_highest_order(const srnn_attention *a) {
     switch (a->score) {
     case SRNN_SCORE_EXP:
+    case SRNN_SCORE_SIGMOID:
         return 0;
     case SRNN_SCORE_LINEAR:
         return 1;

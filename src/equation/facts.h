@@ -15,6 +15,7 @@ enum {
     SR_SHORT_CONV_MAX = 64,
     SR_PREFIX_TOKENS_MAX = 1024,
     SR_POOL_MAX = 4096,
+    SR_WINDOW_MAX = 1 << 30,
     SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
     SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */
     SR_LEVELS_MAX = 32,
@@ -43,11 +44,18 @@ bool sr_decay_has_rate(const srnn_attention *attention);
 /* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
 bool sr_decay_in_logits(const srnn_attention *attention);
 
+/* True if C may rise from a token to the next: weights then grow with the distance. */
+bool sr_decay_may_rise(const srnn_attention *attention);
+
+/* Keys that row i (from 1) of a document sees. */
+int64_t sr_keys_seen(const srnn_attention *attention, int64_t i);
+
 /* True if heads share q and k rather than k and v. */
 bool sr_shares_queries(const srnn_attention *attention);
 
-/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged. Then, and only
- * then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
+/* True if multiplying every w_ij of a row, and its sink, by one constant leaves o_i unchanged.
+ * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's
+ * weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
 /* True if the floor of the norm is a share of the row sum: then a common factor of the row's

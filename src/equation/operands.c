@@ -47,6 +47,8 @@ static const sr_operand_row rows[SR_OPERANDS] = {
                                 SR_ORIGIN_LEARNED, "D", 1, 1},
     [SR_OPERAND_LEVEL_SCALE] = {MEMBER(level_scale), SR_EXTENT_H, SR_EXTENT_LEVELS,
                                 SR_ORIGIN_LEARNED, "L", 1, 2},
+    [SR_OPERAND_SINKS] = {MEMBER(sinks), SR_EXTENT_H, SR_EXTENT_ONE,
+                          SR_ORIGIN_LEARNED, "sinks", 0, 1},
 };
 /* clang-format on */
 
@@ -77,6 +79,7 @@ static bool decay_is_read(srnn_decay decay) {
     case SRNN_DECAY_SOFTPLUS:
     case SRNN_DECAY_BOUNDED:
     case SRNN_DECAY_NEG_SOFTPLUS:
+    case SRNN_DECAY_GIVEN:
         return true;
     }
     return false;
@@ -151,6 +154,8 @@ bool sr_operand_used(sr_operand which, const srnn_attention *a) {
         return sr_norm_is_centred(a->norm);
     case SR_OPERAND_VALUE_POWER:
         return normaliser_reads(a->normaliser) == which;
+    case SR_OPERAND_SINKS:
+        return a->sink == SRNN_SINK_LEARNED;
     }
     return false;
 }

@@ -34,9 +34,10 @@ typedef enum sr_operand {
     SR_OPERAND_DT_BIAS,
     SR_OPERAND_SKIP_WEIGHT,
     SR_OPERAND_LEVEL_SCALE,
+    SR_OPERAND_SINKS,
 } sr_operand;
 
-enum { SR_OPERANDS = SR_OPERAND_LEVEL_SCALE + 1, SR_OPERAND_RANK = 4 };
+enum { SR_OPERANDS = SR_OPERAND_SINKS + 1, SR_OPERAND_RANK = 4 };
 
 /* Sizes that shapes are made of. */
 typedef enum sr_extent {

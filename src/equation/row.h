@@ -11,13 +11,21 @@ typedef struct sr_query_row {
     double gate;     /* its output gate, before any function */
     double gate_sum; /* sum of exp(output gate) over the positions up to here */
     double least;    /* the smallest normal number of the type that row_sum was summed in */
+    double sink;     /* what the row sum still lacks (sr_row_sink) */
 } sr_query_row;
+
+/* The sink of a row whose weights were divided by e^maximum; `logit`: 0 or the learned number. The
+ * exponent is limited to what e^x can be: beyond it nothing of the row is left. */
+SR_EQUATION_FUNCTION double sr_row_sink(const srnn_attention *a, double logit, double maximum) {
+    const double most = 700.0, x = logit - (maximum == -INFINITY ? 0.0 : maximum);
+    return a->sink == SRNN_SINK_NONE ? 0.0 : exp(x > most ? most : x);
+}
 
 /* What the numerator is divided by. Infinity where that would be zero, or too small to have an
  * inverse: a row whose weights are all zero, as those of a zero query under a power,
  * becomes a row of zeros and passes no gradient. */
 SR_EQUATION_FUNCTION double sr_row_normaliser(const srnn_attention *a, const sr_query_row *row) {
-    const double whole = row->row_sum + a->epsilon;
+    const double whole = row->row_sum + row->sink + a->epsilon;
     switch (a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
         return fabs(whole) < row->least ? (double)INFINITY : whole;

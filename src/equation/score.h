@@ -24,6 +24,16 @@ SR_EQUATION_FUNCTION double sr_softplus(double x) {
     return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
 }
 
+/* c tanh(s / c) and its slope, 1 / cosh^2, which does not cancel where tanh is nearly 1. */
+static inline double sr_cap_value(double cap, double s) {
+    return cap * tanh(s / cap);
+}
+
+static inline double sr_cap_slope(double cap, double s) {
+    const double e = exp(-2.0 * fabs(s / cap));
+    return 4.0 * e / ((1.0 + e) * (1.0 + e));
+}
+
 /* What a gate makes of its number. */
 SR_EQUATION_FUNCTION double sr_gate_value(srnn_gate_shape shape, double z) {
     const double sigmoid = sr_sigmoid(z);
@@ -116,6 +126,8 @@ SR_EQUATION_FUNCTION double sr_score_value(srnn_score score, int order, double s
         return sr_taylor(s, order);
     case SRNN_SCORE_POWER:
         return sr_power(s, order);
+    case SRNN_SCORE_SIGMOID:
+        return sr_sigmoid(s);
     }
     return NAN;
 }
@@ -131,6 +143,8 @@ SR_EQUATION_FUNCTION double sr_score_slope(srnn_score score, int order, double s
         return order > 0 ? sr_taylor(s, order - 1) : 0.0;
     case SRNN_SCORE_POWER:
         return order * sr_power(s, order - 1);
+    case SRNN_SCORE_SIGMOID:
+        return sr_sigmoid(s) * sr_sigmoid(-s);
     }
     return NAN;
 }
@@ -148,6 +162,7 @@ SR_EQUATION_FUNCTION double sr_score_log_scale(srnn_score score, int order, doub
     switch (score) {
     case SRNN_SCORE_EXP:
     case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_SIGMOID:
         return 0.0;
     case SRNN_SCORE_TAYLOR: /* order + 1 terms, none larger than the last once s > order */
         bound = largest <= order ? largest

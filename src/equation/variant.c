@@ -202,6 +202,8 @@ static const srnn_variant variants[] = {
      "NaLaFormer (2506.21137) as its code has it, made causal"},
     {"nala_cosine", {ROTATED, .wiring.layer = SRNN_LAYER_NALA, .feature = SRNN_FEATURE_NORM_COSINE, GATED_LAYER_ROW},
      "NaLaFormer as its paper is described: weights can be negative"},
+    {"sigmoid", {.score = SRNN_SCORE_SIGMOID, .normaliser = UNDIVIDED},
+     "sigmoid attention (2409.04431); its authors set score_bias to minus the logarithm of the length"},
 };
 /* clang-format on */
 

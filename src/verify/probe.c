@@ -60,6 +60,8 @@ static uint64_t stream_of(sr_operand which) {
         return STREAM_LATER + 1;
     case SR_OPERAND_REMOVAL_GATE:
         return STREAM_LATER + 2;
+    case SR_OPERAND_SINKS:
+        return STREAM_LATER + 3;
     }
     return 0;
 }
@@ -71,7 +73,8 @@ static uint64_t stream_of(sr_operand which) {
 static double cancelled(const srnn_problem *problem) {
     const srnn_score score = problem->attention.score;
     const bool power = score == SRNN_SCORE_LINEAR || score == SRNN_SCORE_POWER;
-    return problem->T == 1 || (problem->D == 1 && power) ? 1 : 1e-2;
+    const bool one_key = problem->T == 1 || problem->attention.window == 1;
+    return one_key || (problem->D == 1 && power) ? 1 : 1e-2;
 }
 
 static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
@@ -136,9 +139,13 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
         return (rint(normal * 12) + (normal == fabs(normal) ? 1 : unit ? -1 : 0)) / 8;
     if (unit)
         return normal + copysign(0.5, normal);
+    if (a->feature == SRNN_FEATURE_RELU) /* its slope jumps at 0 */
+        normal += copysign(1e-3, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
         return undivided_exp(a) ? draw_small_query(a, normal, D) : 1.5 * normal;
+    case SRNN_SCORE_SIGMOID:
+        return 1.5 * normal;
     case SRNN_SCORE_TAYLOR: /* of both sides of a product that nothing divides by sqrt(D) */
         return 0.7 * normal * (a->scale == SRNN_SCALE_ONE ? pow((double)D, -0.25) : 1);
     case SRNN_SCORE_LINEAR:
@@ -192,10 +199,17 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     case SRNN_SCORE_TAYLOR:
     case SRNN_SCORE_POWER:
         return normal - 1 - a->order * log(1.0 + D);
+    case SRNN_SCORE_SIGMOID:
+        return normal - 1;
     case SRNN_SCORE_LINEAR:
         break;
     }
     return normal - 1 - log((double)D);
+}
+
+/* What the operand holds: the gate's number, or what the sigmoid makes of it. */
+static double draw_beta(const srnn_attention *a, double z) {
+    return a->write_gate == SRNN_WRITE_GATE_GIVEN ? 1 / (1 + exp(-z)) : z;
 }
 
 /* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of
@@ -203,6 +217,8 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
  * float does not hold, and sums of an odd series vanish. */
 static double draw_decay(const srnn_attention *a, double normal) {
     const bool series = a->score == SRNN_SCORE_EXP || a->score == SRNN_SCORE_TAYLOR;
+    if (a->decay == SRNN_DECAY_GIVEN) /* some rise, most fall */
+        return 0.3 * normal - 0.3;
     if (a->decay != SRNN_DECAY_LEARNED)
         return 2 * normal + 1;
     return series && sr_decay_in_logits(a) ? normal * 16 : normal * 256;
@@ -226,6 +242,7 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     case SR_OPERAND_POOL_GATE: /* some nearly 0 or 1: what a gate leaves of one counts too */
         return (float)(4 * normal);
     case SR_OPERAND_WRITE_GATE:
+        return (float)draw_beta(a, draw_write_gate(a, normal, D));
     case SR_OPERAND_ERASE_GATE:
         return (float)draw_write_gate(a, normal, D);
     case SR_OPERAND_REMOVAL_KEY: /* never near 0: it is divided by its length */
@@ -241,6 +258,7 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     case SR_OPERAND_OUTPUT_GATE:
     case SR_OPERAND_NORM_BIAS:
     case SR_OPERAND_VALUE_POWER:
+    case SR_OPERAND_SINKS:
         return (float)normal;
     }
     return 0;
@@ -394,6 +412,7 @@ static double strong_gate(const srnn_attention *a, double strength) {
     case SRNN_DECAY_LEARNED:
         return -1024 * strength;
     case SRNN_DECAY_LOG_SIGMOID:
+    case SRNN_DECAY_GIVEN:
         return -strength;
     case SRNN_DECAY_SOFTPLUS:
     case SRNN_DECAY_BOUNDED:
@@ -586,6 +605,19 @@ static bool outside(const sr_axis *axis) {
     return axis->of == SR_AXIS_OF_LAYER && strcmp(axis->name, "layer") != 0;
 }
 
+/* Up to 4; of every other window about a tile. */
+static double draw_count(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const bool wide = strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
+    return wide ? 90 + (double)sr_random_below(seed, stream, 2, 16)
+                : 1 + (double)sr_random_below(seed, stream, 2, 4);
+}
+
+/* A bias is below 0, as published ones are. */
+static double draw_number(const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const double size = 0.75 + (double)sr_random_below(seed, stream, 2, 4);
+    return strcmp(axis->name, "score_bias") == 0 ? -size : size;
+}
+
 /* Half of the time the default, else any value. */
 static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uint64_t stream) {
     const uint64_t words = sr_axis_words(axis);
@@ -600,10 +632,10 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
             sr_axis_set_count(axis, a, 1 + (int)sr_random_below(seed, stream, 2, 4));
         break;
     case SR_AXIS_COUNT:
-        sr_axis_set(axis, a, 1 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_count(axis, seed, stream));
         break;
     case SR_AXIS_NUMBER:
-        sr_axis_set(axis, a, 0.75 + (double)sr_random_below(seed, stream, 2, 4));
+        sr_axis_set(axis, a, draw_number(axis, seed, stream));
         break;
     }
 }

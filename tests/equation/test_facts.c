@@ -72,7 +72,9 @@ static void who_has_a_state(void **state) {
                                        "gdn2",
                                        "linear_elu,write=removal",
                                        "2mamba",
-                                       "log_linear"};
+                                       "log_linear",
+                                       "power:2,sink=learned",
+                                       "linear_elu,decay=given"};
     static const char *const without[] = {"softmax",
                                           "norm",
                                           "gate",
@@ -82,6 +84,9 @@ static void who_has_a_state(void **state) {
                                           "2mamba_e",
                                           "power:2,write=delta,feature=unit_smooth",
                                           "order:2,levels=fenwick",
+                                          "linear_elu,window=4",
+                                          "linear_elu,cap=5",
+                                          "sigmoid",
                                           "power:2,decay=log_sigmoid,decay_place=logit"};
     srnn_attention a;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
@@ -112,6 +117,8 @@ static void who_may_subtract_the_maximum(void **state) {
         {"order:2,epsilon=0.1", false, true, false},
         {"gated_softmax_cumgate", false, false, true},
         {"softmax,post_gate", true, true, true},
+        {"softmax,sink=learned", true, true, false},
+        {"sigmoid", false, false, false},
     };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         srnn_attention a = parsed(facts[i].text);
@@ -127,7 +134,7 @@ static void wrong_descriptors(void **state) {
         srnn_attention attention;
         const char *word;
     } wrong[] = {
-        {{.score = (srnn_score)4}, "score"},
+        {{.score = (srnn_score)5}, "score"},
         {{.norm = (srnn_norm)-1}, "norm"},
         {{.order = 1}, "order"},
         {{.score = SRNN_SCORE_TAYLOR, .order = 171}, "taylor"},
@@ -138,6 +145,15 @@ static void wrong_descriptors(void **state) {
         {{.wiring.short_conv = -1}, "short_conv"},
         {{.wiring.prefix_tokens = 100000}, "prefix_tokens"},
         {{.pool = -1}, "pool"},
+        {{.window = -1}, "window"},
+        {{.cap = -50}, "cap"},
+        {{.score = SRNN_SCORE_SIGMOID, .score_bias = (double)NAN}, "score_bias"},
+        {{.score_bias = -2}, "score=sigmoid"},
+        {{.window = 4, .pool = 4}, "pool"},
+        {{.window = 4, .levels = SRNN_LEVELS_FENWICK}, "levels"},
+        {{.window = 4, .write = SRNN_WRITE_DELTA}, "write=add"},
+        {{.sink = SRNN_SINK_ZERO, .normaliser = SRNN_NORMALISER_NONE}, "normaliser=row_sum"},
+        {{.write_gate = SRNN_WRITE_GATE_GIVEN}, "write=delta"},
         {{.skip = SRNN_SKIP_CONV}, "taps"},
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},

@@ -131,6 +131,7 @@ static const struct {
      "score=linear,position=rope_features,layer=nala,scale=one,feature=norm_cosine,eps"
      "ilon=1e-06,post_gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=ro"
      "w"},
+    {"sigmoid", "score=sigmoid,normaliser=none"},
 };
 
 enum { EXPECTED = sizeof expected / sizeof *expected };
@@ -200,6 +201,14 @@ static void families_and_changes(void **state) {
     assert_string_equal(canonical("clamp=0.30000000000000004"),
                         "score=exp,clamp=0.30000000000000004");
     assert_string_equal(canonical("clamp=100"), "score=exp,clamp=100");
+    assert_string_equal(canonical("sink=learned,window=4096,cap=50"),
+                        "score=exp,cap=50,window=4096,sink=learned");
+    assert_string_equal(canonical("sigmoid,score_bias=-7.62,normaliser=row_length"),
+                        "score=sigmoid,score_bias=-7.62,normaliser=row_length");
+    assert_string_equal(canonical("gated_delta_net,decay=given,write_gate=given,short_conv=none"),
+                        "score=linear,position=none,layer=delta_net,feature=unit_smooth,decay=given"
+                        ",write=delta,write_gate=given,normaliser=none,post_gate,gate_width=channel"
+                        ",gate_shape=silu,norm=rms,norm_epsilon=1e-05");
 }
 
 static void errors_name_the_place(void **state) {
@@ -217,6 +226,9 @@ static void errors_name_the_place(void **state) {
         {"softmax,clamp=-1", 9, {"clamp"}},
         {"softmax,clamp=1e999", 9, {"clamp"}},
         {"softmax,clamp=nan", 15, {"nan"}},
+        {"softmax,window=0.5", 16, {"0.5", "whole number"}},
+        {"softmax,cap=-50", 9, {"cap"}},
+        {"softmax,sink=leaned", 14, {"leaned", "learned"}},
         {"softmax,clamp=0x1p3", 15, {"0x1p3"}},
         {"softmax,clamp=5,clamp=5", 17, {"clamp", "twice"}},
         {"softmax,,clamp=5", 9, {"missing"}},

@@ -81,7 +81,7 @@ static void declarations_of_kernels(void **state) {
 /* An axis that was added to the equation, and to no kernel. */
 typedef struct newer_attention {
     srnn_attention attention;
-    int window;
+    int dilation;
 } newer_attention;
 
 static void an_axis_that_nobody_declares(void **state) {
@@ -92,18 +92,18 @@ static void an_axis_that_nobody_declares(void **state) {
     for (; sr_axis_at(count); count++)
         axes[count] = *sr_axis_at(count);
     assert_true(count + 2 <= ROOM);
-    axes[count] = (sr_axis){.name = "window",
+    axes[count] = (sr_axis){.name = "dilation",
                             .kind = SR_AXIS_COUNT,
-                            .offset = offsetof(newer_attention, window),
+                            .offset = offsetof(newer_attention, dilation),
                             .words = (const char *const[]){"none", NULL}};
-    newer_attention newer = {.window = 0};
+    newer_attention newer = {.dilation = 0};
     const srnn_attention *attention = &newer.attention;
     for (const sr_attention_kernel *const *k = sr_device_cpu()->attention->list(); *k; k++) {
         newer.attention.score =
             strncmp((*k)->computes, "score=exp", 9) == 0 ? SRNN_SCORE_EXP : SRNN_SCORE_LINEAR;
-        newer.window = 0;
+        newer.dilation = 0;
         assert_true(sr_computes_axes((*k)->computes, axes, attention, NULL));
-        newer.window = 128;
+        newer.dilation = 128;
         assert_false(sr_computes_axes((*k)->computes, axes, attention, NULL));
     }
 }

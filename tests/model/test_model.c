@@ -24,7 +24,10 @@ static const char *const layers[] = {"forget,short_conv=3,skip=conv:2",
                                      "gated_delta_net,short_conv=3,skip=conv:2,position=rope",
                                      "rat,short_conv=3,skip=conv:2,pool=3",
                                      "grela,short_conv=3,skip=conv:2",
-                                     "nala,feature=elu1,short_conv=3,skip=conv:2"};
+                                     "nala,feature=elu1,short_conv=3,skip=conv:2",
+                                     "window=4,sink=learned,cap=5",
+                                     "sigmoid,window=3,score_bias=-1,decay=log_sigmoid",
+                                     "0:linear_elu,sink=learned,1:window=5,sink=zero"};
 
 static float *whole_logits(sr_model *model, const int32_t *ids) {
     const sr_pass_setup setup = {.B = B, .T = T};
@@ -124,6 +127,21 @@ static void decoding_is_prefill(void **state) {
         check_decoding(layers[i]);
     check_decoding("0:norm,1-:order:2");
     check_decoding("0:gated_softmax_plusplus,1:linear_elu");
+}
+
+/* gpt-oss draws them as it draws its matrices. */
+static void sinks_start_like_matrices(void **state) {
+    (void)state;
+    sr_model *model = small_byte_model(cpu, "sink=learned", 0.02);
+    const sr_tensor_spec *spec =
+        sr_tensor_table_find(&model->table, "model.layers.1.self_attn.sinks");
+    assert_non_null(spec);
+    assert_int_equal(spec->count, model->config.H);
+    for (size_t h = 0; h < spec->count; h++) {
+        const float sink = model->weights[spec->start + h];
+        assert_true(sink != 0 && fabsf(sink) < 0.1f);
+    }
+    sr_model_free(model);
 }
 
 /* Along the gradient the loss must rise by its squared norm. */
@@ -409,6 +427,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_is_prefill),
         cmocka_unit_test(chosen_follows_the_last_feed),
+        cmocka_unit_test(sinks_start_like_matrices),
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(projections_are_one_matrix),
         cmocka_unit_test(bits_stay),

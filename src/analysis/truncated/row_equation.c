@@ -9,7 +9,11 @@ double sr_row_weight(const srnn_attention *a, double s, double shift) {
 }
 
 static sr_query_row row_of(const sr_row_facts *facts, double row_sum) {
-    return (sr_query_row){row_sum, facts->count, facts->gate, facts->gate_sum, DBL_MIN};
+    return (sr_query_row){.row_sum = row_sum,
+                          .length = facts->count,
+                          .gate = facts->gate,
+                          .gate_sum = facts->gate_sum,
+                          .least = DBL_MIN};
 }
 
 double sr_row_denominator(const sr_row_facts *facts, double row_sum) {

@@ -137,11 +137,18 @@ static bool is_undecayed(sr_operand which) {
            which == SR_OPERAND_SKIP_WEIGHT || which == SR_OPERAND_LEVEL_SCALE;
 }
 
+/* Sinks start as their authors have them, like matrices. */
+static sr_start usual_start(sr_operand which) {
+    if (which == SR_OPERAND_SINKS)
+        return (sr_start){.rule = SR_START_RANGE};
+    return (sr_start){SR_START_VALUE, sr_operand_at(which)->initial, 0};
+}
+
 /* What is learned itself, as the form or else the table of operands has it. */
 static void learned(builder *b, sr_operand which) {
     const sr_operand_row *row = sr_operand_at(which);
     const sr_form_learned *form = sr_form_learned_of(b->w->form, which);
-    sr_start start = form ? form->start : (sr_start){SR_START_VALUE, row->initial, 0};
+    sr_start start = form ? form->start : usual_start(which);
     if (which == SR_OPERAND_A_LOG && b->attention->decay == SRNN_DECAY_BOUNDED)
         start = (sr_start){SR_START_VALUE, 0, 0}; /* a bounded decay begins with a rate of 1 */
     const srnn_problem problem = sr_layer_problem(b->attention, b->dims);

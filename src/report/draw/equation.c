@@ -1,6 +1,8 @@
 /* equation.c: a variant's equation as MathML. */
 #include "report/draw/equation.h"
 
+#include <math.h>
+
 #define VARIABLE(name, index) "<msub><mi>" name "</mi><mi>" index "</mi></msub>"
 #define PAIR(name)            "<msub><mi>" name "</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub>"
 #define SUM_OVER(index) \
@@ -54,8 +56,7 @@ static void write_channels(FILE *out, srnn_feature feature) {
     fputs(TIMES FADED("ic", "jc"), out);
 }
 
-static void write_logit(FILE *out, const srnn_attention *a) {
-    fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
+static void write_product(FILE *out, const srnn_attention *a) {
     if (a->scale == SRNN_SCALE_INVERSE_SQRT)
         fputs("<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>", out);
     const bool decays = a->decay != SRNN_DECAY_NONE;
@@ -70,6 +71,17 @@ static void write_logit(FILE *out, const srnn_attention *a) {
     fputs("<mo>\u27e9</mo>", out);
     if (decays && a->decay_place == SRNN_DECAY_PLACE_LOGIT)
         fputs(TIMES FADED("i", "j"), out);
+}
+
+static void write_logit(FILE *out, const srnn_attention *a) {
+    fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
+    if (a->cap > 0)
+        fprintf(out,
+                "<mn>%g</mn>" TIMES "<mi>tanh</mi><mo>(</mo><mfrac><mn>1</mn><mn>%g</mn></mfrac>",
+                a->cap, a->cap);
+    write_product(out, a);
+    if (a->cap > 0)
+        fputs("<mo>)</mo>", out);
 }
 
 static void write_clamped(FILE *out, const srnn_attention *a) {
@@ -112,6 +124,14 @@ static void write_score(FILE *out, const srnn_attention *a) {
     case SRNN_SCORE_POWER:
         snprintf(exponent, sizeof exponent, "<mn>%d</mn>", a->order);
         write_power(out, a, exponent);
+        break;
+    case SRNN_SCORE_SIGMOID:
+        fputs("<mi>\u03c3</mi><mo>(</mo>", out);
+        write_clamped(out, a);
+        if (a->score_bias != 0)
+            fprintf(out, "<mo>%s</mo><mn>%g</mn>", a->score_bias < 0 ? "\u2212" : "+",
+                    fabs(a->score_bias));
+        fputs("<mo>)</mo>", out);
         break;
     }
 }
@@ -171,6 +191,18 @@ static const char *divisor(srnn_normaliser normaliser) {
     return NULL;
 }
 
+static const char *sink(srnn_sink sink) {
+    switch (sink) {
+    case SRNN_SINK_NONE:
+        break;
+    case SRNN_SINK_ZERO:
+        return "<mo>+</mo><mn>1</mn>";
+    case SRNN_SINK_LEARNED:
+        return "<mo>+</mo><mi>exp</mi><mo>(</mo><mi>b</mi><mo>)</mo>";
+    }
+    return "";
+}
+
 static void write_quotient(FILE *out, const srnn_attention *a) {
     const char *below = divisor(a->normaliser);
     fputs(VARIABLE("y", "i") "</mtd><mtd><mo>=</mo>", out);
@@ -179,6 +211,7 @@ static void write_quotient(FILE *out, const srnn_attention *a) {
     write_sum(out, a);
     if (below) {
         fprintf(out, "<mrow>%s", below);
+        fputs(sink(a->sink), out);
         if (a->epsilon > 0)
             fprintf(out, "<mo>+</mo><mn>%g</mn>", a->epsilon);
         fputs("</mrow></mfrac>", out);
@@ -280,6 +313,10 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fprintf(out, "The product of q and k is scaled by %g. ", a->wiring.softmax_scale);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
+    if (a->window)
+        fprintf(out, "Row i sees the last %d keys, its own included. ", a->window);
+    if (a->sink == SRNN_SINK_LEARNED)
+        fputs("b is a learned number per head. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)
         fputs("C is the running sum of a learned gate. ", out);
     if (a->decay != SRNN_DECAY_NONE && a->decay != SRNN_DECAY_LEARNED)

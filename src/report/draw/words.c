@@ -56,7 +56,14 @@ static void add_score(list *l, const srnn_attention *a) {
     case SRNN_SCORE_POWER:
         add(l, "the product%s to the power %d in place of exp", of, a->order);
         break;
+    case SRNN_SCORE_SIGMOID:
+        add(l, "sigmoid of the product%s in place of exp", of);
+        break;
     }
+    if (a->cap > 0)
+        add(l, "products capped at %g by tanh", a->cap);
+    if (a->window)
+        add(l, "a token sees the last %d tokens", a->window);
     if (a->decay != SRNN_DECAY_NONE)
         add(l, a->decay_width == SRNN_WIDTH_CHANNEL
                    ? "older tokens fade, channel by channel, as learned"

@@ -51,6 +51,7 @@ typedef struct sr_document {
     sr_term *value_power;               /* (heads.value) */
     sr_term *a_log, *dt_bias;           /* (heads of the decay); the same or (.., D) */
     sr_term *skip_weight, *level_scale; /* (H), (H, Dv) or (H, D); (H, levels) */
+    sr_term *sinks;                     /* (H) */
 
     /* What is made of them. */
     sr_term *plain_v;               /* v as it came */
@@ -64,6 +65,7 @@ typedef struct sr_document {
     sr_term *gate_sum;  /* (H, length): sum_{m<=i} exp(output gate_m) */
     sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
     sr_term *row_sums;              /* (H, length) */
+    double reduction;               /* the logarithm of what the weights of a row were divided by */
     sr_term *scratch;               /* (H Dv) */
     sr_term *o;                     /* (H, length, Dv) */
 } sr_document;

@@ -273,6 +273,8 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_
         return sr_tape_affine(x->tape, sr_sigmoid_term(x, z), -x->a->decay_bound, 0);
     case SRNN_DECAY_NEG_SOFTPLUS:
         return sr_tape_affine(x->tape, sr_softplus_term(x, z), -1, 0);
+    case SRNN_DECAY_GIVEN:
+        break;
     }
     return z;
 }

@@ -63,6 +63,8 @@ static sr_term score(const sr_document *x, sr_term s) {
         return sr_tape_function(x->tape, s, series(value, order), series(value, order - 1));
     case SRNN_SCORE_POWER:
         return sr_tape_function(x->tape, s, pow(value, order), order * pow(value, order - 1));
+    case SRNN_SCORE_SIGMOID:
+        return sr_sigmoid_term(x, sr_tape_affine(x->tape, s, 1, x->a->score_bias));
     }
     return s;
 }
@@ -99,11 +101,19 @@ static bool decays_weights(const sr_document *x) {
            x->a->decay_place == SRNN_DECAY_PLACE_WEIGHT;
 }
 
+/* c tanh(s/c) */
+static sr_term capped(const sr_document *x, sr_term s) {
+    const double c = x->a->cap, ratio = sr_value_of(x, s) / c;
+    return sr_tape_function(x->tape, s, c * tanh(ratio), pow(cosh(ratio), -2));
+}
+
 /* The number that the delta rule writes with. */
 static sr_term beta_of(const sr_document *x, int64_t value, int64_t j) {
     const double range = x->a->write_range == SRNN_WRITE_RANGE_2 ? 2 : 1;
-    const sr_term gate = sr_sigmoid_term(x, x->write_gate[value * x->length + j]);
-    return sr_tape_affine(x->tape, gate, range, 0);
+    const sr_term z = x->write_gate[value * x->length + j];
+    if (x->a->write_gate == SRNN_WRITE_GATE_GIVEN)
+        return z;
+    return sr_tape_affine(x->tape, sr_sigmoid_term(x, z), range, 0);
 }
 
 int64_t sr_document_key_head(const sr_document *x, int64_t value) {
@@ -165,7 +175,7 @@ static void remove_read(sr_document *x, int64_t value) {
     }
 }
 
-/* The weight of one key for another: beta_j kappa_jm, no scale and no clamp. */
+/* The weight of one key for another: beta_j kappa_jm, no scale, no cap and no clamp. */
 static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int64_t m) {
     const int64_t key = sr_document_key_head(x, value);
     const sr_term *k = x->rotated_k + key * x->length * x->width;
@@ -173,8 +183,7 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
     sr_term kappa = score(x, product(x, at));
     if (decays_weights(x))
         kappa = sr_tape_multiply(x->tape, kappa, sr_exponential(x, decay_between(x, at)));
-    const sr_term beta = beta_of(x, value, j);
-    return sr_tape_multiply(x->tape, beta, kappa);
+    return sr_tape_multiply(x->tape, beta_of(x, value, j), kappa);
 }
 
 /* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head; with levels only beta_j kappa_jm is
@@ -215,9 +224,11 @@ static bool factor_cancels(const srnn_attention *a) {
            (norm && a->norm_width == SRNN_NORM_WIDTH_HEAD && a->skip == SRNN_SKIP_NONE);
 }
 
-/* Row i sees j: all, or the last of each earlier chunk and itself. */
+/* Row i sees j: all, those of its window, or the last of each earlier chunk and itself. */
 static bool sees(const sr_document *x, int64_t i, int64_t j) {
     const int64_t chunk = x->a->pool;
+    if (x->a->window > 0 && i - j >= x->a->window)
+        return false;
     return !chunk || j == i || (j % chunk == chunk - 1 && j / chunk < i / chunk);
 }
 
@@ -257,6 +268,8 @@ static double row_logits(sr_document *x, sr_query at, sr_term *out, bool rotated
         const pair keys = {q, k + j * x->width, at.value, at.i, j};
         sr_term s =
             sr_tape_affine(x->tape, sr_tape_round_back(x->tape, product(x, keys)), scale, 0);
+        if (x->a->cap > 0)
+            s = capped(x, s);
         if (x->a->clamp > 0)
             s = at_most(x, s, x->a->clamp);
         if (x->a->score == SRNN_SCORE_EXP && decays_weights(x))
@@ -268,8 +281,9 @@ static double row_logits(sr_document *x, sr_query at, sr_term *out, bool rotated
 }
 
 /* Logits into weights. */
-static void row_weights(const sr_document *x, sr_query at, sr_term *row, double maximum) {
+static void row_weights(sr_document *x, sr_query at, sr_term *row, double maximum) {
     const bool exponents = x->a->score == SRNN_SCORE_EXP;
+    x->reduction = exponents && factor_cancels(x->a) ? maximum : 0;
     for (int64_t j = 0; j <= at.i; j++) {
         if (!sees(x, at.i, j)) {
             row[j] = sr_number(x, 0);
@@ -277,7 +291,7 @@ static void row_weights(const sr_document *x, sr_query at, sr_term *row, double 
         }
         sr_term w = row[j];
         if (exponents)
-            w = sr_tape_affine(x->tape, w, 1, factor_cancels(x->a) ? -maximum : 0);
+            w = sr_tape_affine(x->tape, w, 1, -x->reduction);
         w = score(x, w);
         if (x->signed_k)
             w = sr_tape_add(x->tape, w, state_error(x, at, j));
@@ -328,17 +342,30 @@ void sr_document_weigh(sr_document *x, sr_query at) {
 
 /* ---- from the weights of a row to its output */
 
+/* Keys that row i sees without pooling. */
+static int64_t seen_count(const sr_document *x, int64_t i) {
+    return x->a->window > 0 && x->a->window <= i ? x->a->window : i + 1;
+}
+
+/* The sink, divided by what the weights of the row were. */
+static sr_term sink(const sr_document *x, sr_query at) {
+    const sr_term logit = x->sinks ? x->sinks[at.h] : sr_number(x, 0);
+    return sr_exponential(x, sr_tape_affine(x->tape, logit, 1, -x->reduction));
+}
+
 static sr_term normaliser(sr_document *x, sr_query at, sr_term row_sum) {
     sr_term n = sr_number(x, 1);
     switch (x->a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
         n = row_sum;
+        if (x->a->sink != SRNN_SINK_NONE)
+            n = sr_tape_add(x->tape, n, sink(x, at));
         break;
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         n = at_least(x, row_sum, 1);
         break;
     case SRNN_NORMALISER_ROW_LENGTH:
-        n = sr_number(x, (double)at.i + 1);
+        n = sr_number(x, (double)seen_count(x, at.i));
         break;
     case SRNN_NORMALISER_CUMULATIVE_GATE:
         n = at_least(x, x->gate_sum[at.h * x->length + at.i], 1);

@@ -65,7 +65,7 @@ typedef struct reading {
     source from;
 } reading;
 
-enum { READINGS = 20 };
+enum { READINGS = 21 };
 
 static void list_readings(reading readings[READINGS], sr_document *x, const srnn_operands *in,
                           const srnn_operands *g) {
@@ -118,6 +118,7 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {rated, &x->dt_bias, {in->dt_bias, g->dt_bias, 0, biases}},
         {weighted, &x->skip_weight, {in->skip_weight, g->skip_weight, 0, skip}},
         {levels, &x->level_scale, {in->level_scale, g->level_scale, 0, p->H * x->levels}},
+        {a->sink == SRNN_SINK_LEARNED, &x->sinks, {in->sinks, g->sinks, 0, p->H}},
     };
     memcpy(readings, all, sizeof all);
 }
@@ -156,7 +157,7 @@ static void clear(sr_document *x) {
                                x->u,           x->kappa,       x->gate_sum,    x->weights,
                                x->sum_weights, x->row_sums,    x->scratch,     x->o,
                                x->signed_k,    x->erase_gate,  x->removal_key, x->removal_gate,
-                               x->removed,     x->plain_q,     x->plain_k};
+                               x->removed,     x->plain_q,     x->plain_k,     x->sinks};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
         free(arrays[n]);
     free(x->targets);

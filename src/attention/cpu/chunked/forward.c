@@ -110,9 +110,9 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {
     const chunk_strides ld = chunk_strides_of(&x->call->plan->core);
     const sr_rows rows = {c->b, c->h, c->t, c->count};
-    const sr_row_results results = {w->numerator, ld.dv, w->row_sum, x->position + c->at + 1};
+    const sr_row_results results = {w->numerator, ld.dv, w->row_sum, NULL, x->position + c->at + 1};
     SR_ISA_REAL(sr_epilogue_rows)(results, &x->row_work, x->call, rows);
-    save_rows(x->call, rows, results, NULL);
+    save_rows(x->call, rows, results);
 }
 
 /* Moves the state past the chunk; its decay reference becomes the last token. */

@@ -46,10 +46,14 @@ static int64_t groups_of(const srnn_problem *p) {
 }
 
 /* The first key tile of a group: groups see about the same number of (query, key) tile pairs. */
-static int64_t group_start(int64_t group, int64_t groups, int64_t tiles) {
-    int64_t pairs = tiles * (tiles + 1) / 2, before = 0, tile = 0;
-    while (tile < tiles && before * groups < group * pairs)
-        before += tiles - tile++;
+static int64_t group_start(const srnn_problem *p, int64_t group, int64_t groups) {
+    const int64_t tiles = tiles_in(p->T), window = p->attention.window;
+    const int64_t most = window && tiles_in(window) + 1 < tiles ? tiles_in(window) + 1 : tiles;
+    int64_t pairs = most * (most + 1) / 2 + (tiles - most) * most, before = 0, tile = 0;
+    while (tile < tiles && before * groups < group * pairs) {
+        before += tiles - tile < most ? tiles - tile : most;
+        tile++;
+    }
     return tile;
 }
 
@@ -98,6 +102,7 @@ typedef struct position {
     int h, kv;
     const int32_t *first; /* (T) */
     const double *decay;  /* (T) or NULL */
+    tile_sums sums;       /* of the query tile and the key tile at hand */
     real *d_queries;      /* (T rounded up, stride of D) */
     double *d_decay;      /* (T rounded up), or NULL */
     real key_norm;        /* of the key tile at hand */
@@ -144,9 +149,10 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
 }
 
 /* On |s| of the key tile at hand and a query tile. */
-static real pair_bound(const srnn_problem *p, const workspace *w, const position *at, int64_t own) {
-    return p->attention.decay == SRNN_DECAY_LEARNED ? (real)INFINITY
-                                                    : w->query_norm[own] * at->key_norm;
+static real pair_bound(const context *x, const workspace *w, const position *at, int64_t own) {
+    return sr_decay_may_rise(&x->call->plan->core.attention)
+               ? (real)INFINITY
+               : capped_bound(&x->rule, w->query_norm[own] * at->key_norm);
 }
 
 /* Nothing of the weights of these tiles is left by decay, less what was subtracted of their
@@ -158,7 +164,7 @@ static bool is_hidden(const context *x, const workspace *w, const position *at, 
     real least = 0;
     for (int64_t r = 0; r < rows_in(p, own); r++)
         least = maximum[r] < least ? maximum[r] : least;
-    return at->decay && decay_hides(&x->rule, at->range, pair_bound(p, w, at, own) - least);
+    return at->decay && decay_hides(&x->rule, at->range, pair_bound(x, w, at, own) - least);
 }
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
@@ -167,26 +173,23 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
-    real bound = pair_bound(p, w, at, own);
+    real bound = pair_bound(x, w, at, own);
     const bool near = at->decay && !x->rule.logit_decay && decay_is_near(at->range, bound);
     tile_decays decays;
-    tile_decays_set(&decays, w->decay, at->decay, &at->pairs);
+    tile_decays_set(&decays, w->decay, at->sums, &at->pairs);
     for (int64_t r = 0; r < rows; r++) {
-        int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
+        int64_t i = own * TILE + r, high = i + 1 - tile * TILE;
+        const seen_keys seen = query_sees(&at->pairs, r, keys);
         real d_row_sum = x->row_work.d_row_sum[base + r];
         score_row row = {
             .s = w->s + r * ld.tile,
-            .low = low < 0      ? 0
-                   : low < keys ? (int)low
-                                : (int)keys,
-            .high = high < keys ? (int)high : (int)keys,
+            .low = (int)seen.low,
+            .high = (int)seen.high,
             .width = (int)width,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
             .bound = bound,
             .near = near,
         };
-        if (row.low > row.high)
-            row.low = row.high;
         row_set_decay(&row, &decays, r);
         real *const d = w->d + r * ld.tile;
         if (at->d_decay)
@@ -195,7 +198,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
                                row_weights_decay_backward(&row, &x->rule, d, d_row_sum, w->pairs),
                                high - 1 < keys ? high - 1 : keys);
         else
-            row_weights_backward(&row, &x->rule, d, d_row_sum);
+            row_weights_cap_backward(&row, &x->rule, d, d_row_sum);
     }
     clear_rows_from(w->s, ld.tile, rows, TILE);
     clear_rows_from(w->d, ld.tile, rows, TILE);
@@ -206,7 +209,7 @@ static bool pair_is_safe(const context *x, const workspace *w, const position *a
                          int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
     const int64_t rows = rows_in(p, own), first = own * TILE, ld = row_stride(p->Dv);
-    return !tile_hides_keys(at->first + first, first, rows, tile, rows_in(p, tile)) ||
+    return !tile_hides_keys(&at->pairs, rows_in(p, tile)) ||
            (isfinite(w->query_norm[own]) && isfinite(at->key_norm) &&
             rows_are_finite(w->d_numerator + first * ld, ld, rows, p->Dv));
 }
@@ -246,7 +249,7 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
         return;
     }
     seen_keys seen[TILE];
-    tile_seen_keys(seen, at->first + own * TILE, own * TILE, rows, tile);
+    tile_seen_keys(seen, &at->pairs);
     product_seen(d_values, weights, dn, of_values, seen, SEEN_FROM_SUM);
     product_seen(d_keys, d_of_keys, q, of_keys, seen, SEEN_FROM_SUM);
     product_seen(d_queries, d_of_queries, k, of_queries, seen, SEEN_FROM_ROWS);
@@ -266,14 +269,19 @@ static void write_keys(const context *x, const workspace *w, const position *at,
      (sr_rows){at->b, at->kv, t, count});
 }
 
+/* True if a query of tile `own` sees a key of the tile: the first one does if any. */
+static bool sees_tile(const position *at, int64_t own, int64_t tile, int64_t window) {
+    return first_key(at->first[own * TILE], own * TILE, window) < (tile + 1) * TILE;
+}
+
 static void keys_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
     const workspace *w = &x->workers[worker];
     tile_strides ld = tile_strides_of(p);
     int64_t tiles = tiles_in(p->T), group = task % x->groups, head = task / x->groups;
-    int64_t from = group_start(group, x->groups, tiles),
-            past = group_start(group + 1, x->groups, tiles);
+    int64_t from = group_start(p, group, x->groups), past = group_start(p, group + 1, x->groups);
+    const int64_t window = p->attention.window;
     int heads = p->H / p->Hkv;
     position at = {.b = head / p->Hkv, .kv = (int)(head % p->Hkv)};
     at.first = x->call->plan->first + at.b * p->T;
@@ -295,11 +303,12 @@ static void keys_task(void *untyped, int64_t task, int worker) {
             load_keys(x, w, &at, tile);
             at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
             for (int64_t own = tile;
-                 own < tiles && at.first[own * TILE] < (tile + 1) * TILE && !sr_cancelled();
-                 own++) {
-                at.pairs =
-                    (tile_pairs){at.first + own * TILE, own * TILE, rows_in(p, own), tile, p->T};
-                at.range = tile_decay(at.decay, &at.pairs);
+                 own < tiles && sees_tile(&at, own, tile, window) && !sr_cancelled(); own++) {
+                at.pairs = (tile_pairs){
+                    at.first + own * TILE, own * TILE, rows_in(p, own), tile, p->T, window};
+                if (at.decay)
+                    at.sums = (tile_sums){at.decay + own * TILE, at.decay + tile * TILE};
+                at.range = tile_decay(at.sums, &at.pairs);
                 if (!is_hidden(x, w, &at, own))
                     tile_pair(x, w, &at, tile, own);
             }
@@ -316,7 +325,7 @@ static void add_decay(const context *x, int64_t head, int64_t tile) {
     double *sum = x->row_work.d_decay + head * p->T + tile * TILE;
     for (int64_t r = 0; r < rows_in(p, tile); r++) {
         sum[r] = 0.0;
-        for (int64_t group = 0; group < x->groups && group_start(group, x->groups, tiles) <= tile;
+        for (int64_t group = 0; group < x->groups && group_start(p, group, x->groups) <= tile;
              group++)
             sum[r] += x->d_decay[((group * heads + head) * tiles + tile) * TILE + r];
     }
@@ -331,7 +340,7 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             heads = (int64_t)p->B * p->H;
     real *sum = x->d_queries + (head * tiles + tile) * TILE * ld.d;
     (void)worker;
-    for (int64_t group = 1; group < x->groups && group_start(group, x->groups, tiles) <= tile;
+    for (int64_t group = 1; group < x->groups && group_start(p, group, x->groups) <= tile;
          group++) {
         const real *part = x->d_queries + ((group * heads + head) * tiles + tile) * TILE * ld.d;
         for (int64_t n = 0; n < TILE * ld.d; n++)

@@ -80,7 +80,7 @@ typedef struct query_tile {
     int64_t at;                 /* where the first row stands among the keys */
     int h;
     const int32_t *first; /* of these rows: where their documents start in the call */
-    const double *decay;  /* of all keys, or NULL */
+    tile_sums decay;      /* of these rows and of the key tile at hand */
     real bound;           /* on the logits; infinity or NaN if none is known */
     tile_pairs pairs;     /* with the key tile at hand */
     decay_range range;    /* of their decays */
@@ -90,8 +90,9 @@ typedef struct query_tile {
 static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
                            tile_strides ld) {
     enum { CACHE_LINE = 64 };
-    const char *keys = (const char *)(head->keys + tile * p->D * ld.tile);
-    const char *values = (const char *)(head->values + tile * TILE * ld.dv);
+    const int64_t place = packed_tile(head, tile);
+    const char *keys = (const char *)(head->keys + place * p->D * ld.tile);
+    const char *values = (const char *)(head->values + place * TILE * ld.dv);
     int64_t key_bytes = p->D * ld.tile * (int64_t)sizeof(real);
     int64_t value_bytes = TILE * ld.dv * (int64_t)sizeof(real);
     for (int64_t at = r * CACHE_LINE; at < key_bytes; at += TILE * CACHE_LINE)
@@ -108,16 +109,14 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
     tile_decays_set(&decays, w->decay, q->decay, &q->pairs);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
-    const bool near = q->decay && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
+    const bool near = q->decay.rows && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
-        int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
+        const seen_keys seen = query_sees(&q->pairs, r, keys);
         score_row row = {
             .s = w->s + r * ld.tile,
-            .low = low < 0      ? 0
-                   : low < keys ? (int)low
-                                : (int)keys,
-            .high = high < keys ? (int)high : (int)keys,
+            .low = (int)seen.low,
+            .high = (int)seen.high,
             .width = width,
             .bound = q->bound,
             .near = near,
@@ -126,11 +125,13 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             row_clear_hidden(row.s, 0, 0, width);
             continue;
         }
-        if (high > keys) /* there are more tiles */
+        if (q->at + r >= tile * TILE + keys) /* there are more tiles */
             prefetch_share(head, tile + 1, r, p, ld);
         row_set_decay(&row, &decays, r);
         if (x->rule.logit_decay)
             row_decay_logits(&row, &x->rule, NULL);
+        if (x->rule.capped)
+            row_cap_logits(&row, &x->rule, NULL);
         /* Online softmax: a row whose maximum rises in this tile has its row sum and numerator
          * rescaled. */
         if (scaled)
@@ -146,12 +147,12 @@ static void add_values(const tile_workspace *w, const query_tile *q, const packe
     const int64_t ld = row_stride(TILE), ld_values = row_stride(Dv);
     const product_target numerator = {w->numerator, ld_values, true};
     const product_operand weights = {w->s, ld, 1};
-    const product_rows values = {head->values + tile * TILE * ld_values, ld_values};
+    const product_rows values = {head->values + packed_tile(head, tile) * TILE * ld_values,
+                                 ld_values};
     const product_size size = {q->padded, round_up(Dv, COLUMNS), keys};
-    if (tile_hides_keys(q->first, q->at, q->rows, tile, keys) &&
-        !rows_are_finite(values.data, values.ld, keys, Dv)) {
+    if (tile_hides_keys(&q->pairs, keys) && !rows_are_finite(values.data, values.ld, keys, Dv)) {
         seen_keys seen[TILE];
-        tile_seen_keys(seen, q->first, q->at, q->rows, tile);
+        tile_seen_keys(seen, &q->pairs);
         product_seen(numerator, weights, values, size, seen, SEEN_FROM_ROWS);
     } else {
         product(numerator, weights, values, size,
@@ -164,7 +165,7 @@ static real logit_bound(const tile_workspace *w, const packed_head *head, const 
                         int64_t from, int64_t past, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
-        norm = larger_or_nan(norm, head->key_norm[tile]);
+        norm = larger_or_nan(norm, head->key_norm[packed_tile(head, tile)]);
     return largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
 }
 
@@ -177,13 +178,12 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
         SR_ISA_REAL(sr_epilogue_rows)
-        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
+        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r, w->maximum + r,
                           q->at + r - q->first[r] + 1},
          &x->row_work, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},
-              (sr_row_results){.numerator = w->numerator, .ld = ld.dv, .row_sum = w->row_sum},
-              w->maximum);
+              (sr_row_results){w->numerator, ld.dv, w->row_sum, w->maximum, 0});
 }
 
 static void rows_task(void *untyped, int64_t task, int worker) {
@@ -201,16 +201,19 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
     q.padded = round_up(q.rows, ROWS);
     q.first = plan->first + q.b * p->T + q.t;
-    q.decay = packed->decay;
+    if (packed->decay)
+        q.decay.rows = x->row_work.decay + sr_row_index(p, p->Hkv, q.b, q.h / (p->H / p->Hkv), q.t);
 
     SR_ISA_REAL(sr_prologue_query_rows)
     (w->queries, ld.d, &x->row_work, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
-    int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
-    q.bound = logit_bound(w, packed, &q, from, past, p->D);
-    if (p->attention.decay == SRNN_DECAY_LEARNED)
+    const int64_t window = p->attention.window;
+    int64_t keys_seen = q.at + q.rows, from = first_key(q.first[0], q.at, window) / TILE,
+            past = tiles_in(keys_seen);
+    q.bound = capped_bound(&x->rule, logit_bound(w, packed, &q, from, past, p->D));
+    if (sr_decay_may_rise(&p->attention))
         q.bound = (real)INFINITY; /* weights can rise from key to query */
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
@@ -218,12 +221,15 @@ static void rows_task(void *untyped, int64_t task, int worker) {
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
-        q.pairs = (tile_pairs){q.first, q.at, q.rows, tile, keys_seen};
+        q.pairs = (tile_pairs){q.first, q.at, q.rows, tile, keys_seen, window};
+        const int64_t place = packed_tile(packed, tile);
+        if (packed->decay)
+            q.decay.keys = packed->decay + place * TILE;
         q.range = tile_decay(q.decay, &q.pairs);
-        if (q.decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
+        if (packed->decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
             continue;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
-                (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
+                (product_rows){packed->keys + place * p->D * ld.tile, ld.tile},
                 (product_size){q.padded, tile_width(keys), p->D},
                 tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
         weigh_tile(x, w, &q, packed, tile, keys);
@@ -236,7 +242,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
 
 /* Threads worth waking for queries of the call against so many keys. */
 static int workers_for(const srnn_problem *p, int64_t keys) {
-    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    double pairs = (double)p->B * p->H * p->T * (double)sr_keys_seen(&p->attention, keys);
     return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
 }
 
@@ -263,7 +269,7 @@ size_t flash_feed_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* Adds the keys and values of the call to what is kept, TILE rows at a time. */
+/* Adds the keys and values of the call to what is kept, tile by tile. */
 static void keep_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;
@@ -273,17 +279,19 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     real *rows = x->workers[worker].queries;
     int64_t b = task / p->Hkv;
     int kv = (int)(task % p->Hkv);
-    for (int64_t t = 0; t < p->T; t += TILE) {
-        int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_ISA_REAL(sr_prologue_key_rows)
-        (rows, ld.d, &x->row_work, x->call, (sr_rows){b, kv, t, count});
+    for (int64_t t = 0, count; t < p->T; t += count) {
+        const int64_t left = TILE - (x->position + t) % TILE;
+        const int64_t place = packed_row(head, x->position + t);
+        count = p->T - t < left ? p->T - t : left;
+        const sr_rows piece = {b, kv, t, count};
+        SR_ISA_REAL(sr_prologue_key_rows)(rows, ld.d, &x->row_work, x->call, piece);
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
+        SR_ISA_REAL(sr_prologue_value_rows)
+        (head->values + place * ld.dv, ld.dv, &x->row_work, x->call, piece);
+        if (head->decay)
+            memcpy(head->decay + place, x->row_work.decay + task * p->T + t,
+                   (size_t)count * sizeof *head->decay);
     }
-    SR_ISA_REAL(sr_prologue_value_rows)
-    (head->values + x->position * ld.dv, ld.dv, &x->row_work, x->call, (sr_rows){b, kv, 0, p->T});
-    if (head->decay)
-        memcpy(head->decay + x->position, x->row_work.decay + task * p->T,
-               (size_t)p->T * sizeof *head->decay);
 }
 
 srnn_status flash_feed(const sr_attention_call *call, char *cache, int64_t capacity,

@@ -4,8 +4,8 @@
 
 /* One decay per head at most, on weights or logits, and nothing besides that only some pairs
  * have. */
-static const char COMPUTES[] = SR_CPU_SCORES
-    "position=rope|none decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus "
+static const char COMPUTES[] = SR_CPU_SCORES SR_CPU_BAND
+    "position=rope|none decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given "
     "decay_divisor=any decay_bound=any decay_place=weight|logit dt_width=head|none " SR_CPU_ROWS;
 
 static size_t scratch_bytes(const srnn_plan *plan) {

@@ -1,7 +1,7 @@
 /* forward.c: the equation of softrnn.h as plainly as it can be written; computes every variant.
  *
  *     s_ij                    row_logits (generic.h): q.k, and the decay where it is in the logits
- *     w_ij                    pair_of (pairs.h): clamp, score, decay; level_at (generic.h)
+ *     w_ij                    pair_of (pairs.h): cap, clamp, score, decay; level_at (generic.h)
  *     sum_j w_ij u_j          forward_row, below; with the delta rule read_segment
  *     y_i, o_i                sr_row_normaliser and what follows in equation/epilogue.h
  *
@@ -68,18 +68,18 @@ static void write_row(const head *a, int64_t i) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
     const sr_attention_call *call = a->x->call;
-    const real sum = (real)w->row_sums[i];
+    const real sum = (real)w->row_sums[i], maximum = (real)w->maxima[i];
     for (int d = 0; d < p->Dv; d++)
         w->row[d] = (real)w->numerators[i * p->Dv + d];
     SR_ISA_REAL(sr_epilogue_rows)
-    ((sr_row_results){w->row, p->Dv, &sum, i + 1}, &a->x->scratch.row_work, call,
+    ((sr_row_results){w->row, p->Dv, &sum, &maximum, i + 1}, &a->x->scratch.row_work, call,
      (sr_rows){a->document->b, a->h, a->document->start + i, 1});
     if (!call->saved.numerator)
         return;
     const int64_t at = sr_row_index(p, p->H, a->document->b, a->h, a->document->start + i);
     memcpy((real *)call->saved.numerator + at * p->Dv, w->row, (size_t)p->Dv * sizeof(real));
     ((real *)call->saved.row_sum)[at] = sum;
-    ((real *)call->saved.maximum)[at] = (real)w->maxima[i];
+    ((real *)call->saved.maximum)[at] = maximum;
 }
 
 static void forward_task(void *untyped, int64_t task, int worker) {

@@ -146,9 +146,12 @@ static inline double product_of(const head *a, const real *q, const real *k, int
     return pair_product(a->p, a->width, q, k, decay_at(a, i), decay_at(a, j));
 }
 
-/* The keys that row i sees, in order: all, or the last of each earlier chunk and itself. */
+/* The keys that row i sees, in order: all, those of its window, or the last of each earlier chunk
+ * and itself. */
 static inline int64_t first_seen(const head *a, int64_t i, int64_t from) {
     const int64_t chunk = a->p->attention.pool;
+    if (a->p->attention.window)
+        return i + 1 - sr_keys_seen(&a->p->attention, i + 1);
     return !chunk ? from : i < chunk ? i : chunk - 1;
 }
 
@@ -208,7 +211,7 @@ static inline double row_logits(const head *a, const real *query, const real *ke
     double maximum = -INFINITY, largest = 0.0;
     for (int64_t j = first_seen(a, i, from); j <= i; j = next_seen(a, i, j)) {
         double s = product_of(a, query, keys + j * a->p->D, i, j);
-        double x = v->clamp != 0.0 && s > v->clamp ? v->clamp : s;
+        double x = pair_logit(v, s);
         maximum = fmax(maximum, x + weight_decay(a, i, j));
         largest = fmax(largest, fabs(x));
         a->w->s[j] = s;

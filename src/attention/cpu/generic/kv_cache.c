@@ -1,7 +1,8 @@
 /* kv_cache.c: keys and values kept for whatever the equation may be, one token at a time.
  *
  * The generic kernel's counterpart: for variants that neither a state of fixed size nor the tiles
- * of the flash kernel can do. With pool only the last token of each chunk stays. */
+ * of the flash kernel can do. With pool only the last token of each chunk stays, with a window only
+ * the tokens that it still shows. */
 #include "attention/cpu/generic/kv_cache.h"
 
 #include "attention/cpu/generic/pairs.h"
@@ -19,12 +20,13 @@ static int decay_width(const srnn_problem *p) {
 }
 
 int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *p, int64_t tokens) {
-    return p->attention.pool ? tokens / p->attention.pool : tokens;
+    return p->attention.pool ? tokens / p->attention.pool : sr_keys_seen(&p->attention, tokens);
 }
 
 kv_cache_rows SR_ISA_REAL(sr_kv_cache_place)(const srnn_problem *p, int64_t capacity,
                                              sr_layout *layout) {
-    const size_t entries = (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, capacity) + 1;
+    const size_t entries =
+        (size_t)(p->attention.pool ? capacity / p->attention.pool : capacity) + 1;
     const size_t delta = p->attention.write == SRNN_WRITE_DELTA, Dv = (size_t)p->Dv;
     kv_cache_rows rows = {
         .keys = sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)),
@@ -78,14 +80,21 @@ size_t kv_cache_feed_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* One token of one head: entry `last` is its own, those before it are all that it sees. */
+/* One token of one head: entry `last` of `count` is its own, the others are all that it sees, or
+ * with a window some of them. */
 typedef struct place_of_token {
     const context *x;
     const srnn_problem *p;
     kv_cache_rows rows;
-    int64_t b, t, last;
+    int64_t b, t, last, count;
     int h, kv;
 } place_of_token;
+
+/* Whether the window shows entry j, which is so many tokens before the last one in the ring. */
+static bool is_seen(const place_of_token *a, int64_t j) {
+    const int64_t before = a->last - j + (j > a->last ? a->x->capacity : 0);
+    return !a->p->attention.window || before < a->p->attention.window;
+}
 
 static const double *decay_at(const place_of_token *a, int64_t j) {
     const int width = decay_width(a->p);
@@ -153,9 +162,11 @@ static void take_apart(const place_of_token *a) {
 static double row_maximum(const place_of_token *a, const real *query, const real *keys) {
     const srnn_attention *v = &a->p->attention;
     double maximum = -INFINITY, largest = 0.0;
-    for (int64_t j = 0; j <= a->last; j++) {
+    for (int64_t j = 0; j < a->count; j++) {
+        if (!is_seen(a, j))
+            continue;
         const double s = product_at(a, query, a->last, keys, j);
-        const double x = v->clamp != 0.0 && s > v->clamp ? v->clamp : s;
+        const double x = pair_logit(v, s);
         maximum = fmax(maximum, x + pair_decay(v, decay_at(a, a->last), decay_at(a, j)));
         largest = fmax(largest, fabs(x));
     }
@@ -173,7 +184,9 @@ static double weigh_row(const place_of_token *a, const real *query, const real *
             ? a->x->row_work.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
             : NULL;
     double sum = 0.0;
-    for (int64_t j = 0; j <= a->last; j++) {
+    for (int64_t j = 0; j < a->count; j++) {
+        if (!is_seen(a, j))
+            continue;
         const double s = product_at(a, query, a->last, keys, j);
         const double decay = pair_decay(&p->attention, decay_at(a, a->last), decay_at(a, j));
         a->rows.weights[j] = pair_of(&p->attention, s, decay, maximum).weight;
@@ -191,7 +204,9 @@ static void add_values(const place_of_token *a, double *numerator) {
             ? a->x->row_work.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
             : NULL;
     memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
-    for (int64_t j = 0; j <= a->last; j++) {
+    for (int64_t j = 0; j < a->count; j++) {
+        if (!is_seen(a, j))
+            continue;
         const double level =
             levels ? levels[pair_level(position_at(a, a->last), position_at(a, j))] : 1.0;
         for (int d = 0; d < p->Dv; d++)
@@ -215,6 +230,7 @@ static void attend_row(const place_of_token *a, const workspace *w) {
         maximum = fmax(maximum, row_maximum(a, rotated, a->rows.rotated));
     }
     const real sum = (real)weigh_row(a, w->query, a->rows.keys, maximum);
+    const real subtracted = (real)maximum;
     if (is_rotated(p))
         weigh_row(a, rotated, a->rows.rotated, maximum);
     if (p->attention.write == SRNN_WRITE_DELTA && x->row_work.level)
@@ -223,7 +239,19 @@ static void attend_row(const place_of_token *a, const workspace *w) {
     for (int d = 0; d < p->Dv; d++)
         w->row[d] = (real)w->numerator[d];
     SR_ISA_REAL(sr_epilogue_rows)
-    ((sr_row_results){w->row, p->Dv, &sum, x->position + a->t + 1}, &x->row_work, x->call, at);
+    ((sr_row_results){w->row, p->Dv, &sum, &subtracted, x->position + a->t + 1}, &x->row_work,
+     x->call, at);
+}
+
+/* Where the token's own entry is, and how many there are then. */
+static void place_token(place_of_token *a) {
+    const int64_t position = a->x->position + a->t, capacity = a->x->capacity;
+    a->last = SR_ISA_REAL(sr_kv_cache_entries)(a->p, position);
+    a->count = a->last + 1;
+    if (!a->p->attention.window)
+        return;
+    a->last = position % capacity;
+    a->count = position < capacity ? position + 1 : capacity;
 }
 
 static void feed_task(void *untyped, int64_t task, int worker) {
@@ -237,7 +265,7 @@ static void feed_task(void *untyped, int64_t task, int worker) {
                         .b = task / p->Hkv,
                         .kv = (int)(task % p->Hkv)};
     for (a.t = 0; a.t < p->T && !sr_cancelled(); a.t++) {
-        a.last = SR_ISA_REAL(sr_kv_cache_entries)(p, x->position + a.t);
+        place_token(&a);
         keep_token(&a);
         for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
             attend_row(&a, &x->workers[worker]);

@@ -8,7 +8,8 @@
 #define kv_cache_feed         SR_ISA_REAL(sr_kv_cache_feed)
 #define kv_cache_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
 
-/* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. */
+/* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. With a
+ * window they are a ring: token t is entry t mod capacity. */
 typedef struct kv_cache_rows {
     real *keys, *rotated; /* (entries, D): one array where nothing is rotated */
     real *values;         /* (entries, Dv) */
@@ -18,7 +19,7 @@ typedef struct kv_cache_rows {
     double *weights;      /* (entries): room for a row */
 } kv_cache_rows;
 
-/* Entries after so many tokens. */
+/* Entries after so many tokens; with a window those that the next token could see. */
 int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *core, int64_t tokens);
 
 /* Room for a capacity of tokens, and one entry that does not stay. */

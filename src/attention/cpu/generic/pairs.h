@@ -13,9 +13,22 @@ typedef struct pair {
     double weight, slope;
 } pair;
 
+/* What the score is taken of: s capped, clamped and moved by the bias. */
+static inline double pair_logit(const srnn_attention *a, double s) {
+    const double capped = a->cap != 0.0 ? sr_cap_value(a->cap, s) : s;
+    return (a->clamp != 0.0 && capped > a->clamp ? a->clamp : capped) + a->score_bias;
+}
+
+/* Its derivative by s. */
+static inline double pair_logit_slope(const srnn_attention *a, double s) {
+    const double capped = a->cap != 0.0 ? sr_cap_value(a->cap, s) : s;
+    if (a->clamp != 0.0 && capped > a->clamp)
+        return 0.0;
+    return a->cap != 0.0 ? sr_cap_slope(a->cap, s) : 1.0;
+}
+
 static inline pair pair_of(const srnn_attention *a, double s, double decay, double maximum) {
-    bool clamped = a->clamp != 0.0 && s > a->clamp;
-    double x = clamped ? a->clamp : s;
+    const double x = pair_logit(a, s);
     pair result;
     if (a->score == SRNN_SCORE_EXP) {
         result.weight = exp(x + decay - maximum);
@@ -25,15 +38,15 @@ static inline pair pair_of(const srnn_attention *a, double s, double decay, doub
         result.weight = factor * sr_score_value(a->score, a->order, x);
         result.slope = factor * sr_score_slope(a->score, a->order, x);
     }
-    if (clamped)
-        result.slope = 0.0;
+    const double inner = pair_logit_slope(a, s);
+    result.slope = inner == 0.0 ? 0.0 : result.slope * inner;
     return result;
 }
 
-/* The same of a key for a key, which no clamp and no maximum touch. */
+/* The same of a key for a key, which no cap, no clamp and no maximum touch. */
 static inline pair kappa_of(const srnn_attention *a, double s, double decay) {
     srnn_attention free = *a;
-    free.clamp = 0.0;
+    free.cap = free.clamp = 0.0;
     return pair_of(&free, s, decay, 0.0);
 }
 

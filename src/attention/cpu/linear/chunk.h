@@ -53,12 +53,11 @@ static inline bool is_tame(const linear_walk *x, const double *first, const doub
     return largest <= TAME_DECAY;
 }
 
-/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. All but
- * learned ones only fall, so that the last token tells for all. */
+/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. Most
+ * kinds of decay only fall, so that the last token tells for all. */
 static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t count) {
     const double *first = x->decay + at * x->decays;
-    if (x->p->attention.decay != SRNN_DECAY_LEARNED &&
-        is_tame(x, first, first + (count - 1) * x->decays))
+    if (!sr_decay_may_rise(&x->p->attention) && is_tame(x, first, first + (count - 1) * x->decays))
         return count;
     for (int64_t t = 1; t < count; t++)
         if (!is_tame(x, first, first + t * x->decays))

@@ -159,9 +159,10 @@ static void write_outputs(const context *x, const workspace *w, const linear_wal
     for (int g = 0; g < walk->group; g++) {
         const sr_rows rows = linear_query_rows(walk, b, g);
         const sr_row_results results = {w->numerators + g * BLOCK_ROWS * walk->dv, walk->dv,
-                                        w->row_sums + g * BLOCK_ROWS, x->position + b->at + 1};
+                                        w->row_sums + g * BLOCK_ROWS, NULL,
+                                        x->position + b->at + 1};
         SR_ISA_REAL(sr_epilogue_rows)(results, &x->row_work, x->call, rows);
-        save_rows(x->call, rows, results, NULL);
+        save_rows(x->call, rows, results);
     }
 }
 

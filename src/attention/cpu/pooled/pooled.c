@@ -235,9 +235,9 @@ static void forward_tile(const head *a) {
         see_tile(a, tile, scaled);
     for (int64_t r = 0; r < a->count; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
-    const sr_row_results results = {w->numerator, a->ld.dv, w->row_sum, a->t + 1};
+    const sr_row_results results = {w->numerator, a->ld.dv, w->row_sum, w->maximum, a->t + 1};
     SR_ISA_REAL(sr_epilogue_rows)(results, &a->x->row_work, a->x->call, rows);
-    save_rows(a->x->call, rows, results, w->maximum);
+    save_rows(a->x->call, rows, results);
 }
 
 static void forward_task(void *untyped, int64_t task, int worker) {

@@ -131,6 +131,16 @@ static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h,
 /* The smallest normal number of the type. */
 static const double REAL_LEAST = sizeof(real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
 
+/* Of the sink of a head: learned or 0. */
+static double sink_logit(const srnn_problem *p, const srnn_operands *in, int h) {
+    const bool learned = sr_operand_used(SR_OPERAND_SINKS, &p->attention);
+    return learned ? (double)((const real *)in->sinks)[h] : 0.0;
+}
+
+static double keys_seen(const srnn_attention *a, int64_t length) {
+    return (double)sr_keys_seen(a, length);
+}
+
 /* What a row's output is made of. */
 typedef struct row_facts {
     const real *numerator; /* (n) */
@@ -277,6 +287,7 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
     const srnn_attention *a = &p->attention;
     const srnn_operands *in = call->in;
     const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate, wide = row_is_wide(a);
+    const double sink = sink_logit(p, in, rows.h);
     norm_numbers numbers;
     sr_row_norm rule = norm_of(p, in, &numbers, rows.h);
     const double *cumulative =
@@ -286,9 +297,11 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
         const double logit =
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
         const double row_sum = (double)results.row_sum[r];
+        const double maximum = results.maximum ? (double)results.maximum[r] : 0.0;
         row_facts facts = {.numerator = results.numerator + r * results.ld,
-                           .row = {row_sum, (double)(results.length + r), logit,
-                                   cumulative ? cumulative[r] : 0.0, REAL_LEAST}};
+                           .row = {row_sum, keys_seen(a, results.length + r), logit,
+                                   cumulative ? cumulative[r] : 0.0, REAL_LEAST,
+                                   sr_row_sink(a, sink, maximum)}};
         const sr_row_factors f = facts.factors = factors_of(a, &facts.row, wide);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)
@@ -359,6 +372,13 @@ void SR_ISA_REAL(sr_epilogue_finish)(const sr_row_workspace *row_work,
     if (norm_is_wide(&p->attention))
         sr_parallel(finish_task, &context, (int64_t)p->B * (p->H / norm_heads(p)) * strips,
                     sr_workers_worth(20.0 * (double)p->B * p->T * p->H * p->Dv, p->threads));
+}
+
+/* The sink of a row (number `at` of all) as forward had it. */
+static double saved_sink(const sr_attention_call *call, int h, int64_t at) {
+    const srnn_problem *p = &call->plan->problem;
+    return sr_row_sink(&p->attention, sink_logit(p, call->in, h),
+                       (double)((const real *)call->saved.maximum)[at]);
 }
 
 /* One row of the backward through post gate, norm, gate and normaliser. */
@@ -589,9 +609,9 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         const int64_t start = x->call->plan->first[b * p->T + t];
         row_facts facts = {.numerator = (const real *)x->call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)x->call->saved.row_sum)[at],
-                                   (double)(t - start + 1), z ? (double)*z : 0.0,
+                                   keys_seen(&p->attention, t - start + 1), z ? (double)*z : 0.0,
                                    x->row_work->cumulative ? x->row_work->cumulative[at] : 0.0,
-                                   REAL_LEAST}};
+                                   REAL_LEAST, saved_sink(x->call, h, at)}};
         facts.factors = factors_of(&p->attention, &facts.row, true);
         double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
@@ -667,9 +687,10 @@ static void document_backward(const outputs_context *x, const sr_document_range 
                                                              document->start + t)
                                        : 0.0;
         row_facts facts = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
-                           .row = {(double)((const real *)call->saved.row_sum)[at], (double)(t + 1),
-                                   logit, row_work->cumulative ? row_work->cumulative[at] : 0.0,
-                                   REAL_LEAST}};
+                           .row = {(double)((const real *)call->saved.row_sum)[at],
+                                   keys_seen(a, t + 1), logit,
+                                   row_work->cumulative ? row_work->cumulative[at] : 0.0,
+                                   REAL_LEAST, saved_sink(call, h, at)}};
         facts.factors = factors_of(a, &facts.row, wide);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
         const wide_place place = {
@@ -680,6 +701,8 @@ static void document_backward(const outputs_context *x, const sr_document_range 
                                 tensor_row(call->o, document->b, h, document->start + t), &facts, a,
                                 rule);
         row_work->d_row_sum[at] = (real)g.row_sum;
+        if (row_work->sink_partial) /* g.row_sum is that of the whole normaliser */
+            row_work->sink_partial[document->b * p->H + h] += g.row_sum * facts.row.sink;
         if (row_work->d_cumulative)
             row_work->d_cumulative[at] = g.cumulative;
         if (wants_gate && !wide)
@@ -703,6 +726,8 @@ static void outputs_task(void *context, int64_t task, int worker) {
     const int skips = sr_skip_partials(p);
     for (int d = 0; x->row_work->skip_partial && d < skips; d++)
         x->row_work->skip_partial[task * skips + d] = 0.0;
+    if (x->row_work->sink_partial)
+        x->row_work->sink_partial[task] = 0.0;
     norm_numbers numbers;
     sr_row_norm rule = norm_of(p, x->call->in, &numbers, task % p->H);
     for (int64_t n = plan->row_documents[b]; n < plan->row_documents[b + 1]; n++)

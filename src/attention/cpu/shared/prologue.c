@@ -54,6 +54,8 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     TAKE(value_dot, backward && (gate || power), k_rows);
     TAKE(norm_partial, backward && sr_operand_used(SR_OPERAND_NORM_WEIGHT, a),
          (size_t)p->B * (size_t)p->H * 2 * Dv);
+    TAKE(sink_partial, backward && sr_operand_used(SR_OPERAND_SINKS, a),
+         (size_t)p->B * (size_t)p->H);
     TAKE(d_decay, backward && decay, decays);
     TAKE(d_level, backward && levels, q_rows * (size_t)p->levels);
     TAKE(d_beta, backward && delta, k_rows);
@@ -139,6 +141,11 @@ static void gate_logarithms(double *out, const real *z, int n, const prepare_con
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
+        for (int i = 0; i < n; i++)
+            out[i] = (double)z[i];
+        break;
+    case SRNN_DECAY_GIVEN:
+        factor = 1.0;
         for (int i = 0; i < n; i++)
             out[i] = (double)z[i];
         break;
@@ -246,7 +253,8 @@ static void prepare_kv_head(const prepare_context *x, const sr_document_range *d
         const int64_t count = tokens_from(document, t);
         token_numbers(beta, x->in->write_gate,
                       (sr_rows){document->b, h, document->start + t, count}, 0.0);
-        sigmoid_of(beta, beta, count);
+        if (x->plan->problem.attention.write_gate == SRNN_WRITE_GATE_SIGMOID)
+            sigmoid_of(beta, beta, count);
         for (int64_t r = 0; r < count; r++)
             row_work->beta[base + t + r] = (real)(sr_write_range(&p->attention) * beta[r]);
     }

@@ -33,6 +33,7 @@ typedef struct sr_row_workspace {
     double *d_cumulative; /* (B, H, T) */
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
+    double *sink_partial; /* (B, H): gradients of sinks */
     double *d_decay;      /* as decay: of C, by the core */
     double *d_level;      /* as level, by the core */
     double *d_beta;       /* as beta, by the core */
@@ -90,7 +91,8 @@ typedef struct sr_row_results {
     const real *numerator; /* (count, ld) */
     int64_t ld;
     const real *row_sum; /* (count) */
-    int64_t length;      /* keys that the first of the rows sees */
+    const real *maximum; /* (count): of what both were divided by, the logarithm; NULL: nothing */
+    int64_t length;      /* of the document up to the first of the rows, this one included */
 } sr_row_results;
 
 /* Rows of call->o. */

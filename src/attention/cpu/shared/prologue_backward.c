@@ -61,11 +61,13 @@ static void value_gate_backward(const head_place *x) {
 }
 
 static void beta_backward(const head_place *x) {
+    const bool given = x->p->attention.write_gate == SRNN_WRITE_GATE_GIVEN;
     const double range = sr_write_range(&x->p->attention);
     for (int64_t t = 0; t < x->document->length; t++) {
         const double beta = (double)x->row_work->beta[x->base + t];
+        const double slope = given ? 1.0 : beta * (1.0 - beta / range);
         *tensor_row(x->call->gradients->write_gate, x->document->b, x->h, x->document->start + t) =
-            (real)(x->row_work->d_beta[x->base + t] * beta * (1.0 - beta / range));
+            (real)(x->row_work->d_beta[x->base + t] * slope);
     }
 }
 
@@ -103,6 +105,10 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     case SRNN_DECAY_LEARNED:
         for (int i = 0; i < n; i++)
             strip->slope[i] = 1.0 / DECAY_DIVISOR;
+        break;
+    case SRNN_DECAY_GIVEN:
+        for (int i = 0; i < n; i++)
+            strip->slope[i] = 1.0;
         break;
     case SRNN_DECAY_LOG_SIGMOID:
         for (int i = 0; i < n; i += LANES)
@@ -464,6 +470,13 @@ static void skip_weight_backward(const sr_row_workspace *row_work, const sr_atte
     }
 }
 
+static void sinks_backward(const sr_row_workspace *row_work, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    for (int h = 0; h < p->H; h++)
+        ((real *)call->gradients->sinks)[h] =
+            (real)partial_sum(row_work->sink_partial + h, p->B, p->H);
+}
+
 /* The gradient of a head's dt_bias (D), from those of z. */
 static void channel_bias_task(void *context, int64_t task, int worker) {
     const inputs_context *x = context;
@@ -546,6 +559,8 @@ void SR_ISA_REAL(sr_prologue_backward)(const sr_row_workspace *row_work,
         norm_parameters_backward(row_work, call);
     if (row_work->skip_partial && call->gradients->skip_weight)
         skip_weight_backward(row_work, call);
+    if (row_work->sink_partial && call->gradients->sinks)
+        sinks_backward(row_work, call);
     if (row_work->head_partial)
         decay_parameters_backward(row_work, call);
 }

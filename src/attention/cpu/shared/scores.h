@@ -16,9 +16,9 @@ enum {
 typedef struct score_rule {
     srnn_score score;
     int order;
-    bool clamped;
+    bool clamped, capped;
     bool logit_decay; /* decay multiplies logits, not weights */
-    real clamp;
+    real clamp, cap, bias;
     real inverse_factorial[SHORT_SERIES + 1];
     /* A longer series and its derivative equal exp to rounding between these; outside they are
      * summed in double. */
@@ -29,8 +29,11 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
     score_rule rule = {.score = a->score,
                        .order = a->order,
                        .clamped = a->clamp != 0.0,
+                       .capped = a->cap != 0.0,
                        .logit_decay = sr_decay_in_logits(a),
-                       .clamp = (real)a->clamp};
+                       .clamp = (real)a->clamp,
+                       .cap = (real)a->cap,
+                       .bias = (real)a->score_bias};
     if (a->score == SRNN_SCORE_TAYLOR) {
         double factorial = 1.0;
         for (int n = 0; n <= SHORT_SERIES; n++) {
@@ -85,8 +88,8 @@ static inline vec power(vec s, int order) {
     return result;
 }
 
-/* score(s) and its slope for the scores that are polynomials. */
-static inline vec polynomial_value(vec s, const score_rule *rule) {
+/* score(s) and its slope for the scores other than exp. */
+static inline vec score_value(vec s, const score_rule *rule) {
     switch (rule->score) {
     case SRNN_SCORE_EXP:
     case SRNN_SCORE_LINEAR:
@@ -95,11 +98,14 @@ static inline vec polynomial_value(vec s, const score_rule *rule) {
         return series(s, rule, rule->order);
     case SRNN_SCORE_POWER:
         return power(s, rule->order);
+    case SRNN_SCORE_SIGMOID:
+        return vec_sigmoid(s + rule->bias);
     }
     return s;
 }
 
-static inline vec polynomial_slope(vec s, const score_rule *rule) {
+static inline vec score_slope(vec s, const score_rule *rule) {
+    vec rest;
     switch (rule->score) {
     case SRNN_SCORE_EXP:
     case SRNN_SCORE_LINEAR:
@@ -108,6 +114,9 @@ static inline vec polynomial_slope(vec s, const score_rule *rule) {
         return series(s, rule, rule->order - 1);
     case SRNN_SCORE_POWER:
         return (real)rule->order * power(s, rule->order - 1);
+    case SRNN_SCORE_SIGMOID:
+        s = vec_sigmoid_parts(s + rule->bias, &rest);
+        return s * rest;
     }
     return s;
 }
@@ -327,7 +336,7 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         return;
     }
     for (int j = from; j < high; j += LANES)
-        vec_store(s + j, polynomial_value(vec_load(s + j), rule));
+        vec_store(s + j, score_value(vec_load(s + j), rule));
 }
 
 /* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor`
@@ -341,6 +350,35 @@ static inline void row_decay_logits(score_row *row, const score_rule *rule, real
             vec_store(factor + j, decay);
     }
     row->decay_columns = NULL;
+}
+
+/* A bound on |s| with the cap: tanh is at most 1. */
+static inline real capped_bound(const score_rule *rule, real bound) {
+    return rule->capped && !(bound <= rule->cap) ? rule->cap : bound;
+}
+
+/* Largest |s| of the row before any function, hidden columns of its vectors included. */
+static inline real row_largest_product(const score_row *row) {
+    vec largest = {0};
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        const vec s = vec_load(row->s + j);
+        largest = vec_max(vec_max(s, -s), largest);
+    }
+    return vec_maximum(largest);
+}
+
+/* The visible logits become cap tanh(s / cap); its slope is left in `slope` (width) where that is
+ * not NULL, 0 in hidden columns. */
+static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
+    const real cap = rule->cap, inverse = (real)1 / cap;
+    const bool near = row_largest_product(row) * inverse <= TANH_NEAR * (real)0.999;
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec own;
+        const vec x = vec_load(row->s + j) * inverse;
+        vec_store(row->s + j, cap * (near ? vec_tanh_near(x, &own) : vec_tanh(x, &own)));
+        if (slope)
+            vec_store(slope + j, hide_columns(own, row, j, 0));
+    }
 }
 
 /* Logits into weights; adds the weights to *sum where it is not NULL. */
@@ -374,7 +412,7 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
         row_weights_polynomial(s, row->low / COLUMNS * COLUMNS, high, rule);
     } else {
         for (int j = from; j < high; j += LANES) {
-            vec w = polynomial_value(clamp_logits(vec_load(s + j), c), rule);
+            vec w = score_value(clamp_logits(vec_load(s + j), c), rule);
             vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
         }
     }
@@ -438,12 +476,15 @@ static inline void row_weights_others_backward(const score_row *row, const score
         if (exponential) {
             vec x = exponent_of(logits, c, j);
             w = slope = small ? vec_exp_small(x) : c.decayed ? vec_exp_decayed(x) : vec_exp(x);
+        } else if (rule->score == SRNN_SCORE_SIGMOID) {
+            vec rest, own = vec_sigmoid_parts(clamp_logits(logits, c) + rule->bias, &rest);
+            w = c.decayed ? own * decay_factor(c, j) : own;
+            slope = w * rest;
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
-            w = factor * (c.maximum != 0 ? scaled_value(x, &scaled) : polynomial_value(x, rule));
-            slope =
-                factor * (c.maximum != 0 ? scaled_slope(x, &scaled) : polynomial_slope(x, rule));
+            w = factor * (c.maximum != 0 ? scaled_value(x, &scaled) : score_value(x, rule));
+            slope = factor * (c.maximum != 0 ? scaled_slope(x, &scaled) : score_slope(x, rule));
         }
         if (c.clamped)
             slope = vec_select((vec_bits)(logits > c.clamp), (vec){0}, slope);
@@ -452,8 +493,8 @@ static inline void row_weights_others_backward(const score_row *row, const score
     }
 }
 
-/* Logits into weights, and gradients of weights (d) into gradients of logits:
- * ds = slope(s) (d + d_row_sum). */
+/* Logits, capped where they are, into weights, and gradients of weights (d) into gradients of
+ * logits: ds = slope(s) (d + d_row_sum). */
 static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
                                         real d_row_sum) {
     const bool decayed = row->decay_columns != NULL;
@@ -474,6 +515,23 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     row_clear_hidden(d, row->low, row->high, row->width);
 }
 
+/* d (width) times factor (width), over the visible columns. */
+static inline void row_multiply(const score_row *row, real *d, const real *factor) {
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES)
+        vec_store(d + j, vec_load(d + j) * vec_load(factor + j));
+}
+
+/* The same of logits before the cap. */
+static inline void row_weights_cap_backward(const score_row *row, const score_rule *rule, real *d,
+                                            real d_row_sum) {
+    real slope[TILE] __attribute__((aligned(64)));
+    if (rule->capped)
+        row_cap_logits(row, rule, slope);
+    row_weights_backward(row, rule, d, d_row_sum);
+    if (rule->capped)
+        row_multiply(row, d, slope);
+}
+
 /* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes
  * from that of C_j: w dw on the weights, s ds on the logits. It is in `room` (width), or d itself:
  * exp is its own slope. */
@@ -482,7 +540,7 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
     real factor[TILE] __attribute__((aligned(64)));
     const int from = row->low / LANES * LANES;
     const bool logits = rule->logit_decay;
-    if (!logits && !rule->clamped && row_is_exponential(row, rule)) {
+    if (!logits && !rule->clamped && !rule->capped && row_is_exponential(row, rule)) {
         row_weights_backward(row, rule, d, d_row_sum);
         return d;
     }
@@ -490,7 +548,7 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
         row_decay_logits(row, rule, factor);
     for (int j = from; j < row->high; j += LANES)
         vec_store(room + j, logits ? vec_load(row->s + j) : vec_load(d + j) + d_row_sum);
-    row_weights_backward(row, rule, d, d_row_sum);
+    row_weights_cap_backward(row, rule, d, d_row_sum);
     const real *other = logits ? d : row->s;
     for (int j = from; j < row->high; j += LANES) {
         vec_store(room + j, hide_columns(vec_load(room + j) * vec_load(other + j), row, j, 0));

@@ -183,6 +183,46 @@ static inline vec vec_sigmoid(vec x) {
     return vec_sigmoid_parts(x, &rest);
 }
 
+#define TANH_NEAR ((real)0.5)
+
+/* tanh for |x| up to TANH_NEAR as x top / bottom, a Pade approximant with an error of 1e-9 (float)
+ * or 4e-18 (double). */
+static inline vec vec_tanh_parts(vec x, vec *below) {
+    const vec square = x * x;
+#if SR_REAL_BITS == 64
+    const vec top = ((36.0 * square + 6930.0) * square + 270270.0) * square + 2027025.0;
+    const vec bottom =
+        (((square + 630.0) * square + 51975.0) * square + 945945.0) * square + 2027025.0;
+#else
+    const vec top = (square + 105.0f) * square + 945.0f;
+    const vec bottom = (15.0f * square + 420.0f) * square + 945.0f;
+#endif
+    *below = bottom;
+    return x * top;
+}
+
+/* tanh(x) and its slope 1 - tanh^2 for |x| up to TANH_NEAR, in the bits of vec_tanh. */
+static inline vec vec_tanh_near(vec x, vec *slope) {
+    vec below;
+    const vec above = vec_tanh_parts(x, &below), t = above * ((real)1 / below);
+    *slope = (real)1 - t * t;
+    return t;
+}
+
+/* The same for any x: farther out as (1 - e) / (1 + e) with e = exp(-2 |x|), of which the slope is
+ * 4 e / (1 + e)^2: 1 - tanh^2 would have no digits left there. */
+static inline vec vec_tanh(vec x, vec *slope) {
+    vec below;
+    const vec size = vec_max(x, -x), e = vec_exp((real)-2 * size);
+    const vec above = vec_tanh_parts(x, &below);
+    const vec_bits far = (vec_bits)(size > TANH_NEAR);
+    const vec sign = vec_select((vec_bits)(x < (vec){0}), vec_all(-1), vec_all(1));
+    const vec inverse = (real)1 / vec_select(far, (real)1 + e, below);
+    const vec t = vec_select(far, sign * ((real)1 - e), above) * inverse;
+    *slope = vec_select(far, (real)4 * e * inverse * inverse, (real)1 - t * t);
+    return t;
+}
+
 /* The sum of all lanes, halves onto halves. */
 static inline double wide_vec_sum(const wide_vec *v) {
     double part[LANES];

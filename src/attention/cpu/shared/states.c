@@ -4,8 +4,8 @@
  * plain form has no padding:
  *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums
  *     matter, reference
- *     keys, values  per kv head: keys (position, D), values (position, Dv), decay (position)
- *     if learned */
+ *     keys, values  per kv head: keys (tokens, D), values (tokens, Dv), decay (tokens) if there is
+ *     one; of all tokens, or of those that the next could see through a window */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/chunked/chunks.h"
 #include "attention/cpu/flash/flash.h"
@@ -161,6 +161,11 @@ const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
 
 /* ---- keys and values ---- */
 
+/* The first of `position` tokens that a state keeps. */
+static int64_t first_kept(const srnn_problem *p, int64_t position) {
+    return position - sr_keys_seen(&p->attention, position);
+}
+
 static size_t kv_cache_bytes(const srnn_problem *p, int64_t capacity) {
     sr_layout layout = {0};
     for (int64_t head = 0; head < heads_of(p); head++)
@@ -170,43 +175,48 @@ static size_t kv_cache_bytes(const srnn_problem *p, int64_t capacity) {
 
 static size_t kv_cache_plain_bytes(const srnn_problem *p, int64_t position) {
     size_t token = (size_t)(p->D + p->Dv) * sizeof(real) + (decays(p) ? sizeof(double) : 0);
-    return (size_t)heads_of(p) * (size_t)position * token;
+    return (size_t)heads_of(p) * (size_t)sr_keys_seen(&p->attention, position) * token;
 }
 
 static srnn_status kv_cache_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
-    const int64_t position = from->position;
+    const int64_t past = from->position, first = first_kept(p, past);
     sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head cache = kv_cache_head_place(p, from->capacity, &layout);
-        for (int64_t t = 0; t < position; t++)
+        for (int64_t t = first; t < past; t++)
             for (int64_t d = 0; d < p->D; d++)
-                plain = put(plain, cache.keys + (t / TILE * p->D + d) * stride + t % TILE,
-                            sizeof(real));
-        for (int64_t t = 0; t < position; t++)
-            plain = put(plain, cache.values + t * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
-        if (cache.decay)
-            plain = put(plain, cache.decay, (size_t)position * sizeof(double));
+                plain =
+                    put(plain,
+                        cache.keys + (packed_tile(&cache, t / TILE) * p->D + d) * stride + t % TILE,
+                        sizeof(real));
+        for (int64_t t = first; t < past; t++)
+            plain = put(plain, cache.values + packed_row(&cache, t) * row_stride(p->Dv),
+                        (size_t)p->Dv * sizeof(real));
+        for (int64_t t = first; cache.decay && t < past; t++)
+            plain = put(plain, cache.decay + packed_row(&cache, t), sizeof(double));
     }
     return SRNN_OK;
 }
 
 static srnn_status kv_cache_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
-    const int64_t position = to->position;
+    const int64_t past = to->position, first = first_kept(p, past);
     sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head cache = kv_cache_head_place(p, to->capacity, &layout);
-        for (int64_t t = 0; t < position; t++) {
+        cache.key_norm[packed_tile(&cache, first / TILE)] = 0; /* its first keys are not there */
+        for (int64_t t = first; t < past; t++) {
             _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* its norm is taken in vectors */
             plain = get(row, plain, (size_t)p->D * sizeof(real));
             packed_head_keep_keys(&cache, p, row, p->D, t, 1);
         }
-        for (int64_t t = 0; t < position; t++)
-            plain = get(cache.values + t * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
-        if (cache.decay)
-            plain = get(cache.decay, plain, (size_t)position * sizeof(double));
+        for (int64_t t = first; t < past; t++)
+            plain = get(cache.values + packed_row(&cache, t) * row_stride(p->Dv), plain,
+                        (size_t)p->Dv * sizeof(real));
+        for (int64_t t = first; cache.decay && t < past; t++)
+            plain = get(cache.decay + packed_row(&cache, t), plain, sizeof(double));
     }
     return SRNN_OK;
 }
@@ -214,7 +224,7 @@ static srnn_status kv_cache_from_plain(const sr_state_memory *to, const char *pl
 const sr_state_kernel SR_ISA_REAL(sr_state_kv_cache) = {
     .dtype = SR_REAL_DTYPE,
     .recurrent = false,
-    .computes = SR_CPU_SCORES SR_CPU_PLAIN_PAIRS SR_CPU_ROWS,
+    .computes = SR_CPU_SCORES SR_CPU_BAND SR_CPU_PLAIN_PAIRS SR_CPU_ROWS,
     .bytes = kv_cache_bytes,
     .scratch = flash_feed_scratch,
     .feed = flash_feed,
@@ -268,18 +278,23 @@ static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
 /* Calls for each part of each head, in order. */
 static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
-    const size_t entries = (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, state->position);
+    const int64_t entries = SR_ISA_REAL(sr_kv_cache_entries)(p, state->position);
+    const int64_t first = first_kept(p, state->position);
     sr_layout layout = {.base = state->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         const kv_cache_rows rows = SR_ISA_REAL(sr_kv_cache_place)(p, state->capacity, &layout);
         entry_part parts[ENTRY_PARTS];
         list_parts(parts, &rows, p);
-        for (int n = 0; n < ENTRY_PARTS; n++) {
-            if (out)
-                out = put(out, parts[n].data, entries * parts[n].bytes);
-            else
-                in = get(parts[n].data, in, entries * parts[n].bytes);
-        }
+        for (int n = 0; n < ENTRY_PARTS; n++)
+            for (int64_t i = 0; i < entries; i++) {
+                const size_t bytes = parts[n].bytes;
+                char *entry =
+                    (char *)parts[n].data + (size_t)((first + i) % state->capacity) * bytes;
+                if (out)
+                    out = put(out, entry, bytes);
+                else
+                    in = get(entry, in, bytes);
+            }
     }
 }
 

@@ -33,13 +33,23 @@ static inline int64_t tile_width(int64_t keys) {
     return round_up(round_up(keys, ROWS), COLUMNS);
 }
 
-/* The keys and values of one kv head. */
+/* The keys and values of one kv head. With a window a state keeps them in a ring of tiles. */
 typedef struct packed_head {
     real *keys;     /* (tiles, D, stride of TILE): transposed */
     real *values;   /* (T rounded up to TILE, stride of Dv) */
     real *key_norm; /* (tiles): the largest |key| of the tile */
     double *decay;  /* (T): C_j, or NULL */
+    int64_t ring;   /* tiles of the ring; 0: all tiles are there */
 } packed_head;
+
+/* Where a tile of positions, and a position, are among those that are there. */
+static inline int64_t packed_tile(const packed_head *head, int64_t tile) {
+    return head->ring ? tile % head->ring : tile;
+}
+
+static inline int64_t packed_row(const packed_head *head, int64_t position) {
+    return packed_tile(head, position / TILE) * TILE + position % TILE;
+}
 
 /* What a thread needs to run a tile of queries. */
 typedef struct tile_workspace {
@@ -94,10 +104,8 @@ static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, i
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
-/* Leaves what backward needs of some rows, where that is wanted; `maximum` NULL: nothing was
- * subtracted. */
-static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results,
-                             const real *maximum) {
+/* Leaves what backward needs of some rows, where that is wanted. */
+static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results) {
     const srnn_problem *p = &call->plan->core;
     const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
     const size_t bytes = (size_t)rows.count * sizeof(real);
@@ -107,8 +115,8 @@ static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row
         memcpy((real *)call->saved.numerator + (at + r) * p->Dv, results.numerator + r * results.ld,
                (size_t)p->Dv * sizeof(real));
     memcpy((real *)call->saved.row_sum + at, results.row_sum, bytes);
-    if (maximum)
-        memcpy((real *)call->saved.maximum + at, maximum, bytes);
+    if (results.maximum)
+        memcpy((real *)call->saved.maximum + at, results.maximum, bytes);
     else
         memset((real *)call->saved.maximum + at, 0, bytes);
 }
@@ -154,7 +162,7 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
                                          const real *rows, int64_t ld, int64_t at, int64_t count) {
     int64_t stride = row_stride(TILE);
     for (int64_t r = 0; r < count; r++) {
-        int64_t tile = (at + r) / TILE, column = (at + r) % TILE;
+        int64_t tile = packed_tile(head, (at + r) / TILE), column = (at + r) % TILE;
         real *keys = head->keys + tile * p->D * stride + column;
         real norm = largest_norm(rows + r * ld, ld, 1, p->D);
         for (int64_t d = 0; d < p->D; d++)
@@ -163,28 +171,17 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
     }
 }
 
-/* A head that a state keeps: room for `capacity` tokens, decay included. */
+/* A head that a state keeps: room for `capacity` tokens, decay included. Tokens that follow each
+ * other may start anywhere in a tile of a ring, so it has one more. */
 static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t capacity,
                                               sr_layout *layout) {
-    packed_head head = packed_head_place(p, capacity, layout);
+    const int64_t ring = p->attention.window ? tiles_in(capacity) + 1 : 0;
+    const int64_t room = ring ? ring * TILE : capacity;
+    packed_head head = packed_head_place(p, room, layout);
+    head.ring = ring;
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
-        head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
+        head.decay = sr_layout_take(layout, (size_t)room, sizeof *head.decay);
     return head;
-}
-
-/* seen (TILE) = which keys of a tile each query of a tile sees; those past `rows` see none. `first`
- * (rows): where their documents start; `at`: where the first query stands among the keys. */
-static inline void tile_seen_keys(seen_keys *seen, const int32_t *first, int64_t at, int64_t rows,
-                                  int64_t tile) {
-    for (int64_t r = 0; r < TILE; r++)
-        seen[r] = r < rows ? (seen_keys){first[r] - tile * TILE, at + r + 1 - tile * TILE}
-                           : (seen_keys){0, 0};
-}
-
-/* True if one of the queries does not see all of the tile's keys. */
-static inline bool tile_hides_keys(const int32_t *first, int64_t at, int64_t rows, int64_t tile,
-                                   int64_t keys) {
-    return at + 1 - tile * TILE < keys || first[rows - 1] > tile * TILE;
 }
 
 /* Queries of a tile and keys of one. */
@@ -192,7 +189,34 @@ typedef struct tile_pairs {
     const int32_t *first; /* (rows): where the queries' documents start */
     int64_t at, rows;     /* where the first query stands among the keys; queries */
     int64_t tile, past;   /* the tile of keys; keys that there are */
+    int64_t window;       /* keys that a query sees; 0: all of its document */
 } tile_pairs;
+
+/* The first key that the query at position i sees; `first`: where its document starts. */
+static inline int64_t first_key(int64_t first, int64_t i, int64_t window) {
+    return window && first < i + 1 - window ? i + 1 - window : first;
+}
+
+/* The keys of the tile that query r sees: low .. high-1 of `keys`, none where low is high. */
+static inline seen_keys query_sees(const tile_pairs *pairs, int64_t r, int64_t keys) {
+    const int64_t start = pairs->tile * TILE, i = pairs->at + r;
+    const int64_t low = first_key(pairs->first[r], i, pairs->window) - start, high = i + 1 - start;
+    const int64_t past = high < keys ? high : keys;
+    return (seen_keys){low < 0 ? 0 : low < past ? low : past, past};
+}
+
+/* seen (TILE) = the same of all queries; those past `rows` see none. */
+static inline void tile_seen_keys(seen_keys *seen, const tile_pairs *pairs) {
+    for (int64_t r = 0; r < TILE; r++)
+        seen[r] = r < pairs->rows ? query_sees(pairs, r, TILE) : (seen_keys){0, 0};
+}
+
+/* True if one of the queries does not see all of the tile's keys. */
+static inline bool tile_hides_keys(const tile_pairs *pairs, int64_t keys) {
+    const int64_t start = pairs->tile * TILE, last = pairs->rows - 1;
+    return pairs->at + 1 - start < keys ||
+           first_key(pairs->first[last], pairs->at + last, pairs->window) > start;
+}
 
 /* Where the document of row r ends in the tile. */
 static inline int64_t document_end(const tile_pairs *pairs, int64_t r) {
@@ -218,23 +242,28 @@ static inline decay_range range_of(const double *numbers, int64_t count) {
     return (decay_range){range.least + zero, range.most + zero};
 }
 
-/* A range that contains those of all visible pairs of two tiles; `decay` NULL: none. */
-static inline decay_range tile_decay(const double *decay, const tile_pairs *pairs) {
+/* C of a tile of queries and of one of keys; NULL: there is no decay. */
+typedef struct tile_sums {
+    const double *rows, *keys; /* (rows), (TILE) */
+} tile_sums;
+
+/* A range that contains those of all visible pairs of two tiles. */
+static inline decay_range tile_decay(tile_sums decay, const tile_pairs *pairs) {
     const int64_t start = pairs->tile * TILE;
     decay_range range = {0};
-    if (!decay)
+    if (!decay.rows)
         return range;
     /* Keys before the queries belong to the document of the first of these. */
     if (start < pairs->at) {
         const int64_t from = start < pairs->first[0] ? pairs->first[0] : start;
         const int64_t past = start + TILE < pairs->past ? start + TILE : pairs->past;
-        const decay_range queries = range_of(decay + pairs->at, document_end(pairs, 0));
-        const decay_range keys = range_of(decay + from, past - from);
+        const decay_range queries = range_of(decay.rows, document_end(pairs, 0));
+        const decay_range keys = range_of(decay.keys + (from - start), past - from);
         return (decay_range){queries.least - keys.most, queries.most - keys.least};
     }
     for (int64_t r = 0, past; r < pairs->rows; r = past) {
         past = document_end(pairs, r);
-        const decay_range own = range_of(decay + pairs->at + r, past - r);
+        const decay_range own = range_of(decay.rows + r, past - r);
         const double width = own.most - own.least;
         if (!isnan(range.most) && !(width <= range.most)) /* a NaN of either stays */
             range.most = width;
@@ -284,12 +313,12 @@ static inline double decay_from(double decay, double reference) {
     return exact < -most && exact > -INFINITY ? -most : exact;
 }
 
-/* Puts columns into `room` (2, TILE); columns that no row sees are zero. `decay`: of all keys, or
- * NULL. */
-static inline void tile_decays_set(tile_decays *own, real *room, const double *decay,
+/* Puts columns into `room` (2, TILE); columns that no row sees are zero. */
+static inline void tile_decays_set(tile_decays *own, real *room, tile_sums decay,
                                    const tile_pairs *pairs) {
-    own->rows = decay ? decay + pairs->at : NULL;
-    if (!decay)
+    own->rows = decay.rows;
+    own->columns = own->column_rests = NULL;
+    if (!decay.rows)
         return;
     own->columns = room;
     own->column_rests = room + TILE;
@@ -297,7 +326,7 @@ static inline void tile_decays_set(tile_decays *own, real *room, const double *d
     for (int64_t j = 0; j < TILE; j++) {
         const int64_t key = pairs->tile * TILE + j, row = key < pairs->at ? 0 : key - pairs->at;
         const bool seen = key >= pairs->first[0] && key < pairs->past;
-        const double exact = seen ? decay_from(decay[key], own->reference[row]) : 0.0;
+        const double exact = seen ? decay_from(decay.keys[j], own->reference[row]) : 0.0;
         room[j] = (real)exact;
         room[TILE + j] = (real)(exact - (double)room[j]);
     }

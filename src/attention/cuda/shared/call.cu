@@ -14,6 +14,7 @@ sr_score_class sr_score_class_of(const srnn_attention *a) {
         return SR_CLASS_POLYNOMIAL;
     case SRNN_SCORE_TAYLOR:
     case SRNN_SCORE_POWER:
+    case SRNN_SCORE_SIGMOID: /* no kernel declares it */
         break;
     }
     return a->order <= SR_POLYNOMIAL_ORDER ? SR_CLASS_POLYNOMIAL : SR_CLASS_LONG;
