@@ -372,15 +372,15 @@ static void families_have_their_defaults(void **state) {
     } cases[] = {
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": null", true},
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 64", true},
-        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 63", false},
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 63", true},
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": null", true}, /* a window of 4096 */
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
          "\"use_sliding_window\": false",
-         false},
+         true},
         {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4", true},
         {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
-         "\"use_sliding_window\": true",
-         false},
+         "\"use_sliding_window\": true, \"max_window_layers\": 0",
+         true},
         {"\"model_type\": \"softrnn\"", true},
         {"\"model_type\": \"bloom\"", false},
     };

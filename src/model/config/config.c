@@ -44,11 +44,17 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
     return SRNN_OK;
 }
 
+static bool has_plain_layer(const sr_model_config *config, int layer) {
+    const srnn_layer form = config->attention[layer].wiring.layer;
+    return form == SRNN_LAYER_PLAIN || form == SRNN_LAYER_NALA;
+}
+
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
     dims.layers = config->L;
-    dims.qkv_bias = config->qkv_bias;
-    dims.o_bias = config->o_bias;
+    const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
+    dims.qkv_bias = config->qkv_bias && biased;
+    dims.o_bias = config->o_bias && biased;
     dims.norm_epsilon = config->norm_epsilon;
     dims.norm_is_minus_one = config->norm_is_minus_one;
     return dims;
@@ -69,8 +75,8 @@ static bool is_one(double multiplier) {
 }
 
 bool sr_model_config_is_plain(const sr_model_config *c) {
-    return c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN && !c->layer_norm &&
-           !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
+    return !c->linear_unbiased && c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN &&
+           !c->layer_norm && !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
            is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0;
 }
 

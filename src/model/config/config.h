@@ -40,6 +40,7 @@ typedef struct sr_model_config {
     sr_rope_scaling rope_scaling;
     bool tied;             /* tie_word_embeddings: the head is the embedding */
     bool qkv_bias, o_bias; /* attention_bias */
+    bool linear_unbiased;  /* which layers with a recurrent form of their own do not have */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */

@@ -94,6 +94,7 @@ static void read_sizes(sr_config_reader *r, const sr_family *family, sr_model_co
 static void read_parts(sr_config_reader *r, sr_model_config *config) {
     const json_t *parts = sr_config_value(r->root, "softrnn_parts");
     config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
+    config->linear_unbiased = sr_config_flag(r, parts, "linear_unbiased", false);
     config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
     config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
     config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);
@@ -153,7 +154,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
     config->reference = sr_config_value(r->root, "attention_type") &&
                         !sr_config_value(r->root, "softrnn_attention");
     SR_TRY(r->status);
-    r->status = sr_config_foreign(r->root, family, config->positions, r->path);
+    r->status = sr_config_foreign(r->root, config->positions, r->path);
     SR_TRY(r->status);
     SR_TRY(sr_model_config_attention(config, attention));
     sr_config_sizes_read(r, config);
@@ -164,7 +165,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
 
 static srnn_status read_family(sr_config_reader *r, const sr_family *family,
                                sr_model_config *config) {
-    if (family->published)
+    if (family->published && !sr_config_value(r->root, "softrnn_attention"))
         return sr_published_read(r, family->published, config);
     read_shape(r, config);
     return family->system ? sr_config_system_read(r, family->system, config)
