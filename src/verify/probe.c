@@ -586,6 +586,25 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
     }
 }
 
+/* Axes that say something about a value of another keep to it: drawn by themselves, they would
+ * seldom fit each other. */
+static void settle(srnn_attention *a) {
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        a->decay = SRNN_DECAY_SOFTPLUS;
+    if (a->decay != SRNN_DECAY_LOG_SIGMOID)
+        a->decay_divisor = 0;
+    if (a->decay != SRNN_DECAY_BOUNDED)
+        a->decay_bound = 0;
+    if (a->decay != SRNN_DECAY_SOFTPLUS && a->decay != SRNN_DECAY_BOUNDED)
+        a->dt_width = SRNN_DT_WIDTH_HEAD;
+    if (a->score != SRNN_SCORE_SIGMOID)
+        a->score_bias = 0;
+    if (a->write != SRNN_WRITE_DELTA) {
+        a->write_gate = SRNN_WRITE_GATE_SIGMOID;
+        a->write_range = SRNN_WRITE_RANGE_1;
+    }
+}
+
 srnn_attention probe_attention(uint64_t seed) {
     const sr_axis *axis;
     for (uint64_t attempt = 0;; attempt++) {
@@ -593,6 +612,7 @@ srnn_attention probe_attention(uint64_t seed) {
         for (size_t i = 0; (axis = sr_axis_at(i)); i++)
             if (!outside(axis))
                 draw_axis(&a, axis, seed + (attempt << 32), i);
+        settle(&a);
         if (srnn_attention_check(&a) == SRNN_OK)
             return a;
     }
