@@ -552,8 +552,7 @@ static bool outside(const sr_axis *axis) {
 
 /* Up to 4; of every other window about a tile. */
 static double draw_count(const sr_axis *axis, uint64_t seed, uint64_t stream) {
-    const bool wide =
-        strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
+    const bool wide = strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
     return wide ? 90 + (double)sr_random_below(seed, stream, 2, 16)
                 : 1 + (double)sr_random_below(seed, stream, 2, 4);
 }
