@@ -1,5 +1,5 @@
 #!/bin/sh
-# attention.sh: the standing list of attention cases, one JSON line each.
+# attention.sh: the standard list of attention cases, one JSON line each.
 # Usage: bench/attention.sh [PROGRAM]
 set -eu
 program=${1:-build/cli/softrnn}

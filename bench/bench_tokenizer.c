@@ -3,9 +3,9 @@
  *     bench_tokenizer encode TOKENIZER TEXT THREADS
  *     bench_tokenizer train VOCAB TEXT THREADS
  *
- * TEXT holds documents separated by <|endoftext|>. Encoding that decoding does not undo is not
- * timed. With several threads, one thread is timed in turn with them: machines change their speed
- * from minute to minute, and only what was timed side by side can be compared. */
+ * TEXT holds documents separated by <|endoftext|>. A text that does not survive encoding and
+ * decoding is not timed. With several threads, one thread is timed alternately: the speed of
+ * machines varies over minutes, so only alternating timings can be compared. */
 #include "base/clock.h"
 #include "base/threads.h"
 #include "data/tokenizer/bpe/train.h"
@@ -54,7 +54,7 @@ static void encode_document(void *context, int64_t task, int worker) {
                             run->documents[task].bytes));
 }
 
-/* Encoders are made anew for each repeat: their caches start empty. */
+/* Encoders are recreated for each repeat: their caches start empty. */
 static double encode_all(bench *run, int threads) {
     double start = sr_clock_seconds();
     for (int i = 0; i < threads; i++)

@@ -3,8 +3,8 @@
 
 Usage: bench_tokenizer.py PROGRAM TEXT VOCAB TOKENIZER...
 
-PROGRAM is bench_tokenizer; TEXT holds documents separated by <|endoftext|>. The two programs take
-turns on one thread; one JSON line per case.
+PROGRAM is bench_tokenizer; TEXT holds documents separated by <|endoftext|>. The two programs
+alternate on one thread; one JSON line per case.
 """
 import gzip
 import json
@@ -21,7 +21,7 @@ REPEATS = 3
 
 
 def ours(program, *arguments):
-    """The first record that it prints: one thread."""
+    """The first record printed: one thread."""
     lines = subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
     print(lines, end="", flush=True)
     return json.loads(lines.splitlines()[0])

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""beside.py: attention of this library and of cuDNN (through PyTorch) on one GPU, in turns.
+"""beside.py: attention of this library and of cuDNN (through PyTorch) on one GPU, alternating.
 
 Usage: beside.py PATH/TO/test_attention_hopper
 
 Causal, bf16, the five large shapes. For each: cuDNN, ours (which also checks itself, twice for the same bits), cuDNN
-again. Both sides rest 60 ms before a figure and then run back to back, so that each figure is a call's share of the
-time. One line a side and shape; cuDNN's are the better of its two. Needs PyTorch with CUDA.
+again. Both sides idle for 60 ms before each measurement and then run back to back, so that each figure is the time per
+call. One line per side and shape; cuDNN's are the better of its two. Needs PyTorch with CUDA.
 """
 import subprocess
 import sys
@@ -21,7 +21,7 @@ CALLS = 20
 
 
 def milliseconds(work):
-    """A call's share of CALLS calls, after three to warm up, on a rested GPU."""
+    """Time per call over CALLS calls, after three warm-up calls, on an idle GPU."""
     torch.cuda.synchronize()
     time.sleep(0.06)
     for _ in range(3):

@@ -1,8 +1,7 @@
 /* ops.c: times each op of a backend at the shapes of a training step, and of generation.
  *
- * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line an op:
- * microseconds, the bytes that it must move and the operations that it must do, and both as
- * rates. */
+ * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line per op:
+ * microseconds, the minimal bytes moved and operations, and both as rates. */
 #include "base/clock.h"
 #include "ops/backend.h"
 
@@ -33,7 +32,7 @@ typedef struct bench {
     sizes size;
     arrays at;
     int64_t logit_rows;
-    double bytes, operations; /* of the op that was called last */
+    double bytes, operations; /* of the last op called */
 } bench;
 
 static double number_bytes(const bench *b) {
@@ -294,8 +293,7 @@ static srnn_status zeros(const bench *b, void *out, int64_t count, size_t size) 
 
 enum { NOISE = 1 << 20 };
 
-/* Numbers as a model has them: products of zeros are faster than others, for they need less
- * power. */
+/* Realistic values: products of zeros need less power and run faster. */
 static srnn_status fill_noise(const bench *b, float *host, float *block) {
     uint32_t seed = 1;
     for (int64_t i = 0; i < NOISE; i++) {
@@ -350,7 +348,7 @@ static srnn_status make_arrays(bench *b) {
     int32_t *ids = malloc((size_t)rows * sizeof *ids);
     if (!ids)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %lld tokens", (long long)rows);
-    for (int64_t i = 0; i < rows; i++) /* a few often, most seldom, as in text */
+    for (int64_t i = 0; i < rows; i++) /* a few often, most rarely, as in text */
         ids[i] = (int32_t)(i % 16 == 0 ? 7 : (i * 7919) % s.V);
     SR_TRY(zeros(b, &b->at.ids, rows, sizeof *ids));
     const srnn_status status =
@@ -378,7 +376,7 @@ static srnn_status measure(bench *b, const char *name, srnn_status (*call)(bench
     sr_graph graph = {0};
     double best = 1e30;
     b->bytes = b->operations = 0;
-    for (int warm = 0; warm < 2; warm++) /* called, then recorded */
+    for (int warm = 0; warm < 2; warm++) /* called, then captured */
         SR_TRY(sr_device_repeat(device, &graph, call_often, &work));
     SR_TRY(srnn_device_wait(device));
     for (int round = 0; round < ROUNDS; round++) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""peers.py: what PyTorch does on this GPU, for comparison in the same minutes as ours.
+"""peers.py: PyTorch's speed on this GPU, for comparison with ours at the same time.
 
 Usage: peers.py attention|variants|step [--repeats N]
 
 attention: scaled_dot_product_attention with each of its backends, causal, bf16, forward and with backward.
 variants:  norm and linear attention written in PyTorch, eager and compiled.
 step:      one training step of the small model (compiled, autocast to bf16, fused AdamW).
-One JSON line a case, in the units of `softrnn bench attention`. Needs PyTorch with CUDA.
+One JSON line per case, in the units of `softrnn bench attention`. Needs PyTorch with CUDA.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ BACKENDS = {
 
 
 def seconds(work, repeats):
-    """The median time of a call, by events around it, after three to warm up."""
+    """The median time of a call, by CUDA events, after three warm-up calls."""
     for _ in range(3):
         work()
     times = []
@@ -41,7 +41,7 @@ def seconds(work, repeats):
 
 
 def operands(B, H, T, D):
-    """q, k, v and the gradient of the output, as torch takes them."""
+    """q, k, v and the gradient of the output, in torch's layout."""
     return [torch.randn(B, H, T, D, device="cuda", dtype=torch.bfloat16, requires_grad=i < 3) for i in range(4)]
 
 
@@ -64,7 +64,7 @@ def report(name, attend, shape, repeats):
 
 
 def attention(repeats):
-    """Softmax attention by every backend, at every shape it takes."""
+    """Softmax attention by every backend, at every shape it supports."""
     for shape in SHAPES:
         for name, backend in BACKENDS.items():
             def attend(q, k, v, backend=backend):
@@ -144,7 +144,7 @@ class Model(torch.nn.Module):
 
 
 def step(repeats, B=36, T=1024, V=32000, C=1024, H=16, L=20, inner=2048):
-    """Tokens a second of the compiled model."""
+    """Tokens per second of the compiled model."""
     model = Model(V, C, H, L, inner).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     compiled = torch.compile(model)

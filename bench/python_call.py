@@ -1,8 +1,8 @@
-"""python_call.py: what a call from Python costs beside the call of C that it makes, and beside torch's own attention.
+"""python_call.py: the cost of a call from Python, compared with the C call it makes and with torch's attention.
 
     PYTHONPATH=python python bench/python_call.py
 
-Each figure is the least of many rounds in which all of them take turns, so that they see the same machine.
+Each figure is the minimum of many rounds in which all of them alternate, under the same conditions.
 """
 import time
 
@@ -20,11 +20,11 @@ except ImportError:
 
 
 def c_call(arrays, gradient):
-    """The call alone, with everything prepared; for a gradient it also writes what backward will read."""
+    """The call alone, with everything prepared; with gradients it also saves what backward needs."""
     plan = _numpy._take_plan(softrnn.parse("softmax"), arrays, Options())
     o = np.empty(plan.shape, arrays[0].dtype)
     output = ffi.new("srnn_tensor *", {"data": ffi.cast("void *", o.ctypes.data)})[0]
-    memory = np.empty(plan.saved_bytes + 64, "uint8")  # what is saved begins at a multiple of 64
+    memory = np.empty(plan.saved_bytes + 64, "uint8")  # the saved buffer is aligned to 64 bytes
     saved = ffi.cast("void *", memory.ctypes.data + -memory.ctypes.data % 64) if gradient else ffi.NULL
     check(lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved))
     return lambda kept=(arrays, o, memory): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""scaling.py: what data-parallel training costs on many GPUs, worked out from measured kernels and published links.
+"""scaling.py: the cost of data-parallel training on many GPUs, estimated from measured kernels and published links.
 
 Usage: scaling.py            prints the tables of docs/SCALING.md
-       scaling.py --check    fails if the document has others, or a measured run is far from what is counted
+       scaling.py --check    fails if the document differs, or a measured run is far from the estimate
 """
 import sys
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from pathlib import Path
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/SCALING.md"
 VOCABULARY, LENGTH = 32000, 1024
 GPUS_A_NODE = 8
-NVLINK, INFINIBAND = 450e9, 50e9  # bytes a second and GPU, one way: NVLink 4, NDR with a port for each GPU
-# Measured (docs/PERFORMANCE.md): tokens a second of `--preset small`, softmax, on one H200, in bf16.
+NVLINK, INFINIBAND = 450e9, 50e9  # bytes per second and GPU, one way: NVLink 4, NDR with a port for each GPU
+# Measured (docs/PERFORMANCE.md): tokens per second of `--preset small`, softmax, on one H200, in bf16.
 MEASURED_TOKENS = 293400
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -28,13 +28,13 @@ class Model:
 
     @property
     def multiplying(self):
-        """Weights that multiply every token: all but the embedding."""
+        """Weights that multiply every token: all except the embedding."""
         layer = 4 * self.width ** 2 + 3 * self.width * self.inner
         return self.layers * layer + VOCABULARY * self.width
 
     @property
     def embedding(self):
-        """Rows that are looked up, which are computed with as floats."""
+        """Embedding weights, which are looked up and kept as floats."""
         return VOCABULARY * self.width
 
     @property
@@ -42,23 +42,23 @@ class Model:
         return self.multiplying + self.embedding
 
     def operations(self, length=LENGTH):
-        """Of a token, forward and backward; causal attention sees half of the row."""
+        """FLOPs per token, forward and backward; causal attention covers half of the row."""
         return 6 * self.multiplying + 6 * self.layers * self.width * length
 
 
 SMALL = Model("0.28 B", 1024, 2048, 20, 16, 1 << 19)
 MODELS = (SMALL, Model("2 B", 3072, 6144, 20, 16, 1 << 20), Model("7 B", 4096, 11008, 32, 32, 1 << 22))
-RATE = MEASURED_TOKENS * SMALL.operations()  # operations a second of one GPU
+RATE = MEASURED_TOKENS * SMALL.operations()  # operations per second of one GPU
 
 
 def memory(model, ranks):
-    """Bytes of a rank beside activations: bf16 weights and float gradients whole, and the embedding in float; masters,
-    moments, sum in shares."""
+    """Bytes of a rank besides activations: whole bf16 weights and float gradients, and the embedding in float; masters,
+    moments and gradient sum are sharded."""
     return model.numbers * (2 + 4 + (4 + 8 + 4) / ranks) + 4 * model.embedding
 
 
 def sent(model, ranks):
-    """Bytes: gradients in float, weights in bf16, the embedding in float as a sum, which goes there and back."""
+    """Bytes: gradients in float, weights in bf16, the embedding in float as a sum, which is all-reduced."""
     return (6 * model.numbers + 8 * model.embedding) * (ranks - 1) / ranks
 
 
@@ -67,7 +67,7 @@ def memory_whole(model):
 
 
 def seconds(bytes_of_all, ranks):
-    """To scatter the sum of an array, or to gather its parts: within nodes, then between them."""
+    """Reduce-scatter or all-gather of an array: within nodes, then between them."""
     nodes = ranks // GPUS_A_NODE
     inside = bytes_of_all * (GPUS_A_NODE - 1) / GPUS_A_NODE / NVLINK
     between = bytes_of_all / GPUS_A_NODE * (nodes - 1) / nodes / INFINIBAND
@@ -82,7 +82,7 @@ class Step:
 
     @property
     def exposed(self):
-        """Sums travel while backward, two thirds of the computing, still runs; weights are waited for."""
+        """Reductions overlap with backward, two thirds of the computation; the all-gather of weights does not."""
         return max(0.0, self.scatter - self.compute * 2 / 3) + self.gather
 
     @property
@@ -146,14 +146,14 @@ BYTES = 256  # tokens of a text without a tokenizer
 
 @dataclass
 class Measured:
-    """A run of docs/PERFORMANCE.md, "Ranks on CPUs": MB that one rank with all batches tells more than each of these."""
+    """A run of docs/PERFORMANCE.md, "Ranks on CPUs": MB that one rank uses more than each of several."""
     model: Model
     ranks: int
     less: float
 
     @property
     def counted(self):
-        """Of moments and sum the others' shares; room for four pieces, of a layer each, comes on top."""
+        """The other ranks' shards of moments and sum, minus the buffers for four pieces of a layer each."""
         layer = 4 * self.model.width ** 2 + 3 * self.model.width * self.model.inner
         numbers = self.model.layers * layer + 2 * BYTES * self.model.width
         return (12 * numbers * (self.ranks - 1) / self.ranks - 4 * 4 * layer) / 1e6

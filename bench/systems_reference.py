@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times the chunked kernels of the neighbouring systems beside references in PyTorch on the CPU, forward and with backward.
+"""Times the chunked kernels of related systems against references in PyTorch on the CPU, forward and with backward.
 
-The references compute the cores (no gates, norms or convolutions) as the plain ones of the public code do: token by token on a
+The references compute the cores (no gates, norms or convolutions) like the plain versions of the public code: token by token on a
 state, and in chunks of matrix products, the delta rule by a triangular solve. All of ours is timed: decays, gates and norms
 included. PyTorch keeps every state for its backward: with backward, token by token, T = 4096 needs several GB. One JSON line
 each. Usage: bench/systems_reference.py [PROGRAM] [T] [H] [D]

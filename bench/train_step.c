@@ -22,10 +22,10 @@ static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split
     return SRNN_OK;
 }
 
-/* Seconds of one large product of the backend, operands in `room`. */
-static double time_product(sr_backend *backend, float *room) {
-    const sr_matrix x = sr_matrix_of(room, PRODUCT_M, PRODUCT_K, SRNN_F32);
-    float *weight = room + PRODUCT_M * PRODUCT_K;
+/* Seconds of one large product of the backend, operands in `buffer`. */
+static double time_product(sr_backend *backend, float *buffer) {
+    const sr_matrix x = sr_matrix_of(buffer, PRODUCT_M, PRODUCT_K, SRNN_F32);
+    float *weight = buffer + PRODUCT_M * PRODUCT_K;
     const sr_matrix y =
         sr_matrix_of(weight + PRODUCT_N * PRODUCT_K, PRODUCT_M, PRODUCT_N, SRNN_F32);
     const double begin = sr_clock_seconds();
@@ -49,15 +49,15 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
     const sr_source source = {.vocab = c->V, .T = T, .rows = {1 << 20, 1}, .fill = fill_row};
     const size_t numbers = PRODUCT_M * PRODUCT_K + PRODUCT_N * PRODUCT_K + PRODUCT_M * PRODUCT_N;
     sr_trainer *trainer;
-    void *room;
-    SR_TRY(sr_device_allocate(model->backend->device, &room, numbers * sizeof(float)));
-    SR_TRY(sr_device_zero(model->backend->device, room, numbers * sizeof(float)));
+    void *buffer;
+    SR_TRY(sr_device_allocate(model->backend->device, &buffer, numbers * sizeof(float)));
+    SR_TRY(sr_device_zero(model->backend->device, buffer, numbers * sizeof(float)));
     SR_TRY(sr_trainer_create(&trainer, model, &settings));
     double product = 1e9, step = 1e9;
     srnn_status status = SRNN_OK;
     for (int round = 1; round <= ROUNDS && status == SRNN_OK; round++) {
         sr_step result;
-        const double one = time_product(model->backend, room);
+        const double one = time_product(model->backend, buffer);
         const double begin = sr_clock_seconds();
         status = sr_trainer_step(trainer, &result, &source, round);
         const double taken = sr_clock_seconds() - begin;
@@ -72,7 +72,7 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
            "\"product_gflops\": %.1f, \"share\": %.3f}\n",
            attention, c->C, c->L, B, T, step, flops / step / 1e9, peak / 1e9, flops / step / peak);
     sr_trainer_free(trainer);
-    sr_device_release(model->backend->device, room);
+    sr_device_release(model->backend->device, buffer);
     return status;
 }
 

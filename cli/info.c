@@ -1,4 +1,4 @@
-/* info.c: `softrnn info`, what this build and this machine offer. */
+/* info.c: `softrnn info`, the features of this build and this machine. */
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/line/libraries.h"

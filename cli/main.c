@@ -1,4 +1,4 @@
-/* main.c: what the program does before and after its command. */
+/* main.c: setup before, and cleanup after, a command. */
 #include "cli/program.h"
 #include "files/json.h"
 
@@ -7,9 +7,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* Where the caller has closed input, output or messages, the next file to be opened would take
- * their place: so they lead nowhere. What is written to the output then is lost, as command_finish
- * tells. */
+/* If the caller has closed stdin, stdout or stderr, the next opened file would take its descriptor:
+ * so they are opened to nothing. Output is then lost, which command_finish reports. */
 static void settle_streams(void) {
     for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
         if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
@@ -19,9 +18,9 @@ static void settle_streams(void) {
 int main(int argc, char **argv) {
     settle_streams();
     sr_json_watch();
-    /* A closed pipe then shows as a failed write, which command_finish reports. */
+    /* A closed pipe then appears as a failed write, which command_finish reports. */
     signal(SIGPIPE, SIG_IGN);
-    /* So does a file that may not grow further (ulimit -f). */
+    /* So does a file size limit (ulimit -f). */
     signal(SIGXFSZ, SIG_IGN);
     return command_finish(program_run(argc > 0 ? argc - 1 : 0, argv + 1));
 }

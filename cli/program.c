@@ -1,4 +1,4 @@
-/* program.c: the table of commands, and the words that stand before any of them. */
+/* program.c: the table of commands, and global options. */
 #include "cli/program.h"
 
 #include "cli/commands.h"

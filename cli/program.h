@@ -1,4 +1,4 @@
-/* program.h: the whole program but its main: what the manual is made from, too. */
+/* program.h: the program without main, also used to generate the manual. */
 #ifndef SR_CLI_PROGRAM_H
 #define SR_CLI_PROGRAM_H
 

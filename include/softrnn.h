@@ -98,6 +98,7 @@ typedef enum srnn_layer {
     SRNN_LAYER_KDA,     /* delta_net with two low-rank projections, of the decay and of the gate */
     SRNN_LAYER_KDA_FLA, /* the same with the names of flash-linear-attention */
     SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
+    SRNN_LAYER_GDN2,    /* kda_fla with a gate per channel for what is erased and what is written */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -173,6 +174,10 @@ typedef enum srnn_write {
     /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = range * sigmoid(write gate),
      * kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and without scale and clamp */
     SRNN_WRITE_DELTA,
+    /* e_i = sum_{j<i} <n_i, k_j> v_j - sum_{j<i} <n_i, b_j> e_j with the decays up to the token
+     * before i, n the removal key at length one and b = sigmoid(removal gate) n, channel by channel;
+     * and sum_{j<=i} w_ij v_j loses sum_{j<=i} scale <q_i, b_j> e_j */
+    SRNN_WRITE_REMOVAL,
 } srnn_write;
 
 /* What the delta rule's beta is, by the operand write_gate. */
@@ -200,6 +205,8 @@ typedef enum srnn_skip {
     SRNN_SKIP_CHANNEL, /* skip_weight_hc v_ic */
     SRNN_SKIP_CONV,    /* the operand skip_i: SiLU of a causal depthwise convolution of v with
                           `skip_conv` taps, which belongs to the layer around the equation */
+    SRNN_SKIP_BONUS,   /* (sum_c q_ic k_ic skip_weight_hc) v_i of q and k as they come, added after
+                          the norm, before post_gate */
 } srnn_skip;
 
 typedef enum srnn_normaliser {
@@ -230,6 +237,7 @@ typedef enum srnn_gate_shape {
     SRNN_GATE_SHAPE_SIGMOID = 0,
     SRNN_GATE_SHAPE_SILU,        /* z sigmoid(z) */
     SRNN_GATE_SHAPE_SILU_SQUARE, /* its square */
+    SRNN_GATE_SHAPE_IDENTITY,    /* z itself */
 } srnn_gate_shape;
 
 typedef enum srnn_norm_width {
@@ -238,6 +246,12 @@ typedef enum srnn_norm_width {
      * q and k */
     SRNN_NORM_WIDTH_ROW,
 } srnn_norm_width;
+
+/* Whose weight and bias a norm over one head has. */
+typedef enum srnn_norm_weight {
+    SRNN_NORM_WEIGHT_SHARED = 0, /* one of Dv numbers for all heads */
+    SRNN_NORM_WEIGHT_HEAD,       /* each head its own */
+} srnn_norm_weight;
 
 typedef enum srnn_norm {
     SRNN_NORM_NONE = 0,
@@ -254,6 +268,29 @@ typedef enum srnn_conv_activation {
     SRNN_CONV_ACTIVATION_NONE,
 } srnn_conv_activation;
 
+/* Norm of q and of k between their projection and RoPE, each with a weight. */
+typedef enum srnn_qk_norm {
+    SRNN_QK_NORM_NONE = 0,
+    SRNN_QK_NORM_HEAD,         /* RMS over a head, one weight (D) for all of them */
+    SRNN_QK_NORM_ROW,          /* RMS over all heads of a token */
+    SRNN_QK_NORM_HEAD_ROTATED, /* as HEAD, after RoPE */
+    SRNN_QK_NORM_LAYER,        /* mean and variance over a head, a weight (D) for each head */
+} srnn_qk_norm;
+
+/* Which channels RoPE rotates together. */
+typedef enum srnn_rope_pairs {
+    SRNN_ROPE_PAIRS_HALVES = 0, /* c and c + D/2 */
+    SRNN_ROPE_PAIRS_NEIGHBOURS, /* 2c and 2c + 1 */
+} srnn_rope_pairs;
+
+/* Where a block normalises: what its mixer and its MLP read, what they make, or both. */
+typedef enum srnn_block_norm {
+    SRNN_BLOCK_NORM_BEFORE = 0,
+    SRNN_BLOCK_NORM_AFTER,
+    SRNN_BLOCK_NORM_BOTH,
+    SRNN_BLOCK_NORM_PARALLEL, /* before, and the MLP reads what the mixer reads */
+} srnn_block_norm;
+
 /* What surrounds the equation in a model. Kernels do not read it: the functions of this header
  * compute the same whatever it says. */
 typedef struct srnn_wiring {
@@ -261,6 +298,12 @@ typedef struct srnn_wiring {
     int short_conv; /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
     srnn_conv_activation conv_activation; /* of short_conv */
     int prefix_tokens; /* empty tokens that the model puts in front of every sequence; 0: none */
+    srnn_qk_norm qk_norm;
+    double rope_part; /* the part of a head's channels that RoPE rotates, the first; 0: all */
+    srnn_rope_pairs rope_pairs;
+    double rope_theta;    /* of this layer, then without the model's RoPE scaling; 0: the model's */
+    double softmax_scale; /* of <q, k>, in place of scale; 0: scale */
+    srnn_block_norm block_norm;
 } srnn_wiring;
 
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
@@ -289,6 +332,9 @@ typedef struct srnn_attention {
     srnn_write write;
     srnn_write_gate write_gate; /* of DELTA */
     srnn_write_range write_range;
+    /* channel: u_j = sigmoid(write gate_j) v_j - sum_{m<j} <range sigmoid(erase gate_j) k_j, k_m> u_m,
+     * channel by channel, with the decay, which belongs to the heads of k then */
+    srnn_width write_width;
     srnn_levels levels;
     srnn_normaliser normaliser;
     bool detach;    /* the normaliser counts as a constant in the backward pass */
@@ -302,6 +348,7 @@ typedef struct srnn_attention {
     srnn_gate_shape gate_shape;
     srnn_norm norm;
     srnn_norm_width norm_width;
+    srnn_norm_weight norm_weight;
     double norm_epsilon; /* of LAYER and RMS; 0: their own */
     srnn_wiring wiring;
 } srnn_attention;
@@ -432,25 +479,31 @@ typedef struct srnn_tensor {
  * other function, but for decay=given and write_gate=given. Hq is H, Hv is Hkv; where q and k are
  * shared (srnn_share) Hq is Hkv and Hv is H. */
 typedef struct srnn_operands {
-    srnn_tensor q;           /* (B, Hq, T, D), position applied if it is rope */
-    srnn_tensor k;           /* (B, Hkv, T, D), the same */
-    srnn_tensor v;           /* (B, Hv, T, Dv) */
-    srnn_tensor value_gate;  /* (B, Hv, T) */
-    srnn_tensor output_gate; /* (B, H, T), or (B, H, T, Dv) with gate_width=channel; also read by
+    srnn_tensor q;            /* (B, Hq, T, D), position applied if it is rope */
+    srnn_tensor k;            /* (B, Hkv, T, D), the same */
+    srnn_tensor v;            /* (B, Hv, T, Dv) */
+    srnn_tensor value_gate;   /* (B, Hv, T) */
+    srnn_tensor output_gate;  /* (B, H, T), or (B, H, T, Dv) with gate_width=channel; also read by
                                 post_gate and the cumulative normaliser */
-    srnn_tensor decay;       /* (B, Hv, T), or (B, Hv, T, D) with decay_width=channel */
-    srnn_tensor write_gate;  /* (B, Hv, T): of the delta rule's beta */
-    srnn_tensor level_gate;  /* (B, H, T, levels) */
-    srnn_tensor pool_gate;   /* (B, Hv, T, max(D, Dv)): channel c of k and of v have the same */
-    srnn_tensor skip;        /* (B, Hv, T, Dv), skip=conv only */
-    void *norm_weight;       /* (Dv), or (H, Dv) with norm_width=row; layer and rms */
-    void *norm_bias;         /* the same; layer */
-    void *value_power;       /* (Hv) */
-    void *a_log;             /* (Hv), decay=softplus and bounded */
-    void *dt_bias;           /* (Hv), or (Hv, D) with dt_width=channel; the same */
-    void *skip_weight;       /* (H), or (H, Dv) with skip=channel */
-    void *level_scale;       /* (H, levels) */
-    void *sinks;             /* (H), sink=learned */
+    srnn_tensor decay;        /* (B, Hv, T), or (B, Hv, T, D) with decay_width=channel; Hkv heads
+                                in place of Hv with write_width=channel */
+    srnn_tensor write_gate;   /* (B, Hv, T): the delta rule's beta; (B, Hv, T, Dv) with
+                                write_width=channel */
+    srnn_tensor erase_gate;   /* (B, Hkv, T, D), write_width=channel */
+    srnn_tensor removal_key;  /* (B, Hkv, T, D), write=removal */
+    srnn_tensor removal_gate; /* the same */
+    srnn_tensor level_gate;   /* (B, H, T, levels) */
+    srnn_tensor pool_gate;    /* (B, Hv, T, max(D, Dv)): channel c of k and of v have the same */
+    srnn_tensor skip;         /* (B, Hv, T, Dv), skip=conv only */
+    void *norm_weight;        /* (Dv), or (H, Dv) with norm_width=row or norm_weight=head; layer and
+                                rms */
+    void *norm_bias;          /* the same; layer */
+    void *value_power;        /* (Hv) */
+    void *a_log;              /* (heads of the decay), decay=softplus and bounded */
+    void *dt_bias;            /* the same, or (heads of the decay, D) with dt_width=channel */
+    void *skip_weight;        /* (H), (H, Dv) with skip=channel, (H, D) with skip=bonus */
+    void *level_scale;        /* (H, levels) */
+    void *sinks;              /* (H), sink=learned */
 } srnn_operands;
 
 /* One of them as a problem has it, for layers and for languages that go by names. */

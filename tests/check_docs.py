@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""check_docs.py: what the documents name and link to exists, every page can be reached from the README or from
-docs/README.md, the page about GPU kernels names what there is, and the README's way through the sources is short.
+"""check_docs.py: names and links in the documents exist, every page can be reached from the README or from
+docs/README.md, the page about GPU kernels names existing code, and the README's reading route is short.
 
 Usage: check_docs.py ROOT. Prints what is wrong; exit 1 if anything is. Links to other sites are not followed.
 """
@@ -18,12 +18,12 @@ ENTRANCES = ("README.md", "docs/README.md")
 
 
 def text_of(document):
-    """Without blocks of code, whose brackets are not links."""
+    """The text without code blocks, whose brackets are not links."""
     return re.sub(r"^(```+).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
 def anchors(document):
-    """Of the headings, as GitHub and the site name them."""
+    """Anchors of the headings, as GitHub and the site name them."""
     found = set()
     for heading in re.findall(r"^#+ +(.*?) *$", text_of(document), re.M):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower().replace(" ", "-")
@@ -45,7 +45,7 @@ def links(document):
 
 
 def missing(root, document):
-    """Names in a document of files and headings that are not there."""
+    """Files and headings that a document names and that do not exist."""
     name = document.relative_to(root)
     for match in PATH.finditer(document.read_text(encoding="utf-8")):
         if not (root / match.group(1)).exists():
@@ -67,7 +67,7 @@ def renamed(root):
 
 
 def unreachable(root, documents):
-    """Documents that no chain of links leads to."""
+    """Documents that cannot be reached by links."""
     waiting = [root / entrance for entrance in ENTRANCES]
     reached = set(waiting)
     while waiting:
@@ -80,7 +80,7 @@ def unreachable(root, documents):
 
 
 def reading(root):
-    """What is wrong with the list of files to begin with."""
+    """Errors in the list of files to read first."""
     section = (root / "README.md").read_text(encoding="utf-8").split("## Where to begin reading")[1].split("\n## ")[0]
     files = re.findall(r"^\d+\. \[[^]]+\]\(([^)]+)\)", section, re.M)
     lines = sum(len((root / file).read_text(encoding="utf-8").splitlines()) for file in files if (root / file).exists())

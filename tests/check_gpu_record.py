@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""check_gpu_record.py: whether the records in docs/gpu are of the CUDA sources as they are now.
+"""check_gpu_record.py: whether the records in docs/gpu match the current CUDA sources.
 
 Usage: check_gpu_record.py FOLDER
 
-A record that cannot be read, or of a failed check, fails. One of other sources is stale: said, and the test skipped, since
+A record that cannot be read, or of a failed check, fails. One of other sources is stale: the test is skipped, since
 only a machine with a GPU can make a new one (tools/gpu_check.sh).
 """
 import json
@@ -14,10 +14,10 @@ SKIPPED = 77
 
 
 def main():
-    """Looks at every record."""
+    """Checks every record."""
     root = sys.argv[1]
     sys.path.insert(0, os.path.join(root, "tools"))
-    from gpu_record import source_hash  # the one place that says what is hashed
+    from gpu_record import source_hash  # the only definition of what is hashed
     folder, now, stale = os.path.join(root, "docs", "gpu"), source_hash(), 0
     names = [name for name in sorted(os.listdir(folder)) if name.endswith(".json")] if os.path.isdir(folder) else []
     for name in names:

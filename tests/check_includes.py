@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "cli": {"study", "report", "analysis", "ranks", "train", "model", "verify", "ops", "attention", "device", "equation",
             "data", "files", "base"},
 }
-# The rooms of a module that has some: each may include those before it. What lies in the module's own folder comes last.
+# Subfolders of a module, in order: each may include those before it. Files in the module's own folder come last.
 ROOMS = {
     "data": ["text", "tokenizer", "shards", "rows"],
     "report": ["draw", "records", "page", "orders", "runs", "study"],
@@ -48,7 +48,7 @@ def module_of(path):
 
 
 def room_of(path):
-    """The place of a file's room in its module's list; None where there are no rooms."""
+    """The index of a file's subfolder in its module's list; None if the module has none."""
     rooms = ROOMS.get(module_of(path))
     return rooms.index(path.parts[2]) if rooms and path.parts[2] in rooms else None
 
@@ -69,7 +69,7 @@ def problem(source, target):
         return None
     ours, theirs = module_of(source), module_of(target)
     if target.suffix == ".c":
-        # A module may compile one of its own files several ways; nobody else's.
+        # A module may compile its own files several ways, but not those of others.
         return None if theirs == ours else "is a .c file of another module"
     if theirs == ours:
         rooms = room_of(source), room_of(target)
@@ -109,7 +109,7 @@ def public_headers(root, files):
 
 
 def marks(root, files):
-    """What is wrong with the first lines of the headers."""
+    """Errors in the first lines of the headers."""
     public = public_headers(root, files)
     for header in files:
         if header.suffix != ".h" or header.parts[0] != "src":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_parameters.py: no function has more than six parameters without a reason beside it.
+"""check_parameters.py: no function has more than six parameters without a stated reason.
 
 Usage: check_parameters.py ROOT. A reason is a comment right before the function that says "parameters".
 """
@@ -14,18 +14,18 @@ WORDS = {"if", "for", "while", "switch", "return", "sizeof", "defined", "else", 
 
 
 def without_comments(text):
-    """The same text with comments, strings, preprocessor lines and template arguments blank, so that places stay."""
+    """The same text with comments, strings, preprocessor lines and template arguments blanked; offsets stay the same."""
     def blank(found):
         return re.sub(r"[^\n]", " ", found.group(0))
     code = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', blank, text,
                   flags=re.S | re.M)
-    for _ in range(2):  # commas of template arguments, nested once, part no parameters
+    for _ in range(2):  # commas of template arguments, nested once, do not separate parameters
         code = re.sub(r"(?<=\w)<[^<>;(){}]*>", blank, code)
     return code
 
 
 def parameters(code, at):
-    """How many parameters stand in the parentheses that open at `at`, and where these end."""
+    """The number of parameters in the parentheses that open at `at`, and where these end."""
     depth, count = 0, 1
     for i in range(at, len(code)):
         c = code[i]

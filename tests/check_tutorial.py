@@ -27,7 +27,7 @@ def cells(script):
 
 
 def run_python(found):
-    """Runs the blocks in one namespace; a block without a language is what those before it print."""
+    """Runs the blocks in one namespace; a block without a language is the expected output of those before it."""
     names, printed = {"__name__": "tutorial"}, io.StringIO()
     for language, text in found:
         if language == "python":

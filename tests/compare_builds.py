@@ -33,7 +33,7 @@ def tensors(path):
 
 
 def moments(arrays):
-    """All numbers of each of the optimiser's two arrays, in order of size: older builds lay them out otherwise, with
+    """All numbers of each of the optimizer's two arrays, sorted by value: older builds have another layout, with
     zeros between tensors."""
     bits = {kind: [] for kind in ("mean", "square")}
     for name, (_, _, data) in arrays.items():

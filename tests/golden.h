@@ -1,5 +1,5 @@
-/* golden.h: numbers of the paper's own code for 17 variants and of neighbouring systems in double,
- * and how near we are to them. */
+/* golden.h: reference numbers of the paper's own code for 17 variants and of related systems in
+ * double, and comparisons with them. */
 #ifndef SR_TESTS_GOLDEN_H
 #define SR_TESTS_GOLDEN_H
 
@@ -36,7 +36,7 @@ static const char *const golden_variants[] = {
 };
 enum { GOLDEN_VARIANTS = sizeof golden_variants / sizeof *golden_variants };
 
-/* Systems beside the paper's, in another file of the same kind, with 4 heads of 4. */
+/* Systems other than the paper's, in another file of the same kind, with 4 heads of 4. */
 enum { GOLDEN_SYSTEM_H = 4 };
 
 typedef struct golden_case {
@@ -58,18 +58,19 @@ static const golden_case golden_systems[] = {
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
-/* Layers that write in other ways, in a third file. */
+/* Layers with other state updates, in a third file. */
 static const golden_case golden_writes[] = {
     {"gated_delta_net_neg", "gated_delta_net,write_range=2", GOLDEN_SYSTEM_H},
     {"kda", "kda", GOLDEN_SYSTEM_H},
     {"kda_bounded", "kda,layer=kda_fla,decay=bounded,decay_bound=5,write_range=2", GOLDEN_SYSTEM_H},
+    {"gdn2", "gdn2", GOLDEN_SYSTEM_H},
     {"2mamba", "2mamba", GOLDEN_SYSTEM_H},
     {"2mamba_e", "2mamba_e", GOLDEN_SYSTEM_H},
 };
 enum { GOLDEN_WRITES = sizeof golden_writes / sizeof *golden_writes };
 
-/* The variants and then the systems, and which file each is in. Behind the last but one, which has
- * no layer of attention, come the layers of the third file. */
+/* The variants and then the systems, and which file each is in. After the last but one, which has
+ * no attention layer, follow the layers of the third file. */
 enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS };
 enum { GOLDEN_BOTH = GOLDEN_CASES - 1, GOLDEN_LAYERS = GOLDEN_BOTH + GOLDEN_WRITES };
 
@@ -129,7 +130,7 @@ static inline double golden_norm(const float *x, const float *y, size_t count) {
     return sqrt(squares);
 }
 
-/* Norm of the difference over norm of the wanted. */
+/* Norm of the difference divided by the norm of the reference. */
 static inline double golden_error(const float *got, const float *want, size_t count) {
     const double size = golden_norm(want, NULL, count);
     return golden_norm(got, want, count) / (size > 0 ? size : 1);

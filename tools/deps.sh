@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh: installs with apt-get whatever is missing to build; prints nothing when nothing is.
+# deps.sh: installs missing build dependencies with apt-get; prints nothing if none is missing.
 #
 # Usage: deps.sh [KIND]
 #   cuda     a build with CUDA, apart from the toolkit itself
@@ -8,12 +8,12 @@
 #   browser  the tests, and a browser that opens the report
 #   torch    the tests, and Debian's torch for the Python package
 #   slurm    the tests, and Slurm for a nightly study
-#   python   an environment of its own for Python packages
+#   python   a separate environment for Python packages
 #   docs     the site of `make docs`
 #   package  wheels and Debian packages, in such an environment
 set -euo pipefail
 
-# package        how to see that it is there: a command, a pkg-config module, a file, a Python module
+# package        how to detect it: a command, a pkg-config module, a file, a Python module
 build='
 gcc              command gcc
 libc6-dev        file    /usr/include/stdio.h

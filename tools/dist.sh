@@ -1,10 +1,10 @@
 #!/bin/bash
-# dist.sh: everything that a release consists of, into a folder; nothing is uploaded.
+# dist.sh: builds all parts of a release into a folder; nothing is uploaded.
 #
 # Usage: tools/dist.sh [FOLDER]        (build-dist)
 #
 # The source archive, wheels that are built from it, the layout of Hugging Face's `kernels`, the Debian package, the change
-# log, a bill of materials and checksums. With CUDA too where nvcc is ($NVCC). Needs the network, for the Python packages
+# log, a bill of materials and checksums. Also with CUDA if there is an nvcc ($NVCC). Needs the network, for the Python packages
 # that build wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/bin/bash
-# format.sh: lays out every C and CUDA file; with --check only says which ones need it.
+# format.sh: formats every C and CUDA file; with --check only lists those that need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=(-i)

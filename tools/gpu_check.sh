@@ -1,15 +1,15 @@
 #!/bin/bash
-# gpu_check.sh: everything that only a GPU can show, and a record of it.
+# gpu_check.sh: all checks and timings that need a GPU, and a record of them.
 #
 # Usage: tools/gpu_check.sh [RECORD]                  (docs/gpu/H200.json)
 #
-# Environment: BUILD    a build with CUDA that is there already; else `make cuda` makes build-cuda
-#              DATA     tokens for the steps that are timed, as `softrnn data prepare` leaves them; else a synthetic task
-#              RESULTS  where logs go; else a new folder
-#              PRESET, STEPS    of the runs that are compared: mini, 200
-#              JOBS     checks at a time: 4; what is timed runs alone
-#              RIGHT=no, SPEED=no    leave out what is checked, what is timed
-# Goes on after a failed step; the exit code is 1 if there was one.
+# Environment: BUILD    an existing build with CUDA; else `make cuda` makes build-cuda
+#              DATA     tokens for the timed steps, from `softrnn data prepare`; else a synthetic task
+#              RESULTS  folder for logs; else a new one
+#              PRESET, STEPS    of the compared runs: mini, 200
+#              JOBS     concurrent checks: 4; timings run alone
+#              RIGHT=no, SPEED=no    skip the checks, skip the timings
+# Continues after a failed step; the exit code is 1 if there was one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ mkdir -p "$results" "$(dirname "$record")"
 : >"$results/steps.jsonl"
 : >"$results/started"
 
-# step NAME COMMAND...: runs it, keeps its words in NAME.log and notes how it went.
+# step NAME COMMAND...: runs it, with its output in NAME.log, and records the outcome.
 step() {
     local name=$1 start=$SECONDS passed=true
     shift
@@ -34,7 +34,7 @@ step() {
         >>"$results/steps.jsonl"
     echo "$name: $([ $passed = true ] && echo passed || echo "FAILED, see $results/$name.log"), $((SECONDS - start)) s"
 }
-# check NAME COMMAND...: a step that is not timed, beside others.
+# check NAME COMMAND...: a step that is not timed, concurrent with others.
 check() {
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
     step "$@" &
@@ -59,7 +59,7 @@ END
 }
 machine >"$results/machine.json"
 
-# ---- right
+# ---- correctness
 
 # train NAME OPTIONS...: a short run in $runs/NAME.
 train() {
@@ -88,7 +88,7 @@ moves() { # a checkpoint from the CPU to the GPU and back
     train moving --steps 15 --stop-step 5 --device cpu && resume moving --device cuda --stop-step 10 &&
         resume moving --device cpu --stop-step 0 && [ -d "$runs/moving/checkpoints/step-000000015" ]
 }
-# bf16 on the GPU against float on the CPU, beside what other seeds do: the mean of the last losses.
+# bf16 on the GPU against float on the CPU, compared with the spread over seeds: the mean of the last losses.
 follows() {
     train cpu --steps "$steps" --device cpu && bf16 gpu --steps "$steps" &&
         bf16 seed2 --steps "$steps" --seed 2 && bf16 seed3 --steps "$steps" --seed 3 &&
@@ -111,7 +111,7 @@ sanitized() {
         --device cuda --dtype bf16 --attention "$2"
 }
 
-# Steps of training with every kernel in them. Races within cuBLASLt's own kernels (nvjet) are left to their makers.
+# Steps of training with every kernel in them. Races within cuBLASLt's own kernels (nvjet) are ignored.
 sanitized_training() {
     local words="$results/${1}_words"
     compute-sanitizer --tool "$1" --print-limit 1000000 \
@@ -149,7 +149,7 @@ if [ "${RIGHT:-yes}" = yes ]; then
     check_all
 fi
 
-# ---- fast, beside PyTorch where it is
+# ---- speed, compared with PyTorch if it is installed
 
 # The speed of a training step of the small model: its last line.
 small() {
@@ -157,7 +157,7 @@ small() {
         --length 1024 --steps 12 --validate-every 0 --device cuda --precision bf16 &&
         tail -n 1 "$runs/small_$1/timings.jsonl"
 }
-# decode TEXTS: tokens a second of the small model, so many texts at a time.
+# decode TEXTS: tokens per second of the small model, with this many texts at a time.
 decode() {
     for text in $(seq "$1"); do echo "Once upon a time $text"; done >"$runs/prompts"
     "$softrnn" generate --model "$runs/small_softmax" --prompts "$runs/prompts" --batch "$1" --greedy \
@@ -185,7 +185,7 @@ if [ "${SPEED:-yes}" = yes ]; then
     step step_peer python3 bench/peers.py step
 fi
 
-# A step that was killed has said nothing.
+# A killed step has recorded nothing.
 while read -r name; do
     grep -qF "{\"name\": \"$name\"," "$results/steps.jsonl" ||
         printf '{"name": "%s", "passed": false, "seconds": 0}\n' "$name" >>"$results/steps.jsonl"

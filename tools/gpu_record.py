@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""gpu_record.py: what was checked on a GPU, and of which sources.
+"""gpu_record.py: the record of the checks on a GPU, and of the sources they apply to.
 
 Usage: gpu_record.py hash
        gpu_record.py write RECORD RESULTS
 
 hash:  prints the hash of the sources that only a GPU can run.
-write: makes the record from the folder of results that tools/gpu_check.sh leaves: one JSON line a step in steps.jsonl,
-       a log beside it for each, facts of the machine in machine.json.
+write: makes the record from the results of tools/gpu_check.sh: one JSON line per step in steps.jsonl, a log of each,
+       facts about the machine in machine.json.
 """
 import datetime
 import hashlib
@@ -15,7 +15,7 @@ import os
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDERS = ("src/attention/cuda", "src/device/cuda", "src/ops/cuda")  # without the folder emulator/, which no GPU sees
+FOLDERS = ("src/attention/cuda", "src/device/cuda", "src/ops/cuda")  # without the folder emulator/, which GPUs do not use
 
 
 def sources_in(folder):
@@ -27,7 +27,7 @@ def sources_in(folder):
 
 
 def source_hash():
-    """Of names and contents, in the order of the names."""
+    """Hash of names and contents, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(name for folder in FOLDERS for name in sources_in(folder)):
         with open(os.path.join(ROOT, name), "rb") as source:
@@ -36,7 +36,7 @@ def source_hash():
 
 
 def lines_of(path):
-    """The JSON lines of a log, whatever stands between them."""
+    """The JSON lines of a log, ignoring other lines."""
     with open(path, encoding="utf-8", errors="replace") as log:
         return [json.loads(line) for line in log if line.startswith("{")]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kernel.py: the layout that Hugging Face's `kernels` loads, from wheels; checked with their own programs.
+"""kernel.py: the layout that Hugging Face's `kernels` loads, from wheels; checked with Hugging Face's own programs.
 
 Usage: kernel.py FOLDER BACKEND=WHEEL...        (cpu=..., cu130=...)
 
@@ -85,7 +85,7 @@ def read_interface(folder):
 
 
 def identity(folder, backend):
-    """A name of its own for these very files."""
+    """A unique name for these files."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
@@ -111,7 +111,7 @@ def make_variant(out, backend, library):
 
 
 def check_variant(folder):
-    """By the programs of Hugging Face: what the library needs of Python and the system, and the metadata."""
+    """Runs Hugging Face's checks: what the library needs of Python and the system, and the metadata."""
     from kernel_abi_check import ObjectFile
     from kernels._rust import Metadata
     from kernels.variants import parse_variant

@@ -1,6 +1,6 @@
 #!/bin/bash
 # manylinux_link.sh ARGUMENTS...: links against glibc 2.28, whose symbols zig has. Objects are gcc's, and so is their
-# runtime library. $SOFTRNN_ZIG: its program; else zig. $NVCC: the CUDA compiler beside whose libraries to look.
+# runtime library. $SOFTRNN_ZIG: its program; else zig. $NVCC: the CUDA compiler, whose libraries are searched.
 set -euo pipefail
 arguments=("$@")
 compiler=cc
@@ -9,7 +9,7 @@ case " $* " in *" -shared "*)
     arguments=("${arguments[@]/%libjansson.a/libjansson.so}" -Wl,-z,defs)
     ;;
 esac
-if [ -n "${NVCC:-}" ]; then # the host's side of kernels is C++
+if [ -n "${NVCC:-}" ]; then # the host code of kernels is C++
     compiler=c++
     arguments+=("-L$(dirname "$NVCC")/../lib64")
 fi

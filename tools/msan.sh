@@ -1,8 +1,8 @@
 #!/bin/bash
-# msan.sh: configures a build with MemorySanitizer (clang). It reports every decision on memory that was never written,
-# and takes for such whatever a library wrote that was built without it. Usage:
+# msan.sh: configures a build with MemorySanitizer (clang). It reports every branch on uninitialised memory,
+# and memory written by a library built without it counts as uninitialised. Usage:
 #     tools/msan.sh FOLDER            with a stand-in for CBLAS: for the tests that call no other library
-#     tools/msan.sh FOLDER libraries  with all libraries built so, from the sources of Debian (downloaded): for all tests
+#     tools/msan.sh FOLDER libraries  with all libraries built with it, from the sources of Debian (downloaded): for all tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1
@@ -10,7 +10,7 @@ mkdir -p "$folder"
 prefix=$(cd "$folder" && pwd)/prefix
 flags='-O1 -g -fPIC -fsanitize=memory -fno-omit-frame-pointer'
 
-# describe MODULE LIBRARY: what pkg-config says of it, for those that do not install it.
+# describe MODULE LIBRARY: a pkg-config file for libraries that do not install one.
 describe() {
     cat >"$prefix/lib/pkgconfig/$1.pc" <<END
 Name: $1
@@ -29,7 +29,7 @@ clang $flags -c tests/msan/cblas.c -o "$prefix/lib/cblas.o"
 ar rcs "$prefix/lib/libcblas_plain.a" "$prefix/lib/cblas.o"
 describe blas cblas_plain
 
-# The other libraries (make: ninja refuses the files of xz), each with what its tests and tools are switched off by.
+# The other libraries (make: ninja refuses the files of xz), each with the options that disable its tests and tools.
 sources='
 jansson   .            -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
 libyaml   .            -DBUILD_TESTING=OFF
@@ -40,13 +40,13 @@ xz-utils  .            -DBUILD_TESTING=OFF
 cmocka    .            -DWITH_STATIC_LIB=ON -DUNIT_TESTING=OFF -DWITH_EXAMPLES=OFF
 '
 
-# get PACKAGE: its source, unpacked into the current folder. Lists of their own: a machine may have none of sources.
+# get PACKAGE: its source, unpacked into the current folder. Uses separate package lists: a machine may have none for sources.
 get() {
     local apt=(apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$PWD/lists" -o APT::Sandbox::User=root)
     if [ ! -f updated ]; then
         mkdir -p lists/partial
-        # The mirror that the machine is set up with.
+        # The mirror configured on the machine.
         local mirror
         mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | head -n 1)
         echo "deb-src $mirror $(. /etc/os-release && echo "$VERSION_CODENAME") main" >sources.list
@@ -87,7 +87,7 @@ if [ "${2:-}" = libraries ]; then
     done <<<"$sources"
     describe yaml-0.1 yaml
     describe liblzma lzma
-    export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig # none of the system's
+    export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig # no system libraries
 else
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 fi

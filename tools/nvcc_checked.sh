@@ -1,7 +1,6 @@
 #!/bin/bash
-# nvcc_checked.sh: runs a CUDA compiler and fails where it says (C75..) that it gave up on what a kernel was
-# written for: matrix instructions in parallel, registers handed from warp to warp. To the compiler that is news,
-# not an error.
+# nvcc_checked.sh: runs a CUDA compiler and fails on its messages (C75..) that an optimisation a kernel relies
+# on was not possible: asynchronous wgmma, setmaxnreg. The compiler reports these as information, not as errors.
 set -uo pipefail
 log=$("$@" 2>&1)
 status=$?

@@ -4,7 +4,7 @@
 Usage: sbom.py bom VERSION               JSON to stdout
        sbom.py notices WHEEL             adds softrnn-*.dist-info/licenses/THIRD_PARTY to the wheel
 
-$NVCC: the CUDA compiler, for wheels with CUDA. Their C++ library is zig's, which is found beside this Python.
+$NVCC: the CUDA compiler, for wheels with CUDA. Their C++ library is zig's, which is found next to this Python.
 """
 
 import importlib.metadata
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Debian's packages: linked into the program and the laboratory (cmake/manylinux.cmake), or copied beside them (jansson).
+# Debian's packages: linked into the program and the laboratory (cmake/manylinux.cmake), or copied next to them (jansson).
 PACKAGES = ["libblis-serial-dev", "libjansson-dev", "liblzma-dev", "libpcre2-dev", "libutf8proc-dev", "libyaml-dev",
             "libzstd-dev", "zlib1g-dev", "libjs-dygraphs"]
 CUDA_LICENCE = """Contains the CUDA Runtime of NVIDIA Corporation, which its licence allows to be distributed with a program:
@@ -24,7 +24,7 @@ https://docs.nvidia.com/cuda/eula/index.html
 
 
 def packages():
-    """And gcc's runtime library, of the version that compiles."""
+    """And gcc's runtime library, in the compiler's version."""
     gcc = subprocess.run(["gcc", "-dumpversion"], check=True, capture_output=True, text=True).stdout.split(".")[0].strip()
     return [*PACKAGES, f"libgcc-{gcc}-dev"]
 
@@ -41,7 +41,7 @@ def debian(package):
 
 
 def cuda():
-    """The CUDA Runtime, and the C++ library under the host's side of kernels; none without $NVCC."""
+    """The CUDA Runtime, and the C++ library of the kernels' host code; none without $NVCC."""
     if not os.environ.get("NVCC"):
         return []
     header = Path(os.environ["NVCC"]).resolve().parent.parent / "include/cuda_runtime_api.h"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # study_gpu.sh PROGRAM TEXT...: tokens of the text in runs/gpu-data, then the study for a GPU in runs/study-gpu and its
-# report. What is there already is not made again.
+# report. Existing files are reused.
 set -eu
 program=$1
 shift

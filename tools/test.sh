@@ -1,14 +1,14 @@
 #!/bin/bash
-# test.sh: every check there is, step by step; a failed step does not hide the next ones. The last
+# test.sh: all checks, step by step; a failed step does not stop the next ones. The last
 # line is "N passed, M failed"; the exit code is 1 if anything failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 echo "Every check: about 25 minutes on two cores. \`make check\` runs the quick ones in under four."
 
-broken=() # steps that did not even get as far as testing
+broken=() # steps that failed before testing
 logs=()
-stumbled=0 # steps that failed for whatever reason
+stumbled=0 # steps that failed for any reason
 
 # step TARGET [BUILD_FOLDER]: runs the target; its tests, if any, log into the folder.
 step() {

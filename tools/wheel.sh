@@ -4,7 +4,7 @@
 #
 # Usage: tools/wheel.sh [cpu|cuda] [FOLDER [SOURCE]]        (cpu, build-python/wheels, this tree)
 #
-# SOURCE: a source archive, which is then what is built. cuda: sm_80, sm_90a, and PTX for newer GPUs; it computes on the CPU where there is no GPU.
+# SOURCE: a source archive to build from. cuda: sm_80, sm_90a, and PTX for newer GPUs; it computes on the CPU where there is no GPU.
 # Needs the network, for Python packages: zig (as a linker), auditwheel, and what builds wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,7 +37,7 @@ if command -v ccache >/dev/null; then
     settings+=(-C cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache)
 fi
 "$tools/bin/pip" wheel --quiet --no-deps --wheel-dir "$fresh" "${settings[@]}" "$source"
-# The libraries in it ask for their notices.
+# The licences of the included libraries require notices.
 "$tools/bin/python" tools/sbom.py notices "$fresh"/*.whl
 mkdir -p "$wheels" "$fresh/repaired"
 PATH=$tools/bin:$PATH auditwheel repair --plat manylinux_2_28_x86_64 --wheel-dir "$fresh/repaired" \

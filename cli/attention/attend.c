@@ -88,7 +88,7 @@ srnn_status attend_describe(sr_safetensors_writer *writer, const srnn_attention 
     return sr_safetensors_writer_metadata(writer, "attention", text);
 }
 
-/* The library does not know which file its sizes came from. */
+/* Adds the file name to an error about sizes. */
 static srnn_status name_file(srnn_status status, const attend_request *request) {
     if (status != SRNN_ERR_ARGUMENT && status != SRNN_ERR_UNSUPPORTED && status != SRNN_ERR_LIMIT)
         return status;
@@ -110,7 +110,7 @@ static srnn_status attend(const attend_request *request) {
 /* In the order of srnn_dtype. */
 static const char *const dtype_words[] = {"float", "double", "bf16", NULL};
 
-/* On the device that was asked for. */
+/* On the requested device. */
 static srnn_status attend_on(attend_request *request, const char *device) {
     SR_TRY(srnn_device_open(&request->problem.device, device));
     const srnn_status status = attend(request);

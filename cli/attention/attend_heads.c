@@ -47,7 +47,7 @@ static sr_dtype dtype_in_files(srnn_dtype dtype) {
     return SR_DTYPE_F32;
 }
 
-/* Sizes from the shapes of q, k and v, which must fit each other before anything is allocated. */
+/* Sizes from the shapes of q, k and v, which must be consistent before anything is allocated. */
 static srnn_status read_sizes(srnn_problem *problem, const attend_request *request,
                               const sr_safetensors *in) {
     const sr_tensor *q, *k, *v;

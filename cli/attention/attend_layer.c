@@ -15,7 +15,7 @@
 
 enum { COUNT_MAX = 1 << 16, PREFIX_MAX = 64, NAME_MAX_BYTES = PREFIX_MAX + SR_SPEC_NAME };
 
-/* A layer and its arrays. The arrays are the backend's. */
+/* A layer and its arrays. The arrays are in backend memory. */
 typedef struct layer_run {
     const attend_request *request;
     const sr_safetensors *in;
@@ -61,8 +61,7 @@ static srnn_status read_count(int *count, const layer_run *run, const char *key,
     return SRNN_OK;
 }
 
-/* What stands before the output projection's weight, "o_proj.weight" or as the layer's form calls
- * it. */
+/* The prefix of the output projection's weight, "o_proj.weight" or its name in the layer's form. */
 static srnn_status find_prefix(layer_run *run) {
     const sr_layer_form *form = sr_layer_form_of(&run->request->problem.attention);
     const char *found = NULL;
@@ -94,7 +93,7 @@ static const sr_tensor *find_tensor(const void *file, const char *name) {
     return sr_safetensors_find(file, name);
 }
 
-/* Whether the shape of a tensor says how wide a head is. */
+/* Whether a tensor's shape determines the head width. */
 static bool shapes_tell_width(const srnn_attention *attention) {
     const sr_form_rule *rules = sr_layer_form_of(attention)->rules;
     for (int i = 0; i < SR_FORM_RULES && rules[i].size; i++)
@@ -103,8 +102,8 @@ static bool shapes_tell_width(const srnn_attention *attention) {
     return false;
 }
 
-/* Groups of heads that share keys and values, or queries and keys, as config.json calls them
- * too. */
+/* Groups of heads that share keys and values, or queries and keys, with the names of
+ * config.json. */
 static srnn_status read_groups(int *groups, const layer_run *run, int H) {
     static const char n_groups[] = "n_groups";
     const bool queries =
@@ -173,7 +172,7 @@ static srnn_status allocate(const layer_run *run, float **out, size_t numbers) {
     return sr_device_zero(run->backend->device, memory, numbers * sizeof **out);
 }
 
-/* Numbers of a tensor of the file into backend memory. */
+/* Copies a tensor of the file to backend memory. */
 static srnn_status load(const layer_run *run, float *to, const sr_tensor *tensor) {
     void *host;
     SR_TRY(sr_alloc(&host, tensor->count, sizeof(float)));
@@ -215,11 +214,13 @@ static srnn_status load_activations(layer_run *run) {
 
 static srnn_status create_rope(layer_run *run) {
     sr_layer_setup *s = &run->setup;
-    size_t numbers = (size_t)s->T * (size_t)s->dims.D;
+    const int width = sr_layer_rope_width(&s->attention, s->dims.D);
+    const double theta = s->attention.wiring.rope_theta;
+    size_t numbers = (size_t)s->T * (size_t)width;
     void *host;
     SR_TRY(allocate(run, &run->rope, numbers));
     SR_TRY(sr_alloc(&host, numbers, sizeof(float)));
-    sr_rope_table(host, s->T, s->dims.D, run->rope_theta, &(sr_rope_scaling){0});
+    sr_rope_table(host, s->T, width, theta > 0 ? theta : run->rope_theta, &(sr_rope_scaling){0});
     srnn_status status =
         sr_device_copy_in(run->backend->device, run->rope, host, numbers * sizeof(float));
     free(host);

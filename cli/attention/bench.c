@@ -15,14 +15,14 @@
 enum { LENGTHS_MAX = 16, ITEM_MAX = 512 };
 
 typedef struct bench_request {
-    srnn_problem problem; /* all but the attention and T */
+    srnn_problem problem; /* everything except attention and T */
     bool backward;
     int repeats;
-    const char *against; /* a variant whose parallel form is timed beside; NULL: none */
+    const char *against; /* a variant whose parallel form is timed for comparison; NULL: none */
     bench_product product;
 } bench_request;
 
-/* The best of several calls, alternating so that all see the same machine. */
+/* The best of several calls, alternating so that all run under the same conditions. */
 typedef struct timings {
     double forward, both;                 /* seconds */
     double against_forward, against_both; /* seconds */
@@ -45,7 +45,7 @@ static srnn_status time_case(double *forward, double *both, bench_case *timed, b
     return SRNN_OK;
 }
 
-/* The first round is for warming up. */
+/* The first round is a warm-up. */
 static srnn_status take_timings(timings *best, const bench_request *request, bench_case *timed,
                                 bench_case *against) {
     for (int round = 0; round <= request->repeats; round++) {

@@ -1,4 +1,4 @@
-/* bench_case.c: attention problems and matrix products held ready for timing. */
+/* bench_case.c: attention problems and GEMMs prepared for timing. */
 #include "cli/attention/bench_case.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@ enum { CHECK_LENGTH = 193, CHECK_HEADS = 2, PRODUCT_SIZE = 2048 };
 
 /* ---- Attention */
 
-/* The same kernel and form on a problem that the oracle can do in no time. */
+/* The same kernel and form on a problem that the oracle can compute quickly. */
 static srnn_problem smaller(const bench_case *timed) {
     srnn_problem small = timed->call.problem;
     small.kernel = srnn_plan_kernel(timed->plan);
@@ -80,7 +80,7 @@ void bench_case_close(bench_case *timed) {
     *timed = (bench_case){0};
 }
 
-/* On a device that only starts its work, several calls are one measurement. */
+/* On an asynchronous device several calls are one measurement. */
 static int calls_of(bench_case *timed) {
     enum { CALLS = 10 };
     return sr_device_is_host(device_of(timed)) ? 1 : CALLS;
@@ -114,20 +114,21 @@ srnn_status bench_forward_backward(double *seconds, bench_case *timed) {
     return SRNN_OK;
 }
 
-/* Two products (q k and w v), a multiplication and an addition each, over half a square. */
+/* Two products (q k and w v), a multiplication and an addition each, over half of the T x T
+ * matrix. */
 double bench_forward_flops(const srnn_problem *p) {
     int Dv = p->Dv ? p->Dv : p->D;
     return (double)p->B * p->H * p->T * p->T * (p->D + Dv);
 }
 
-/* Five products: q k again, d_o v, and those that give dq, dk and dv. */
+/* Five products: q k again, d_o v, and those for dq, dk and dv. */
 double bench_backward_flops(const srnn_problem *p) {
     return 2.5 * bench_forward_flops(p);
 }
 
 /* ---- Matrix product */
 
-/* Square matrices: large enough for the device, small enough not to wait for. */
+/* Square matrices: large enough for the device, small enough to be fast. */
 enum { HOST_SIZE = 1024, DEVICE_SIZE = 8192 };
 
 static srnn_status product_fill(bench_product *product, const srnn_problem *problem) {

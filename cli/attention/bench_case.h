@@ -1,5 +1,4 @@
-/* bench_case.h: one attention problem held ready for timing, and the matrix product it is held
- * against. */
+/* bench_case.h: an attention problem prepared for timing, and the GEMM it is compared with. */
 #ifndef SR_CLI_ATTENTION_BENCH_CASE_H
 #define SR_CLI_ATTENTION_BENCH_CASE_H
 
@@ -12,8 +11,8 @@ typedef struct bench_case {
     void *saved;
 } bench_case;
 
-/* Chooses form and kernel, and makes sure on a smaller problem that they compute what the double
- * oracle computes: a wrong kernel is refused. */
+/* Chooses form and kernel, and compares them with the float64 oracle on a smaller problem: a wrong
+ * kernel is refused. */
 srnn_status bench_case_open(bench_case *timed, const srnn_problem *problem);
 void bench_case_close(bench_case *timed); /* leaves { 0 } */
 
@@ -21,11 +20,11 @@ void bench_case_close(bench_case *timed); /* leaves { 0 } */
 srnn_status bench_forward(double *seconds, bench_case *timed);
 srnn_status bench_forward_backward(double *seconds, bench_case *timed);
 
-/* Floating-point operations that the parallel form cannot do without. */
+/* Floating-point operations required by the parallel form. */
 double bench_forward_flops(const srnn_problem *problem);
 double bench_backward_flops(const srnn_problem *problem);
 
-/* Square matrices whose product tells what the device can do at this moment. */
+/* Square matrices whose product measures the device's current speed. */
 typedef struct bench_product {
     sr_backend *backend;
     void *matrix[3]; /* (size, size) */

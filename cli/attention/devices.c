@@ -1,4 +1,4 @@
-/* devices.c: `softrnn devices`, where this program can compute. */
+/* devices.c: `softrnn devices`, the devices this program can use. */
 #include "cli/commands.h"
 #include "cli/line/options.h"
 #include "device/device.h"

@@ -1,4 +1,4 @@
-/* support.c: which kernels compute which variants, from what the kernels declare. */
+/* support.c: which kernels compute which variants, from the kernels' declarations. */
 #include "cli/attention/support.h"
 
 #include "attention/kernel.h"

@@ -1,4 +1,4 @@
-/* variants.c: `softrnn variants`, the table of what exists. */
+/* variants.c: `softrnn variants`, the table of variants. */
 #include "base/units.h"
 #include "cli/attention/support.h"
 #include "cli/commands.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Families have a number for which the table has no rows; these stand for them. */
+/* Families have a numeric parameter and no rows in the table; these represent them. */
 static const struct {
     const char *text, *note;
 } families[] = {
@@ -27,15 +27,14 @@ static const struct {
 
 enum { FAMILIES = sizeof families / sizeof *families, TEXT_MAX = 512 };
 
-/* Of the state of one head, of all levels that a layer has usually; SIZE_MAX: more than can be
- * counted. */
+/* Elements of the state of one head, with the default number of levels; SIZE_MAX: overflow. */
 static size_t state_numbers(const srnn_attention *attention, int D) {
     const size_t one = srnn_attention_state_numbers(attention, D, D);
     const size_t states = attention->levels == SRNN_LEVELS_NONE ? 1 : SR_LEVELS_USUAL;
     return one < SIZE_MAX / states ? one * states : SIZE_MAX;
 }
 
-/* Bytes of a float state in words: "16.5 KB". */
+/* Bytes of a float state as text: "16.5 KB". */
 static const char *format_state(char words[SR_BYTES_WORDS], const srnn_attention *attention,
                                 int D) {
     const size_t numbers = state_numbers(attention, D);
@@ -44,7 +43,7 @@ static const char *format_state(char words[SR_BYTES_WORDS], const srnn_attention
     return numbers == SIZE_MAX ? "> 64 EB" : sr_bytes_words(words, 4 * (double)numbers);
 }
 
-/* The tensors of a layer of the variant, of some size. */
+/* The tensors of a layer of the variant, of an arbitrary size. */
 static srnn_status layer_of(sr_tensor_table *table, const srnn_attention *attention) {
     enum { WIDTH = 64, HEADS = 2 };
     const sr_layer_sizes sizes =
@@ -53,8 +52,8 @@ static srnn_status layer_of(sr_tensor_table *table, const srnn_attention *attent
     return sr_layer_tensors(table, "", attention, &dims);
 }
 
-/* name = that of a tensor in files, its bias or weight told in *part; false for a projection that
- * every layer has, and for the bias beside a weight. */
+/* name = a tensor's name in files without ".bias" or ".weight", which is *part; false for a
+ * projection that every layer has, and for the bias next to a weight. */
 static bool tensor_name(char name[SR_SPEC_NAME], const char **part, const sr_tensor_table *table,
                         size_t i) {
     static const char *const plain[] = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"};
@@ -74,7 +73,7 @@ static bool tensor_name(char name[SR_SPEC_NAME], const char **part, const sr_ten
     return true;
 }
 
-/* Of a layer that is wired as its authors have it. */
+/* Of a layer with its authors' wiring. */
 static void add_own_layer(json_t *list, const srnn_attention *attention) {
     sr_tensor_table table = {0};
     const srnn_status status = layer_of(&table, attention);
@@ -87,8 +86,8 @@ static void add_own_layer(json_t *list, const srnn_attention *attention) {
     sr_tensor_table_free(&table);
 }
 
-/* [{"name": .., "tensors": ..}, ..], as files name what a layer learns beside the projections of q,
- * k, v and o. */
+/* [{"name": .., "tensors": ..}, ..], the learned tensors of a layer besides the projections of q,
+ * k, v and o, as named in files. */
 static json_t *learned_json(const srnn_attention *attention) {
     sr_learned learned[SR_LEARNED_MAX];
     json_t *list = json_array();
@@ -140,7 +139,7 @@ static json_t *row_object(const srnn_variant *variant, int D) {
                      "note", variant->note, "whole_model", false);
 }
 
-/* The same of a model without attention: no head, no form, no state. */
+/* The same for a model without attention: no head, no form, no state. */
 static json_t *whole_model_object(const sr_named_model *model) {
     return json_pack("{s:s, s:n, s:[], s:[], s:n, s:n, s:s, s:b}", "name", model->name, "attention",
                      "learned", "forms", "head_size", "state_bytes", "note", model->note,

@@ -1,4 +1,4 @@
-/* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
+/* verify.c: `softrnn verify`, every kernel and form against the float64 oracle. */
 #include "base/cpu_level.h"
 #include "base/status.h"
 #include "base/threads.h"
@@ -14,12 +14,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* States larger than this are left out: they take long and show nothing new. */
+/* Larger states are skipped: they take long and test nothing new. */
 enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
-/* Beside the named variants: families, and every gate on variants with a state. */
+/* Besides the named variants: families, and every gate on variants with a state. */
 static const char *const others[] = {
     "order:1",
     "order:2",
@@ -51,7 +51,7 @@ typedef struct shape {
     int64_t offsets[OFFSETS_MAX]; /* packed documents: up to B*T; all zero: one document per row */
 } shape;
 
-/* The first QUICK of them for --quick. */
+/* --quick uses the first QUICK of them. */
 static const shape shapes[] = {
     {1, 2, 2, 1, 8, 8, {0}},      {2, 4, 2, 67, 20, 12, {0}},
     {1, 2, 2, 129, 64, 64, {0}},  {1, 2, 2, 97, 16, 16, {0, 1, 18, 35, 97}},
@@ -64,13 +64,13 @@ static const shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
 
-/* What any computation in float loses, by pairs or through a state; found when it is needed. */
+/* The error of any computation in float, by pairs or through a state; computed on demand. */
 typedef struct lost {
     probe_errors errors;
     bool known;
 } lost;
 
-/* The right answer for one shape, and in bf16 the largest error that passes. */
+/* The reference result for one shape, and in bf16 the tolerance. */
 typedef struct reference {
     srnn_problem problem;
     attention_call oracle;
@@ -86,24 +86,24 @@ typedef struct verification {
     srnn_device *device; /* NULL: the CPU */
     srnn_dtype dtype;
     uint64_t seed;
-    sr_cpu_level best, lowest; /* the instruction sets, tried from the best down */
+    sr_cpu_level best, lowest; /* the instruction sets, tried from the best one down */
     int64_t comparisons, excused;
     bool failed;
 } verification;
 
-/* False where the answer itself is rounding noise: a vector of one number divided by its own length
- * is its sign, and a row of weights of either sign may nearly vanish before a norm. */
+/* False if the result itself is rounding noise: a vector of one element divided by its length is
+ * its sign, and a row of weights of either sign may nearly vanish before a norm. */
 static bool well_conditioned(const srnn_attention *a, const shape *s) {
     bool near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
     bool divided = a->norm != SRNN_NORM_NONE;
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
         return false;
-    /* Such keys have a length of sqrt(D), and the delta rule is stable only where it writes with
-     * e^-D: next to nothing. */
+    /* Such keys have a length of sqrt(D), and the delta rule is stable only with a write strength
+     * of e^-D, which is negligible. */
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && a->write == SRNN_WRITE_DELTA &&
         a->score == SRNN_SCORE_EXP && s->D > 8)
         return false;
-    /* Features of rotated numbers cannot all be small, and exp of their products is beyond
+    /* Features of rotated numbers cannot all be small, and exp of their products overflows
      * float. */
     if (a->position == SRNN_POSITION_ROPE_CHUNKS && a->feature == SRNN_FEATURE_ELU1 &&
         a->scale == SRNN_SCALE_ONE && a->score == SRNN_SCORE_EXP && s->D > 64)
@@ -134,7 +134,7 @@ static bool unavailable(srnn_status status) {
     return status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT;
 }
 
-/* Runs one method on a problem and finds its errors; *errors is untouched where it fails. */
+/* Runs one method on a problem and computes its errors; *errors is unchanged on failure. */
 static srnn_status measure(probe_errors *errors, const method *m, srnn_problem problem,
                            const attention_call *oracle, uint64_t seed) {
     attention_call run;
@@ -151,7 +151,7 @@ static srnn_status measure(probe_errors *errors, const method *m, srnn_problem p
     return status;
 }
 
-/* Which tensors pass the limit, by how much, and what of them is lost anyway. */
+/* Prints which tensors exceed the limit, by how much, and the unavoidable error. */
 static void report_tensors(const lost *losses, const probe_errors *errors, double limit) {
     for (int n = 0; n < PROBE_TENSORS; n++)
         if (!(errors->of[n] <= limit))
@@ -175,7 +175,7 @@ static void report_failure(const verification *v, const char *name, const method
         fprintf(stderr, "%s\n", srnn_error_detail());
 }
 
-/* What the table says of a method: its worst error, infinity for a failure, -1 for nothing yet. */
+/* The entry of a method in the table: its worst error; infinity: it failed, -1: not run yet. */
 typedef struct cell {
     double worst;
     bool failed, excused;
@@ -185,7 +185,7 @@ static lost *losses_of(reference *right, const method *m) {
     return m->form == SRNN_FORM_PARALLEL ? &right->by_pairs : &right->by_state;
 }
 
-/* Whether what passes the limit is lost by any computation in float of the method's form. */
+/* Whether every float computation in the method's form would exceed the limit too. */
 static bool excused(reference *right, const method *m, const probe_errors *errors, double limit) {
     lost *losses = losses_of(right, m);
     srnn_problem problem = right->problem;
@@ -198,7 +198,7 @@ static bool excused(reference *right, const method *m, const probe_errors *error
     return probe_is_excused(errors, &losses->errors, limit);
 }
 
-/* Compares one method on one problem, with every chunk size it can have. */
+/* Compares one method on one problem, with every chunk size it supports. */
 static void compare(verification *v, cell *of, const char *name, const method *m,
                     reference *right) {
     double limit =
@@ -238,14 +238,14 @@ static void compare_all(verification *v, cell *cells, const char *name, referenc
     sr_cpu_level_use(v->best);
 }
 
-/* What the oracle's tasks share. */
+/* Shared by the oracle's tasks. */
 typedef struct references {
     const verification *v;
     const srnn_attention *attention;
     reference of[SHAPES];
 } references;
 
-/* Errors of bf16 are judged by those of a plain computation in it. */
+/* The tolerance of bf16 is derived from the errors of a plain bf16 computation. */
 static srnn_status find_reference(reference *right, const verification *v) {
     probe_errors errors;
     SR_TRY(probe_oracle(&right->oracle, &right->problem, v->seed));
@@ -256,7 +256,7 @@ static srnn_status find_reference(reference *right, const verification *v) {
     return SRNN_OK;
 }
 
-/* Whether anything here can compute it: the oracle need not, then. */
+/* Whether any method can compute it; otherwise the oracle is not needed. */
 static bool is_computed(const srnn_problem *problem) {
     srnn_plan *plan = NULL;
     const srnn_status status = srnn_plan_create(&plan, problem);
@@ -320,7 +320,7 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
 
 /* ---- Which columns, which rows */
 
-/* True if a plan can be had for some variant: a linear one has all forms, softmax all kernels. */
+/* True if a plan exists for some variant: a linear one has all forms, softmax all kernels. */
 static bool available(const verification *v, const char *kernel, srnn_form form) {
     static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2", "gla", "rat"};
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
@@ -368,7 +368,7 @@ static void print_header(const verification *v) {
     }
 }
 
-/* Combinations of all axes, as the seed gives them. */
+/* Random combinations of all axes, from the seed. */
 static srnn_status verify_random(verification *v) {
     for (int i = 0; i < v->random; i++) {
         const srnn_attention a = probe_attention(v->seed);
@@ -393,7 +393,7 @@ static srnn_status verify_all(verification *v) {
     return verify_random(v);
 }
 
-/* A GPU has one set. */
+/* A GPU has only one. */
 static void list_levels(verification *v) {
     v->best = sr_cpu_level_used();
     v->lowest = sr_device_is_host(v->device) ? SR_CPU_BASE : v->best;

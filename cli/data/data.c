@@ -1,4 +1,4 @@
-/* data.c: `softrnn data`, the table of its commands and those that only describe. */
+/* data.c: `softrnn data`, the table of its commands, and those that describe data. */
 #include "cli/data/data.h"
 
 #include "base/text.h"
@@ -79,7 +79,7 @@ static bool is_bin(const char *name) {
     return length > 4 && strcmp(name + length - 4, ".bin") == 0;
 }
 
-/* A .bin file has nothing but tokens. */
+/* A .bin file contains only tokens. */
 static srnn_status describe_bin(const char *path) {
     sr_shard shard;
     SR_TRY(sr_shard_open_bin(&shard, path, &(sr_bin_settings){0}));

@@ -21,7 +21,8 @@ static bool show(void *context, const sr_prepare_progress *state) {
     return !progress_interrupted();
 }
 
-/* No document validates: one cannot be split, of several more can. */
+/* Advice if the validation split is empty: a single document cannot be split; of several a larger
+ * fraction can be used. */
 static void advise_validation(const sr_prepare_settings *settings, int64_t documents) {
     if (documents > 1)
         fprintf(stderr,
@@ -100,7 +101,7 @@ int data_prepare(int argc, char **argv) {
     progress_bar bar;
     progress_begin(&bar);
     progress_catch_interrupt();
-    signal(SIGXFSZ, SIG_IGN); /* a file that gets too large is a message, not an end */
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is then reported as an error */
     settings.inputs = (const char *const *)inputs.values;
     settings.input_count = inputs.count;
     settings.seed = (uint64_t)seed;

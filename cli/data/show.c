@@ -22,7 +22,7 @@ typedef struct show_request {
     bool ids; /* print numbers only */
 } show_request;
 
-/* The tokenizer that made a prepared folder. */
+/* The tokenizer of a prepared folder. */
 static srnn_status load_folder_tokenizer(sr_tokenizer **tokenizer, const char *folder) {
     sr_manifest manifest;
     SR_TRY(sr_manifest_read(&manifest, folder));
@@ -42,7 +42,7 @@ static srnn_status load_folder_tokenizer(sr_tokenizer **tokenizer, const char *f
     return status;
 }
 
-/* NULL where only numbers can be shown: synthetic tasks, and .bin files without --tokenizer. */
+/* NULL if only ids can be shown: synthetic tasks, and .bin files without --tokenizer. */
 static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const show_request *request) {
     struct stat facts;
     size_t length = strlen(request->where);

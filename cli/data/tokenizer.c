@@ -92,7 +92,7 @@ static int run_encode(int argc, char **argv) {
 
 /* ---- decode ---- */
 
-/* Appends the numbers in a text, parted by white space or commas. */
+/* Appends the numbers in a text, separated by white space or commas. */
 static srnn_status parse_ids(sr_tokens *tokens, const char *text) {
     while (*text) {
         if (isspace((unsigned char)*text) || *text == ',') {

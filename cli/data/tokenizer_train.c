@@ -20,7 +20,7 @@ typedef struct meter {
     double start, shown; /* seconds */
 } meter;
 
-/* A line that renews itself on a terminal, a plain line now and then elsewhere. */
+/* A self-updating line on a terminal, an occasional plain line elsewhere. */
 static void show(void *context, const char *phase, int64_t done, int64_t total) {
     meter *to = context;
     double now = sr_clock_seconds();
@@ -31,7 +31,7 @@ static void show(void *context, const char *phase, int64_t done, int64_t total) 
             100 * (double)done / (double)total, now - to->start, to->terminal ? "\033[K" : "\n");
 }
 
-/* Cuts a list at its commas, in place; `parts` has room for one more than there are commas. */
+/* Cuts a list at its commas, in place; `parts` has one more element than there are commas. */
 static size_t cut_list(const char **parts, char *list) {
     size_t count = 0;
     for (char *part = strtok(list, ","); part; part = strtok(NULL, ","))
@@ -64,7 +64,7 @@ static srnn_status open_corpus(corpus_file *file, const char *path) {
     return status;
 }
 
-/* A text without enough pairs gives fewer tokens than were asked for. */
+/* A text without enough pairs gives fewer tokens than requested. */
 static srnn_status report_size(const sr_bytes *json, uint32_t vocab) {
     sr_tokenizer *tokenizer;
     SR_TRY(sr_tokenizer_read_json(&tokenizer, json->data, json->count, "the trained tokenizer"));

@@ -1,4 +1,4 @@
-/* cautions.c: what a user should know of a request before it is computed, on stderr. */
+/* cautions.c: warnings about a request, on stderr. */
 #include "cli/line/cautions.h"
 
 #include "equation/facts.h"

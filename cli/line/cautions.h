@@ -1,4 +1,4 @@
-/* cautions.h: what a user should know of a request before it is computed, on stderr. */
+/* cautions.h: warnings about a request, on stderr. */
 #ifndef SR_CLI_LINE_CAUTIONS_H
 #define SR_CLI_LINE_CAUTIONS_H
 

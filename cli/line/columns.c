@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The first character and its length in bytes; how many columns it takes. */
+/* The first character, its length in bytes, and its width in columns. */
 static int first_character(size_t *bytes, const char **drawn, const char *text) {
     uint32_t character;
     *bytes = sr_utf8_decode(&character, text, strlen(text));

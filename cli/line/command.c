@@ -74,7 +74,7 @@ int command_report(srnn_status status) {
     return status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
-/* What fails on every rank is told by the first alone: the others give it time for that. */
+/* A failure of every rank is reported by the first alone: the others wait for it to do so. */
 int command_report_rank(srnn_status status, const sr_ranks *ranks) {
     enum { FIRST_SPEAKS_MICROSECONDS = 500000 };
     if (status == SRNN_OK || ranks->count == 1)
@@ -117,7 +117,7 @@ int command_finish(int exit_code) {
     bool lost = ferror(stdout);
     if (fflush(stdout) == 0 && !lost)
         return exit_code;
-    /* An earlier write may have failed, and its errno be gone. */
+    /* An earlier write may have failed, and its errno may be lost. */
     const int error = errno;
     if (!reader_left())
         fprintf(stderr, "softrnn: could not write all of the output: %s\n",

@@ -1,4 +1,4 @@
-/* command.h: what a command of the program is, and what all commands share. */
+/* command.h: the type of a command, and functions shared by all commands. */
 #ifndef SR_CLI_LINE_COMMAND_H
 #define SR_CLI_LINE_COMMAND_H
 
@@ -9,9 +9,9 @@
  * do. */
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
-/* One row of a table of commands: the one in program.c, or that of a command with commands of its
- * own. `run` gets the arguments after the command's name and returns an exit code; results go to
- * stdout, messages to stderr. */
+/* One row of a table of commands: the one in program.c, or that of a command with subcommands.
+ * `run` gets the arguments after the command's name and returns an exit code; results go to stdout,
+ * messages to stderr. */
 typedef struct command {
     const char *name;
     const char *summary; /* one line for --help */
@@ -19,7 +19,7 @@ typedef struct command {
 } command;
 
 typedef struct command_table {
-    const char *program; /* what is typed before the command's name: "softrnn", "softrnn data" */
+    const char *program; /* typed before the command's name: "softrnn", "softrnn data" */
     const char *purpose; /* one line for --help */
     const command *commands;
     size_t count;
@@ -28,17 +28,17 @@ typedef struct command_table {
 
 struct command_line; /* options.h */
 
-/* Someone who wants the tables and not what the commands do: the manual. */
+/* Receives the tables instead of running commands: the manual. */
 typedef struct command_observer {
     void (*table)(void *context, const command_table *table);
     void (*line)(void *context, const struct command_line *line);
     void *context;
 } command_observer;
 
-/* From now on no command is run and no command line read: tables go to the observer. Its texts are
- * valid during the call only. */
+/* From now on no command is run and no command line is parsed: tables go to the observer. Its texts
+ * are valid during the call only. */
 void command_observe(const command_observer *observer);
-const command_observer *command_observed(void); /* NULL: nobody */
+const command_observer *command_observed(void); /* NULL: none */
 
 /* Runs the command that argv[0] names with the arguments after it; prints the table for --help. */
 int command_dispatch(const command_table *table, int argc, char **argv);
@@ -47,19 +47,19 @@ int command_dispatch(const command_table *table, int argc, char **argv);
  * the exit code: EXIT_USAGE for SRNN_ERR_ARGUMENT, that of the signal for SRNN_ERR_INTERRUPTED. */
 int command_report(srnn_status status);
 
-/* The same for a failure among ranks, which all others must hear of: names this rank, then ends all
- * of them. Returns where there is only one. */
+/* The same for a failure of one of several ranks: names this rank, then aborts all of them. Returns
+ * if there is only one. */
 int command_report_rank(srnn_status status, const sr_ranks *ranks);
 
-/* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
+/* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for invalid arguments. */
 int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Prints "softrnn: <message>", one line, to stderr; what it quotes from a file cannot steer the
- * terminal (sr_text_escape). */
+/* Prints "softrnn: <message>", one line, to stderr; text quoted from files is escaped
+ * (sr_text_escape). */
 void command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost on a
- * full disk, say; without one if its reader has seen enough (| head); else it stays as it is. */
+/* Flushes stdout. Returns EXIT_FAILED, with a message, if output was lost, for instance on a full
+ * disk; EXIT_FAILED without a message if its reader closed the pipe (| head); else `exit_code`. */
 int command_finish(int exit_code);
 
 #endif

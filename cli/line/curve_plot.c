@@ -1,4 +1,4 @@
-/* curve_plot.c: curves of losses as a plot of letters. */
+/* curve_plot.c: loss curves as a text plot. */
 #include "cli/line/curve_plot.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { ROWS = 16, COLUMNS = 72 };
 
-/* Where losses lie on the plot. */
+/* The scale of the plot. */
 typedef struct axes {
     double first_step, last_step, low, high; /* low and high: as drawn, maybe logarithms */
     int logarithmic;
@@ -44,7 +44,7 @@ static int find_axes(axes *a, const curve *curves, int count) {
     return 1;
 }
 
-/* The loss of a curve at a step, between its points; NaN outside. */
+/* The loss of a curve at a step, interpolated; NaN outside. */
 static double loss_at(const curve *c, double step) {
     if (c->count == 0 || step < c->steps[0] || step > c->steps[c->count - 1])
         return NAN;
@@ -65,7 +65,7 @@ static void draw(char grid[ROWS][COLUMNS + 1], const axes *a, const curve *c, ch
             continue;
         const double height = (a->high - drawn(a, loss)) / (a->high - a->low);
         const int row = (int)lround(fmin(fmax(height, 0), 1) * (ROWS - 1));
-        grid[row][column] = grid[row][column] == ' ' ? letter : '*'; /* several */
+        grid[row][column] = grid[row][column] == ' ' ? letter : '*'; /* several curves */
     }
 }
 

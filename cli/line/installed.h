@@ -4,8 +4,8 @@
 
 #include "files/path.h"
 
-/* path = `name` if there is such a file, else the one of that name ("studies/full.yaml") beside the
- * program, if there is one; else `name`. */
+/* path = `name` if there is such a file, else the one of that name ("studies/full.yaml") next to
+ * the program, if there is one; else `name`. */
 void installed_find(char path[SR_PATH_BYTES], const char *name);
 
 #endif

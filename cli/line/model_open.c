@@ -1,4 +1,4 @@
-/* model_open.c: opening a model, and saying what a user should know of it. */
+/* model_open.c: opens a model, and warns about its peculiarities. */
 #include "cli/line/model_open.h"
 
 #include "cli/line/cautions.h"
@@ -15,11 +15,11 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
     return SRNN_OK;
 }
 
-srnn_status model_row_length(int *T, const sr_model *model, int asked) {
+srnn_status model_row_length(int *T, const sr_model *model, int requested) {
     const int positions = model->config.positions;
-    *T = asked ? asked : positions;
-    if (asked > positions)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "--length %d: the model has %d positions", asked,
+    *T = requested ? requested : positions;
+    if (requested > positions)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--length %d: the model has %d positions", requested,
                        positions);
     return SRNN_OK;
 }

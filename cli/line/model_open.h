@@ -1,22 +1,23 @@
-/* model_open.h: opening a model, and saying what a user should know of it. */
+/* model_open.h: opens a model, and warns about its peculiarities. */
 #ifndef SR_CLI_LINE_MODEL_OPEN_H
 #define SR_CLI_LINE_MODEL_OPEN_H
 
 #include "train/model_open.h"
 
-/* As sr_model_open, or with `attention` sr_model_open_as, with what model_tell says. */
+/* As sr_model_open, or with `attention` sr_model_open_as, with the warnings of model_tell. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                        const char *attention);
 
-/* *T = tokens in a row: those asked for, or, if that is 0, as many as the model has positions; more
- * are refused. */
-srnn_status model_row_length(int *T, const sr_model *model, int asked);
+/* *T = tokens in a row: `requested`, or if that is 0 the number of the model's positions; more are
+ * refused. */
+srnn_status model_row_length(int *T, const sr_model *model, int requested);
 
-/* Says on stderr what a user must know: that a head was kept which config.json calls the embedding,
- * that later tokens reach earlier ones, that a delta rule may diverge. */
+/* Warns on stderr if a separate LM head was used although config.json ties it to the embedding, if
+ * the model is not causal, or if a delta rule may diverge. */
 void model_tell(const sr_model_config *config, const char *where);
 
-/* Says on stderr what Avey as published does, for whoever shows its losses (sr_avey_leaks). */
+/* Warns on stderr that Avey as published is not causal, for commands that show its losses
+ * (sr_avey_leaks). */
 void model_tell_leak(void);
 
 #endif

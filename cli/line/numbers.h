@@ -1,5 +1,4 @@
-/* numbers.h: the options of commands that run a model: where, on how many threads, in which
- * numbers. */
+/* numbers.h: the options of commands that run a model: device, threads, precision. */
 #ifndef SR_CLI_LINE_NUMBERS_H
 #define SR_CLI_LINE_NUMBERS_H
 

@@ -1,4 +1,4 @@
-/* options.c: reading a command line by its table. */
+/* options.c: parses a command line by its table. */
 #include "cli/line/options.h"
 
 #include "base/text.h"
@@ -180,7 +180,8 @@ static int read_option(const command_line *line, int argc, char **argv, int *at)
             return command_refuse("option '%s' takes no value, got '%s'", found->name, value);
         return read_value(found, NULL);
     }
-    /* A value that looks like an option is more likely a forgotten one; '=' still allows it. */
+    /* A value that looks like an option probably means that the value was forgotten; '=' still
+     * allows it. */
     if (!value && *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0)
         value = argv[++*at];
     if (!value)
@@ -213,11 +214,11 @@ bool options_parse(const command_line *line, int argc, char **argv, int *exit_co
         *exit_code = EXIT_OK;
         return false;
     }
-    int kept = 0; /* arguments that are not options, moved to the front of argv */
+    int positional = 0; /* arguments that are not options, moved to the front of argv */
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         if (only_arguments || argv[i][0] != '-' || argv[i][1] == '\0') {
-            argv[kept++] = argv[i];
+            argv[positional++] = argv[i];
         } else if (strcmp(argv[i], "--") == 0) {
             only_arguments = true;
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
@@ -230,7 +231,7 @@ bool options_parse(const command_line *line, int argc, char **argv, int *exit_co
                 return false;
         }
     }
-    *exit_code = take_arguments(line, kept, argv);
+    *exit_code = take_arguments(line, positional, argv);
     return *exit_code == EXIT_OK;
 }
 

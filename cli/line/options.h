@@ -60,7 +60,7 @@ typedef struct command_option {
 #define OPTION_FLAG(option_name, bool_pointer, help_line) \
     {.name = option_name, .kind = OPTION_KIND_FLAG, .help = help_line, .to.flag = bool_pointer}
 /* Text points into argv. */
-/* Where a command computes: the same words everywhere. */
+/* The device of a command: the same wording everywhere. */
 #define OPTION_DEVICE(target) \
     OPTION_TEXT("--device", target, "NAME", "where to compute: cpu, cuda or cuda:N")
 #define OPTION_TEXT(option_name, text_pointer, placeholder, help_line) \
@@ -82,7 +82,7 @@ typedef struct command_option {
      .to.choice = index_pointer, .choices = words}
 /* clang-format on */
 
-/* One argument that is not an option. The value points into argv; it keeps its default if an
+/* One argument that is not an option. The value points into argv; the default remains if an
  * optional argument is missing. Optional ones come last. */
 typedef struct command_argument {
     const char *name; /* "FILE" */
@@ -112,10 +112,10 @@ typedef struct command_line {
  * with *exit_code: after --help, or after a message about wrong usage. */
 bool options_parse(const command_line *line, int argc, char **argv, int *exit_code);
 
-/* Writes what --help says of an option's values: " (default 3)", ": a, b (default a)". */
+/* Writes the values of an option as in --help: " (default 3)", ": a, b (default a)". */
 void options_print_values(FILE *out, const command_option *option);
 
-/* True if the option `name` ("--out") stands on a command line that was not parsed yet. */
+/* True if the option `name` ("--out") occurs on a command line that was not parsed yet. */
 bool options_given(int argc, char *const *argv, const char *name);
 
 #endif

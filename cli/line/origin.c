@@ -1,4 +1,4 @@
-/* origin.c: the command that makes a record, as a shell would read it back. */
+/* origin.c: the command that produces a record, quoted for a shell. */
 #include "cli/line/origin.h"
 #include "base/memory_stream.h"
 

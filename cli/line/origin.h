@@ -1,4 +1,4 @@
-/* origin.h: the command that makes a record, as a shell would read it back. */
+/* origin.h: the command that produces a record, quoted for a shell. */
 #ifndef SR_CLI_LINE_ORIGIN_H
 #define SR_CLI_LINE_ORIGIN_H
 
@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-/* Writes a word as a shell would read it back. */
+/* Writes a word quoted for a shell. */
 void origin_quote(FILE *out, const char *word);
 
-/* *text = the command with its arguments, as a shell would read it back; free() it. */
+/* *text = the command with its arguments, quoted for a shell; free() it. */
 srnn_status origin_command(char **text, const char *command, int argc, char **argv);
 
 #endif

@@ -1,4 +1,4 @@
-/* progress.c: how far long work is, on stderr: a bar on a terminal, plain lines otherwise. */
+/* progress.c: progress of long work, on stderr: a bar on a terminal, plain lines otherwise. */
 #include "cli/line/progress.h"
 
 #include "base/clock.h"
@@ -36,9 +36,9 @@ void progress_line(char *line, size_t size, int columns, const progress_state *s
              left ? left : "time left unknown");
     const size_t used = strlen(rest);
     snprintf(rest + used, sizeof rest - used, "%s", left ? " left" : "");
-    /* The last column stays free: some terminals begin a new line when it is used. */
-    const int room = columns - 1 - (int)strlen(rest) - 3;
-    const int bar = room < BAR_WIDTH ? room : BAR_WIDTH;
+    /* The last column stays empty: some terminals wrap when it is used. */
+    const int available = columns - 1 - (int)strlen(rest) - 3;
+    const int bar = available < BAR_WIDTH ? available : BAR_WIDTH;
     if (bar >= LEAST_BAR)
         snprintf(line, size, "[%-*.*s] %s", bar, (int)(state->share * bar), full, rest);
     else
@@ -61,7 +61,7 @@ void progress_show(progress_bar *bar, double share, const char *text) {
         share, share > 0 ? (time - bar->start_seconds) * (1 - share) / share : INFINITY, text};
     char line[512];
     progress_line(line, sizeof line, bar->on_terminal ? terminal_columns() : NO_TERMINAL, &state);
-    if (bar->on_terminal) /* the last code clears what a longer line before has left */
+    if (bar->on_terminal) /* the last code clears the rest of a longer previous line */
         fprintf(stderr, "\r%s\033[K", line);
     else
         fprintf(stderr, "%s\n", line + (line[0] == '[' ? BAR_WIDTH + 3 : 0));

@@ -22,7 +22,7 @@ static bool has_words(const command_option *option) {
     return option->kind == OPTION_KIND_CHOICE || walk_takes_variant(option);
 }
 
-/* A text without the characters that end or expand a quoted one; `more`: others to leave out. */
+/* A text without characters that end or expand a quoted string; `more`: others to drop. */
 static void put_plain(FILE *out, const char *text, const char *more) {
     for (; *text; text++)
         putc(strchr("'\"\\`$", *text) || strchr(more, *text) ? ' ' : *text, out);
@@ -52,7 +52,7 @@ static void put_group_path(void *context, const char *path, const char *summary,
         put_path(context, path);
 }
 
-/* " data", " data prepare", ...: all that may stand between the program and its options. */
+/* " data", " data prepare", ...: all command paths between the program and its options. */
 static void put_paths(FILE *out, const char *between) {
     path_list list = {.out = out, .between = between};
     walk_program(&(walker){put_group_path, put_command_path, &list});

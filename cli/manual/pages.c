@@ -14,7 +14,7 @@ typedef struct pages {
     bool failed;
 } pages;
 
-/* A text in a page: dashes that can be copied, no line that starts a request. */
+/* Escapes text for a page: dashes that can be copied, no line that is a roff request. */
 static void put(FILE *out, const char *text) {
     bool begins = true;
     for (; *text; text++) {
@@ -30,7 +30,7 @@ static void put(FILE *out, const char *text) {
     }
 }
 
-/* Lines as they are. */
+/* Lines, verbatim. */
 static void put_lines(FILE *out, const char *text) {
     fputs(".nf\n", out);
     put(out, text);

@@ -5,7 +5,7 @@
 #include "cli/line/command.h"
 #include "cli/line/options.h"
 
-/* Called in the order of the program's tables. `path` is what is typed after "softrnn": "train",
+/* Called in the order of the program's tables. `path` is the command after "softrnn": "train",
  * "data prepare"; "" for the program itself, which is a group. Texts are valid during the call. */
 typedef struct walker {
     void (*group)(void *context, const char *path, const char *summary, const command_table *table);

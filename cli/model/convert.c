@@ -15,7 +15,7 @@
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
 static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
 
-/* A tokenizer that was named, or the one beside the model, or the built-in one. */
+/* The named tokenizer, or the one next to the model, or the built-in one. */
 static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer, int V) {
     char beside[SR_PATH_BYTES];
     if (tokenizer)
@@ -26,7 +26,7 @@ static srnn_status write_tokenizer(const char *out, const char *in, const char *
     return V == SR_BYTE_TOKENS ? sr_tokenizer_write_bytes(out) : SRNN_OK;
 }
 
-/* What else than this program can load the folder. */
+/* Says which other programs can load the folder. */
 static srnn_status tell_loaders(const sr_model_config *config, const char *out) {
     const sr_family *family;
     SR_TRY(sr_model_config_public(&family, config));
@@ -41,7 +41,7 @@ static srnn_status tell_loaders(const sr_model_config *config, const char *out) 
     return SRNN_OK;
 }
 
-/* What a .bin file does not hold, but neither changes a logit. */
+/* Says what a .bin file cannot store; none of it affects logits. */
 static void tell_losses(const sr_model *model, const char *out) {
     enum { BIN_BOS = 1, BIN_EOS = 2 };
     const sr_model_config *c = &model->config;
@@ -53,7 +53,7 @@ static void tell_losses(const sr_model *model, const char *out) {
                 out, BIN_BOS, BIN_EOS, c->bos, c->eos);
 }
 
-/* What kept others out of a folder is no part of a model. */
+/* The folder's lock file is not part of a model. */
 static srnn_status remove_lock(const char *out) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, out, "lock"));
@@ -70,7 +70,7 @@ static srnn_status write_folder(const sr_model *model, const char *out, const ch
     return remove_lock(out);
 }
 
-/* What lies in the folder already would be mixed with the model, or be lost. */
+/* Files already in the folder would be mixed with the model, or be overwritten. */
 static srnn_status check_empty(const char *out) {
     char run[SR_PATH_BYTES], config[SR_PATH_BYTES];
     sr_names names;
@@ -79,7 +79,7 @@ static srnn_status check_empty(const char *out) {
     SR_TRY(sr_folder_list(&names, out));
     size_t count = names.count;
     for (size_t i = 0; i < names.count; i++)
-        count -= strcmp(names.names[i], "lock") == 0; /* who asks for it sees if it is held */
+        count -= strcmp(names.names[i], "lock") == 0; /* locking detects whether it is held */
     sr_names_free(&names);
     if (count == 0)
         return SRNN_OK;
@@ -91,7 +91,7 @@ static srnn_status check_empty(const char *out) {
                                                : "other files");
 }
 
-/* A folder that is not finished goes: it was new or empty, and would refuse the next try. */
+/* Removes an incomplete folder: it was new or empty, and would block the next attempt. */
 static srnn_status fill_folder(const sr_model *model, const char *out, const char *in,
                                sr_dtype dtype, const char *tokenizer) {
     char why[512];
@@ -99,11 +99,11 @@ static srnn_status fill_folder(const sr_model *model, const char *out, const cha
     if (status == SRNN_OK)
         return status;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    sr_folder_remove(out); /* what stays behind matters less than why */
+    sr_folder_remove(out); /* the original error is reported */
     return SR_FAIL(status, "%s", why);
 }
 
-/* Of two that were started for the same folder one writes it, and the other says why not. */
+/* If two processes use the same folder one writes it, and the other fails with the reason. */
 static srnn_status write_model(const sr_model *model, const char *out, const char *in,
                                sr_dtype dtype, const char *tokenizer) {
     int lock;

@@ -42,8 +42,8 @@ static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     return wanted < all ? wanted : all;
 }
 
-/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. The tokens of
- * a synthetic task stand for no text. */
+/* *tokenizer = the one that the data was encoded with, NULL if unknown. Tokens of a synthetic task
+ * have no text. */
 static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r) {
     sr_run_settings names = {0};
     *tokenizer = NULL;
@@ -101,7 +101,7 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
     return status;
 }
 
-/* The failure just told, with its place and what to do about texts that are too long. */
+/* Extends the last error by its line, and by advice on texts that are too long. */
 static srnn_status fail_in_line(srnn_status status, const char *path, size_t line) {
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
@@ -109,7 +109,7 @@ static srnn_status fail_in_line(srnn_status status, const char *path, size_t lin
                    status == SRNN_ERR_LIMIT ? "; --longer cut or skip continues" : "");
 }
 
-/* Every line is a JSON object whose member `text` ends in the word to be guessed. */
+/* Every line is a JSON object whose member `text` ends in the word to predict. */
 static srnn_status evaluate_lines(sr_evaluation_parts *parts, sr_model *model,
                                   const sr_tokenizer *tokenizer, const sr_bytes *lines,
                                   const evaluation_request *r) {
@@ -308,7 +308,7 @@ static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
     return status;
 }
 
-/* Ranks share the batches or lines; exactly given rows are the first rank's alone. */
+/* Ranks share the batches or lines; given rows are evaluated by the first rank alone. */
 static int evaluate_together(const evaluation_request *r) {
     sr_ranks ranks;
     int exit_code = command_report(sr_ranks_open(&ranks));
@@ -320,7 +320,7 @@ static int evaluate_together(const evaluation_request *r) {
     return exit_code;
 }
 
-/* An option that would do nothing beside what is evaluated is refused. */
+/* Refuses options that have no effect for this kind of evaluation. */
 static int refuse_idle(const evaluation_request *r, int argc, char *const *argv) {
     const bool task = r->data && sr_synthetic_is(r->data), rows = r->data || r->text;
     const struct {

@@ -21,7 +21,7 @@ enum { PIECE = 128 };
 typedef struct generation_request {
     sr_backend_settings numbers;
     const char *model, *attention, *tokenizer, *prompt, *prompts;
-    const char *stops[STRAND_STOPS];
+    const char *stops[STREAM_STOPS];
     int tokens, batch, form;
     int64_t seed, state_megabytes;
     double temperature, top_p;
@@ -29,18 +29,18 @@ typedef struct generation_request {
     bool greedy, stats, no_begin;
 } generation_request;
 
-/* Why a text ended. */
+/* The reason why a text ended. */
 typedef enum ending {
     ENDING_TOKENS = 0, /* --tokens */
-    ENDING_TOKEN,      /* the model's own end of a text */
+    ENDING_TOKEN,      /* the model's end-of-text token */
     ENDING_STOP,       /* --stop */
     ENDING_POSITIONS,  /* the model has no position for another token */
     ENDING_INTERRUPT,
     ENDINGS,
 } ending;
 
-/* Strands side by side are always at the same position: where one still reads its prompt, another
- * may already continue its own. */
+/* Streams of a batch are always at the same position: while one still reads its prompt, another may
+ * already generate. */
 typedef struct generator {
     const generation_request *request;
     sr_backend *backend;
@@ -53,27 +53,27 @@ typedef struct generator {
     int batch;
     int32_t *ids;  /* (batch, PIECE) */
     float *logits; /* (batch, V) */
-    int32_t *next; /* (batch): the most probable tokens, where those are wanted */
+    int32_t *next; /* (batch): the most probable tokens, for greedy decoding */
     sr_tokens encoded;
     int64_t produced; /* tokens, over all prompts */
-    double seconds;   /* that producing them took */
+    double seconds;   /* spent on producing them */
     int64_t endings[ENDINGS];
-    sr_ranks *ranks; /* that share the prompts */
-    FILE *out;       /* where texts go */
+    sr_ranks *ranks; /* share the prompts */
+    FILE *out;       /* destination of texts */
 } generator;
 
 static int piece_of(const generator *g) {
     return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
 }
 
-/* The failure just told, with the option that chooses the other form. */
+/* Extends the last error by the option that chooses the other form. */
 static srnn_status fail_form(srnn_status status) {
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     return SR_FAIL(status, "--form state: %s (--form cache)", why);
 }
 
-/* What one batch of streams needs. */
+/* Allocates the memory of one batch of streams. */
 static srnn_status open_streams(generator *g) {
     static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
     const generation_request *r = g->request;
@@ -144,7 +144,7 @@ static bool is_end(const generator *g, int32_t token) {
            token == sr_tokenizer_eos(g->tokenizer);
 }
 
-/* Tokens that fit: only rotary position ends somewhere. */
+/* The largest number of positions: limited only with RoPE. */
 static int64_t most_positions(const generator *g) {
     const sr_model_config *c = &g->model->config;
     for (int layer = 0; layer < c->L; layer++)
@@ -158,7 +158,7 @@ static srnn_status end_stream(generator *g, stream *s, ending why) {
     return s->done ? SRNN_OK : stream_end(s);
 }
 
-/* The model's front tokens, the beginning of a text, the prompt. */
+/* The model's prefix tokens, BOS, the prompt. */
 static srnn_status read_prompt(generator *g, stream *s, const char *prompt, size_t bytes) {
     const int front = sr_model_config_prefix_tokens(&g->model->config);
     const int32_t bos = g->request->no_begin ? -1 : begin_token(g);
@@ -196,7 +196,7 @@ static int32_t choose(const generator *g, int b, const stream *s) {
                         : sr_sampler_choose(g->sampler, logits, s->number, (uint64_t)s->produced);
 }
 
-/* Feeds by pieces what every prompt has: as many tokens as the shortest. */
+/* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. */
 static srnn_status feed_prompts(generator *g, size_t shortest) {
     const size_t piece = (size_t)piece_of(g);
     for (size_t at = 0; at < shortest;) {
@@ -213,10 +213,10 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
     return SRNN_OK;
 }
 
-/* The token of a stream at a position: its prompt's, or the next of its continuation. */
+/* The token of a stream at a position: of its prompt, or the next generated one. */
 static srnn_status next_token(generator *g, int b, size_t position) {
     stream *s = &g->streams[b];
-    const int64_t room = most_positions(g) - (int64_t)s->prompt.count;
+    const int64_t limit = most_positions(g) - (int64_t)s->prompt.count;
     g->ids[b] = 0;
     if (s->done)
         return SRNN_OK;
@@ -233,13 +233,12 @@ static srnn_status next_token(generator *g, int b, size_t position) {
         return end_stream(g, s, ENDING_STOP);
     if (s->produced == g->request->tokens)
         return end_stream(g, s, ENDING_TOKENS);
-    return s->produced > room ? end_stream(g, s, ENDING_POSITIONS) : SRNN_OK;
+    return s->produced > limit ? end_stream(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
-/* Whether at this position all streams that are not done go on with what the model chooses, and one
- * of them will go on after it: then the next step need not wait for the host to see what was
- * chosen. */
-static bool goes_by_itself(const generator *g, int count, size_t position) {
+/* Whether at this position all unfinished streams generate and one of them will continue after it:
+ * then the next step can start before the host has seen the chosen tokens. */
+static bool runs_ahead(const generator *g, int count, size_t position) {
     bool more = false;
     if (!is_greedy(g) || !sr_session_runs_ahead(g->session) ||
         (int64_t)position >= most_positions(g))
@@ -253,57 +252,58 @@ static bool goes_by_itself(const generator *g, int count, size_t position) {
     return more;
 }
 
-/* Prints streams in their order, the first that is not done as far as it is. */
-static void speak(generator *g, int *speaking, int count) {
-    for (; *speaking < count; ++*speaking) {
-        stream_show(&g->streams[*speaking], g->out);
-        if (!g->streams[*speaking].done)
+/* Prints streams in order; of the first unfinished one, what there is so far. */
+static void print_streams(generator *g, int *printing, int count) {
+    for (; *printing < count; ++*printing) {
+        stream_show(&g->streams[*printing], g->out);
+        if (!g->streams[*printing].done)
             return;
         putc('\n', g->out);
     }
 }
 
-/* How many tokens the session will hold, as far as it is worth finding room for them at once: what
- * grows moves, and a recorded step is recorded anew. */
-static int64_t room_of(const generator *g, int count) {
+/* The number of tokens to reserve in the session at once, within reason: growing moves the cache,
+ * and a captured step must be captured again. */
+static int64_t tokens_to_reserve(const generator *g, int count) {
     enum { MOST_AHEAD = 2048 };
     size_t longest = 0;
     for (int b = 0; b < count; b++)
         if (g->streams[b].prompt.count > longest)
             longest = g->streams[b].prompt.count;
     const int64_t ahead = g->request->tokens < MOST_AHEAD ? g->request->tokens : MOST_AHEAD;
-    const int64_t room = (int64_t)longest + ahead, most = most_positions(g);
-    return room < most ? room : most;
+    const int64_t capacity = (int64_t)longest + ahead, most = most_positions(g);
+    return capacity < most ? capacity : most;
 }
 
 /* An empty session for the texts in streams 0 .. count-1. */
 static srnn_status begin_texts(generator *g, int count) {
-    enum { WORTH_PREPARING = 16 }; /* tokens: a preparation takes as long as a few of them */
-    const int64_t room = room_of(g, count);
+    enum { WORTH_PREPARING = 16 }; /* tokens: preparing takes as long as a few of them */
+    const int64_t capacity = tokens_to_reserve(g, count);
     SR_TRY(sr_session_reset(g->session));
-    const srnn_status status = sr_session_grow(g->session, room);
-    if (status != SRNN_OK && status != SRNN_ERR_MEMORY) /* texts may end before they need so much */
+    const srnn_status status = sr_session_grow(g->session, capacity);
+    if (status != SRNN_OK && status != SRNN_ERR_MEMORY) /* texts may end before they need that
+                                                         * much */
         return status;
-    return g->request->tokens >= WORTH_PREPARING && room >= WORTH_PREPARING
+    return g->request->tokens >= WORTH_PREPARING && capacity >= WORTH_PREPARING
                ? sr_session_prepare(g->session)
                : SRNN_OK;
 }
 
-/* Continues the prompts in streams 0 .. count-1 until all are done. */
+/* Continues the prompts in streams 0 .. count-1 until all have ended. */
 static srnn_status generate_batch(generator *g, int count) {
     size_t shortest = SIZE_MAX;
-    int speaking = 0;
+    int printing = 0;
     for (int b = 0; b < count; b++)
         if (g->streams[b].prompt.count < shortest)
             shortest = g->streams[b].prompt.count;
     SR_TRY(begin_texts(g, count));
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
-    speak(g, &speaking, count);
+    print_streams(g, &printing, count);
     bool ahead = false;
     for (size_t position = shortest;; position++) {
         const bool was_ahead = ahead;
-        ahead = goes_by_itself(g, count, position);
+        ahead = runs_ahead(g, count, position);
         if (ahead)
             SR_TRY(sr_session_feed_chosen(g->session, g->next));
         else if (was_ahead)
@@ -313,8 +313,8 @@ static srnn_status generate_batch(generator *g, int count) {
             if (progress_interrupted() && !g->streams[b].done)
                 SR_TRY(end_stream(g, &g->streams[b], ENDING_INTERRUPT));
         }
-        speak(g, &speaking, count);
-        if (speaking == count)
+        print_streams(g, &printing, count);
+        if (printing == count)
             break;
         if (!ahead)
             SR_TRY(feed(g, 1));
@@ -329,7 +329,7 @@ static srnn_status generate_one(generator *g, const char *prompt) {
     return generate_batch(g, 1);
 }
 
-/* The next lines are prompts of streams; how many. */
+/* Reads the next lines as prompts of streams; *count = their number. */
 static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, uint64_t *number,
                               int *count) {
     for (*count = 0; *count < g->batch && *at < lines->count; ++*count) {
@@ -342,7 +342,7 @@ static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, u
     return SRNN_OK;
 }
 
-/* One prompt per line, some side by side. */
+/* One prompt per line, a batch at a time. */
 static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     uint64_t number = 0;
     for (size_t at = 0; at < lines->count && !progress_interrupted();) {
@@ -353,9 +353,9 @@ static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     return SRNN_OK;
 }
 
-/* ---- ranks: each continues one batch of a round, and the first prints them in order */
+/* ---- ranks: each generates one batch of a round, and the first prints all in order */
 
-/* Prints what every rank has written in this round. */
+/* Prints the output of every rank in this round. */
 static srnn_status print_round(sr_ranks *ranks, const char *text, size_t bytes) {
     void *memory, *all;
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(size_t)));
@@ -377,7 +377,7 @@ static srnn_status print_round(sr_ranks *ranks, const char *text, size_t bytes) 
     return status;
 }
 
-/* One round: of its batches only this rank's is continued, into memory. */
+/* One round: generates this rank's batch into memory and skips the others. */
 static srnn_status generate_round(generator *g, const sr_bytes *lines, size_t *at,
                                   uint64_t *number) {
     char *text = NULL;
@@ -408,7 +408,7 @@ static srnn_status generate_shared(generator *g, const sr_bytes *lines) {
     return SRNN_OK;
 }
 
-/* What all ranks have produced, in the time of the slowest. */
+/* Total tokens of all ranks, in the time of the slowest. */
 static srnn_status add_ranks(generator *g) {
     typedef struct work {
         int64_t produced, endings[ENDINGS];
@@ -454,7 +454,7 @@ static void print_stats(const generator *g) {
             (long long)g->endings[ENDING_STOP]);
 }
 
-/* A text that is shorter than it was asked for without the model having ended it. */
+/* Warns of texts that were cut short by the model's positions. */
 static void tell_positions(const generator *g) {
     if (g->endings[ENDING_POSITIONS])
         fprintf(stderr,
@@ -490,7 +490,7 @@ static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
     return status;
 }
 
-/* Ranks share the prompts of a file; a single one is the first rank's alone. */
+/* Ranks share the prompts of a file; a single prompt is generated by the first rank alone. */
 static int generate_together(const generation_request *r) {
     sr_ranks ranks;
     int exit_code = command_report(sr_ranks_open(&ranks));
@@ -503,9 +503,9 @@ static int generate_together(const generation_request *r) {
     return exit_code;
 }
 
-/* Takes `text` apart at every | that has no backslash before it, in place. False if there are more
- * stops than a stream takes. */
-static bool split_stops(const char *stops[STRAND_STOPS], char *text) {
+/* Splits `text` at every | that has no backslash before it, in place. False if there are more stops
+ * than a stream takes. */
+static bool split_stops(const char *stops[STREAM_STOPS], char *text) {
     int count = 0;
     for (char *from = text, *to = text; text; from++) {
         if (from[0] == '\\' && from[1] == '|') {
@@ -516,7 +516,7 @@ static bool split_stops(const char *stops[STRAND_STOPS], char *text) {
         *to++ = c == '|' ? '\0' : c;
         if (c && c != '|')
             continue;
-        if (count == STRAND_STOPS)
+        if (count == STREAM_STOPS)
             return false;
         stops[count++] = text;
         text = c ? to : NULL;
@@ -588,7 +588,7 @@ int command_generate(int argc, char **argv) {
     char *stops = stop ? strdup(stop) : NULL;
     if (!split_stops(r.stops, stops)) {
         free(stops);
-        return command_refuse("--stop takes at most %d texts", STRAND_STOPS);
+        return command_refuse("--stop takes at most %d texts", STREAM_STOPS);
     }
     progress_catch_interrupt();
     exit_code = generate_together(&r);

@@ -19,21 +19,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rows no longer than this unless --length asks for it: work grows with the square of their
- * length. */
+/* Default limit of the row length: work grows with its square. */
 enum { USUAL_LENGTH = 256 };
 
 typedef struct orders_request {
     sr_backend_settings numbers;
     const char *model, *run, *data, *tokenizer, *prompt, *out;
-    char *command; /* as it was given */
+    char *command; /* as given */
     int T, orders, most_order, text_tokens;
     int64_t tokens, trial_tokens, seed;
     double wide, narrow;
     bool json, reference;
 } orders_request;
 
-/* Everything one model's measurement holds. */
+/* The state of one model's measurement. */
 typedef struct measurement {
     sr_backend *backend;
     sr_model *model;
@@ -106,7 +105,7 @@ static void close_all(measurement *m) {
     sr_backend_free(m->backend);
 }
 
-/* How much is looked at: a small part unless more is requested. */
+/* Prints how much text is used: a small part unless more is requested. */
 static void tell_size(const orders_request *r, int T) {
     fprintf(
         stderr,
@@ -147,7 +146,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Steps are written with leading zeros: names in order are steps in order. */
+/* Steps are written with leading zeros: the order of names is the order of steps. */
 static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names *names) {
     if (names->count > 1)
         qsort(names->names, names->count, sizeof *names->names, by_name);
@@ -179,7 +178,7 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
     return status;
 }
 
-/* What was measured, where and with what. */
+/* Adds the provenance: model, data, command and machine. */
 static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
     sr_json_set(record, "origin", origin);
@@ -204,7 +203,7 @@ static srnn_status run_request(const orders_request *r) {
     json_t *record = NULL;
     const char *folder = r->out ? r->out : r->run;
     if (r->out)
-        SR_TRY(sr_folders_make(r->out)); /* before the work: a wrong name should not cost it */
+        SR_TRY(sr_folders_make(r->out)); /* first, so that a wrong name fails before the work */
     srnn_status status = r->run ? measure_run(&record, r) : measure(&record, r, r->model);
     if (status == SRNN_OK)
         status = add_origin(record, r);

@@ -19,7 +19,7 @@ static int whole(const json_t *object, const char *name) {
     return (int)json_integer_value(json_object_get(object, name));
 }
 
-/* Room for "64 / >168". */
+/* A buffer for "64 / >168". */
 typedef struct pair_text {
     char text[40];
 } pair_text;
@@ -32,7 +32,7 @@ static const char *order_text(char text[16], const json_t *order, int most) {
     return text;
 }
 
-/* The orders needed for both tolerances; ">32" where none up to 32 is enough, "-" if none was
+/* The orders needed for both tolerances; ">32" if none up to 32 is enough, "-" if none was
  * tried. */
 static pair_text orders_text(const json_t *both, int most) {
     char first[16], second[16];

@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Tables and a verdict on stdout. `reference`: sizes of orders as the reference defines them, in
- * the place of ours. */
+/* Tables and a verdict on stdout. `reference`: sizes of orders as the reference defines them,
+ * instead of ours. */
 void orders_show(const json_t *record, bool reference);
 
 /* One line per layer for each checkpoint of a run. */

@@ -1,4 +1,4 @@
-/* stream.c: one prompt and the text that continues it, up to a stop. */
+/* stream.c: one prompt and its continuation, up to a stop. */
 #include "cli/model/stream.h"
 
 #include <stdio.h>
@@ -30,10 +30,10 @@ srnn_status stream_prompt(stream *s, uint32_t token, bool silent) {
     return SRNN_OK;
 }
 
-/* Where the first stop text behind the prompt begins, or SIZE_MAX. */
+/* The start of the first stop text after the prompt, or SIZE_MAX. */
 static size_t find_stop(const stream *s) {
     size_t first = SIZE_MAX;
-    for (int i = 0; i < STRAND_STOPS && s->stops[i]; i++) {
+    for (int i = 0; i < STREAM_STOPS && s->stops[i]; i++) {
         const char *stop = s->stops[i];
         const char *at = s->text.count > s->prompt_text
                              ? memmem(s->text.data + s->prompt_text, s->text.count - s->prompt_text,
@@ -61,10 +61,10 @@ srnn_status stream_add(stream *s, uint32_t token) {
     return SRNN_OK;
 }
 
-/* How many bytes at the end of the text could grow into a stop text. */
+/* The number of bytes at the end of the text that could begin a stop text. */
 static size_t held_back(const stream *s) {
     size_t held = 0;
-    for (int i = 0; !s->done && i < STRAND_STOPS && s->stops[i]; i++) {
+    for (int i = 0; !s->done && i < STREAM_STOPS && s->stops[i]; i++) {
         const size_t length = strlen(s->stops[i]);
         for (size_t n = length > 0 ? length - 1 : 0; n > held; n--)
             if (n <= s->text.count && memcmp(s->text.data + s->text.count - n, s->stops[i], n) == 0)

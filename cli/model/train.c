@@ -70,7 +70,7 @@ static void add_settings(settings_options *all, sr_run_settings *settings) {
     }
 }
 
-/* Texts were parsed as pointers into argv; settings own theirs. */
+/* Texts were parsed as pointers into argv; settings need owned copies. */
 static srnn_status keep_texts(sr_run_settings *settings, const settings_options *all) {
     const sr_setting *s;
     for (size_t i = 0; (s = sr_setting_at(i)) && i < SETTINGS_MAX; i++) {
@@ -82,7 +82,7 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
     return SRNN_OK;
 }
 
-/* The first option of those given that a run which is resumed cannot take, or NULL. */
+/* The first given option that a resumed run does not accept, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
     static const char *const ends[] = {"--resume",       "--stop-step",    "--stop-tokens",
                                        "--stop-seconds", "--threads",      "--device",
@@ -97,11 +97,11 @@ static const char *not_an_end(int argc, char *const *argv) {
     return NULL;
 }
 
-/* What the command line says beside the settings. */
+/* The command line besides the settings. */
 typedef struct train_request {
     const char *out, *resume;
-    const char *wrong;            /* an option that does not go with --resume, or NULL */
-    bool step, tokens, seconds;   /* the ends that were given, 0 or not */
+    const char *wrong;            /* an option that is not allowed with --resume, or NULL */
+    bool step, tokens, seconds;   /* which ends were given, even as 0 */
     bool shard, patience, length; /* given */
     sr_ranks ranks;
     bool all_batches;
@@ -168,7 +168,7 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
                         "--stop-seconds with 0 lifts that\n");
 }
 
-/* What a step leaves to be said at once. */
+/* Reports validation, skipped steps and failed checkpoints. */
 static void tell(progress_bar *bar, const sr_run *run, const sr_run_report *report) {
     const long long step = (long long)sr_run_progress(run)->step;
     if (!isnan(report->validation)) {
@@ -184,12 +184,13 @@ static void tell(progress_bar *bar, const sr_run *run, const sr_run_report *repo
     }
     if (*report->save_failure) {
         progress_end(bar);
-        fprintf(stderr, "softrnn: %s at step %lld, going on: %s\n",
+        fprintf(stderr, "softrnn: %s at step %lld, continuing: %s\n",
                 report->saved ? "trouble" : "no checkpoint", step, report->save_failure);
     }
 }
 
-/* Says it when records cease to be written, and when they are again: *waiting is kept for that. */
+/* Reports when records can no longer be written, and when they can again; *waiting is the state in
+ * between. */
 static void tell_records(progress_bar *bar, bool *waiting, const sr_run_report *report) {
     const bool failed = *report->record_failure;
     if (failed != *waiting) {
@@ -226,7 +227,7 @@ static void show_pace(progress_bar *bar, pace *p, const sr_run *run, const sr_ru
     progress_show(bar, (step - p->first) / (p->end - p->first), text);
 }
 
-/* Rank 0 speaks for all. */
+/* Only rank 0 reports. */
 static void tell_step(progress_bar *bar, bool *waiting, pace *p, const sr_run *run,
                       const sr_run_report *report) {
     tell(bar, run, report);
@@ -294,7 +295,7 @@ static int run_all(sr_run *run, const char *folder, const sr_ranks *ranks) {
     return signal ? EXIT_SIGNAL + signal : EXIT_OK;
 }
 
-/* An end that was given: 0 then means that there is none. */
+/* An end that was given; there 0 means none. */
 static double end_of(double value, bool given) {
     return given && value == 0 ? -1 : value;
 }
@@ -312,7 +313,7 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
     return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
 }
 
-/* Tasks and batches have rows of their own length. */
+/* Warns that tasks and batches fix the row length. */
 static void tell_length(const sr_run *run, const sr_run_settings *asked) {
     const sr_run_settings *s = sr_run_settings_of(run);
     if (s->T != asked->T)

@@ -33,7 +33,7 @@ static void close_run(compared *run) {
     free(run->curve.losses);
 }
 
-/* The last part of a path, slashes at its end left out. */
+/* The last part of a path, without trailing slashes. */
 static void short_name(char *name, size_t size, const char *folder) {
     size_t end = strlen(folder);
     while (end > 1 && folder[end - 1] == '/')
@@ -52,7 +52,7 @@ static const char *number_text(char text[32], int decimals, double value) {
     return text;
 }
 
-/* The widest of the names and of the attentions, so that none is cut. */
+/* The widest of the names and of the attentions, so that none is truncated. */
 typedef struct widths {
     int name, attention;
 } widths;

@@ -1,5 +1,4 @@
-/* compare.h: runs that are compared, and what runs that differ in their seed alone have in
- * common. */
+/* compare.h: compared runs, and statistics over runs that differ only in their seed. */
 #ifndef SR_CLI_STUDY_COMPARE_H
 #define SR_CLI_STUDY_COMPARE_H
 
@@ -15,20 +14,21 @@ typedef struct compared {
     curve curve;
 } compared;
 
-/* A mean over seeds and their standard deviation; NAN: of none, and of one. */
+/* A mean over seeds and their standard deviation; NAN without a run; the deviation also with
+ * one. */
 typedef struct seed_mean {
     double mean, deviation;
 } seed_mean;
 
-/* Runs whose settings differ in the seed alone. */
+/* Runs whose settings differ only in the seed. */
 typedef struct seed_group {
     const compared *first;
     int seeds;
     seed_mean loss, validation, best,
-        accuracy; /* training loss at the end; the others of validation */
+        accuracy; /* training loss at the end; the others are of validation */
 } seed_group;
 
-/* Fills groups (room for `count`), in the order of their first runs; returns how many there are. */
+/* Fills groups (capacity `count`), in the order of their first runs; returns their number. */
 int compare_groups(seed_group *groups, const compared *runs, int count);
 
 #endif

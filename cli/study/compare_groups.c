@@ -1,10 +1,10 @@
-/* compare_groups.c: what runs that differ in their seed alone have in common. */
+/* compare_groups.c: statistics over runs that differ only in their seed. */
 #include "cli/study/compare.h"
 
 #include <math.h>
 
 static bool differ_in_seed_alone(const compared *a, const compared *b) {
-    sr_run_settings alike = b->settings; /* borrows its texts */
+    sr_run_settings alike = b->settings; /* borrows its strings */
     alike.seed = a->settings.seed;
     return sr_run_settings_difference(&a->settings, &alike) == NULL;
 }
@@ -25,7 +25,7 @@ static double accuracy_of(const compared *run) {
     return run->record.last_accuracy;
 }
 
-/* Over the runs of the group of `first`, those behind it among them. */
+/* Over the runs of the group of `first`: it and later ones. */
 static seed_mean mean_of(const compared *first, int count, double (*value)(const compared *)) {
     double sum = 0, squares = 0;
     int seeds = 0;

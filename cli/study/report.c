@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-/* What a folder holds. */
+/* The kind of a folder. */
 static bool is_study(const char *folder) {
     return sr_path_has(folder, "study.json");
 }
@@ -35,7 +35,7 @@ static srnn_status check_runs(const command_arguments *folders) {
 static srnn_status write_page(const command_arguments *folders, const char *out, size_t *bytes,
                               bool *leaks) {
     const char *first = folders->values[0];
-    *leaks = false; /* orders are of models with attention */
+    *leaks = false; /* orders exist only for models with attention */
     if (folders->count == 1 && is_study(first))
         return sr_report_write(first, out, bytes, leaks);
     if (folders->count == 1 && is_orders(first))

@@ -18,13 +18,14 @@
 #include <unistd.h>
 
 typedef struct arguments {
-    sr_study_request request; /* its file as found */
-    const char *file;         /* as named */
+    sr_study_request request; /* with the resolved file */
+    const char *file;         /* as given */
     int jobs, launcher;
-    const char *run; /* only this one, here: what launchers start */
+    const char *run; /* execute only this run, in this process: started by launchers */
+    double power;    /* a difference to be detected; 0: not requested */
 } arguments;
 
-/* *text = the command that repeats the study, called as `program`; free() it. */
+/* *text = the command that reproduces the study, called as `program`; free() it. */
 static srnn_status command_text(char **text, const arguments *a, const char *program) {
     const sr_study_request *r = &a->request;
     size_t length;
@@ -54,7 +55,7 @@ static srnn_status command_text(char **text, const arguments *a, const char *pro
     return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
 }
 
-/* This program, for processes that others start. */
+/* The path of this program, for launchers. */
 static const char *program_path(char path[SR_PATH_BYTES]) {
     const ssize_t length = readlink("/proc/self/exe", path, SR_PATH_BYTES - 1);
     if (length <= 0)
@@ -90,7 +91,7 @@ static srnn_status execute_study(sr_study *study, const arguments *a, sr_study_o
     return status;
 }
 
-/* What runs where. */
+/* Prints which run is on which machine. */
 static int show_status(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     srnn_status status = views ? sr_study_status(study, a->request.out, options, views)
@@ -117,7 +118,18 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
     return command_report(status);
 }
 
-/* How to see the results as a page. */
+/* Prints how many seeds each comparison needs. */
+static int show_power(const sr_study *study, const arguments *a) {
+    sr_power_row *rows = NULL;
+    size_t count;
+    const srnn_status status = sr_study_power(&rows, &count, study, a->request.out, a->power);
+    if (status == SRNN_OK)
+        study_table_power(study, rows, count, a->power);
+    free(rows);
+    return command_report(status);
+}
+
+/* Says how to create the report. */
 static void tell_report(const arguments *a) {
     fflush(stdout);
     fputs("softrnn report ", stderr);
@@ -146,7 +158,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_options *opti
     return exit_code;
 }
 
-/* Ranks but the first only run what is theirs. */
+/* Ranks other than the first only execute their runs. */
 static int serve(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     const srnn_status status =
@@ -184,6 +196,8 @@ static int start(const arguments *a) {
         tell_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &options);
+    else if (exit_code == EXIT_OK && a->power > 0)
+        exit_code = show_power(&study, a);
     else if (exit_code == EXIT_OK && a->request.status_only)
         exit_code = show_status(&study, a, &options);
     else if (exit_code == EXIT_OK && a->run)
@@ -217,6 +231,9 @@ int command_study(int argc, char **argv) {
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &r->status_only,
                     "print what runs where and stop; without FILE of the study in --out"),
+        OPTION_NUMBER("--power", &a.power, 0, 1e9, "X",
+                      "print how many seeds it takes to see a difference of X, from the scatter of "
+                      "the runs in --out, and stop"),
         OPTION_TEXT("--run", &a.run, "NAME",
                     "only this run, in this process: what the jobs of an array do"),
         OPTION_TEXT("--text", &r->text, "FILES",
@@ -239,13 +256,15 @@ int command_study(int argc, char **argv) {
                     "  softrnn study --text mytext.txt --out runs/mine\n"
                     "  softrnn study studies/full.yaml --dry-run\n"
                     "  softrnn study --only recall --skip 'recall.relu.*'\n"
+                    "  softrnn study --out runs/study --power 0.01\n"
                     "  softrnn study --launcher slurm --cluster partition=short,time=1:00:00\n",
     };
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
-    if (r->plan_only && r->status_only)
-        return command_refuse("--dry-run or --status, not both");
+    if (r->plan_only + r->status_only + (a.power > 0) > 1)
+        return command_refuse("--dry-run, --status or --power, not two of them");
+    r->status_only = r->status_only || a.power > 0; /* nothing is written */
     char found[SR_PATH_BYTES];
     if (a.file) {
         installed_find(found, a.file);

@@ -4,6 +4,8 @@
 #include "base/units.h"
 
 #include "cli/line/columns.h"
+#include "study/execute/tune.h"
+#include "study/results/power.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,9 +41,14 @@ void study_table_plan(const sr_study *study, const sr_study_options *options) {
            "at %.0f GFLOP/s per core\n",
            count, tokens, flops, jobs, threads, threads == 1 ? "" : "s",
            sr_duration_words(time, seconds), typical_rate / 1e9);
+    const sr_tuning_cost tuning = sr_study_tuning_cost(study, options);
+    if (tuning.runs > 0)
+        printf("before them, to tune learning rates: %.0f runs, %.3g tokens, %.3g FLOP: about %s\n",
+               tuning.runs, tuning.tokens, tuning.flops,
+               sr_duration_words(time, tuning.flops / (typical_rate * jobs * threads)));
 }
 
-/* What variants are sorted by; worst for those without a number. */
+/* The sort key of variants; worst without a result. */
 static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
     return isnan(value) ? INFINITY : value;
@@ -63,7 +70,7 @@ static void print_difference(const sr_study *study, const sr_summary_cell *cell,
                              const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     char verdict[32], alone[32] = "no pair of runs";
-    /* With one seed the loss is compared, also where accuracy ranks. */
+    /* With one seed the loss is compared, even if accuracy is the measure. */
     snprintf(verdict, sizeof verdict, "%s%s", sr_verdict_name(d->verdict),
              d->of == cell->measure ? "" : " (loss)");
     if (d->pairs)
@@ -77,7 +84,7 @@ static void print_difference(const sr_study *study, const sr_summary_cell *cell,
         printf("  %-29s %-15s", alone, verdict);
 }
 
-/* Right-aligned; "-" for what there is not. */
+/* Right-aligned; "-" if missing. */
 static void print_number(double value, int decimals) {
     if (isfinite(value))
         printf(" %9.*f", decimals, value);
@@ -85,7 +92,7 @@ static void print_number(double value, int decimals) {
         printf(" %9s", "-");
 }
 
-/* The widest name of a variant: none is cut. */
+/* The widest name of a variant, so that none is truncated. */
 static int name_width(const sr_study *study) {
     int widest = (int)strlen("variant");
     for (size_t i = 0; i < study->variant_count; i++) {
@@ -95,7 +102,7 @@ static int name_width(const sr_study *study) {
     return widest;
 }
 
-/* What is better may be so by its size. */
+/* A better variant may owe it to its size. */
 static void print_parameters(const sr_summary_variant *v) {
     if (v->difference.verdict == SR_VERDICT_BETTER && isfinite(v->more_parameters))
         printf("  with %.1f %% %s parameters", 100 * fabs(v->more_parameters),
@@ -134,7 +141,9 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     printf("\n%s", study->tasks[cell->task].name);
     if (study->size_count)
         printf(", %s", study->sizes[cell->size].name);
-    if (isnan(cell->learning_rate))
+    if (study->tune_count)
+        printf(", each variant at its tuned learning rate");
+    else if (isnan(cell->learning_rate))
         printf(", each variant at its best learning rate");
     else
         printf(", learning rate %g", cell->learning_rate);
@@ -157,6 +166,41 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     free(places);
 }
 
+static double most_needed(const sr_power_row *rows, size_t count) {
+    double most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, rows[i].seeds);
+    return most;
+}
+
+void study_table_power(const sr_study *study, const sr_power_row *rows, size_t count,
+                       double difference) {
+    const int width = name_width(study);
+    char name[1024];
+    printf("seeds needed to see a difference of %g, in %.0f %% of cases at %.0f %% confidence\n",
+           difference, 100 * SR_POWER, 100 * SR_CONFIDENCE);
+    for (size_t i = 0; i < count; i++) {
+        const sr_power_row *row = &rows[i], *before = i ? row - 1 : NULL;
+        if (!before || before->task != row->task || before->size != row->size ||
+            (before->learning_rate != row->learning_rate && !isnan(row->learning_rate))) {
+            printf("\n%s", study->tasks[row->task].name);
+            if (study->size_count)
+                printf(", %s", study->sizes[row->size].name);
+            if (!isnan(row->learning_rate))
+                printf(", learning rate %g", row->learning_rate);
+            printf(": by %s\n%-*s %9s %6s %7s %9s\n", sr_measure_name(row->of), width, "variant",
+                   "std. dev.", "pairs", "seeds", "at most");
+        }
+        fputs(column_text(name, sizeof name, study->variants[row->variant].name, width), stdout);
+        printf(" %9.5f %6zu %7.0f %9.0f\n", row->deviation, row->pairs, row->seeds,
+               row->seeds_most);
+    }
+    printf(
+        "\n%.0f seeds see it everywhere; the study has %zu. \"at most\": if the true scatter is as "
+        "large as so few\npairs allow in four cases of five.\n",
+        most_needed(rows, count), study->seed_count);
+}
+
 void study_table_summary(const sr_study *study, const sr_summary *summary) {
     for (size_t i = 0; i < summary->count; i++)
         print_cell(study, &summary->cells[i]);
@@ -166,5 +210,9 @@ void study_table_summary(const sr_study *study, const sr_summary *summary) {
            study->run_count - summary->left_out, summary->finished, summary->diverged,
            summary->failed, summary->missing);
     if (summary->left_out)
-        printf("%zu more are planned and were not selected\n", summary->left_out);
+        printf("%zu more are planned and were not %s\n", summary->left_out,
+               study->settle > 0 ? "needed, or not selected" : "selected");
+    if (!study->tune_count && !summary->best_count && study->variant_count > 1)
+        printf("untuned: all variants have one learning rate; `tune` in the study's file finds one "
+               "for each\n");
 }

@@ -1,4 +1,4 @@
-/* view.c: how a study's runs stand, on stderr. */
+/* view.c: the state of a study's runs, on stderr. */
 #include "cli/study/view.h"
 
 #include "base/clock.h"
@@ -15,7 +15,8 @@
 static const double table_seconds = 0.2, line_seconds = 10;
 
 srnn_status study_view_begin(study_view *view, const sr_study *study) {
-    *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
+    *view = (study_view){.study = study,
+                         .on_terminal = isatty(STDERR_FILENO),
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
     view->start_seconds = sr_clock_seconds();
@@ -40,7 +41,7 @@ static double share_done(const sr_study_run *run, const sr_run_view *view) {
     return run->steps ? (double)view->step / (double)run->steps : 0;
 }
 
-/* FLOPs done and asked for, of the selected runs. */
+/* FLOPs done and requested, of the selected runs. */
 static void add_up(double *done, double *all, const sr_study *study, const sr_run_view *views) {
     *done = *all = 0;
     for (size_t i = 0; i < study->run_count; i++)
@@ -66,7 +67,7 @@ static void print_whole(const study_view *view, const sr_study *study, const sr_
             sr_clock_words(left, rate > 0 ? (all - done) / rate : INFINITY));
 }
 
-/* "-" for what there is not. */
+/* "-" if missing. */
 static const char *number_text(char text[32], int decimals, double value) {
     if (isfinite(value))
         snprintf(text, 32, "%.*f", decimals, value);
@@ -75,7 +76,8 @@ static const char *number_text(char text[32], int decimals, double value) {
     return text;
 }
 
-/* A name in so many columns: what is too long is cut in the middle, its end tells runs apart. */
+/* A name in at most `columns` columns: long names are cut in the middle, because their ends
+ * distinguish runs. */
 static void fit_name(char *out, size_t size, const char *name, int columns) {
     const int length = (int)strlen(name), head = columns / 2;
     if (length <= columns)
@@ -84,7 +86,7 @@ static void fit_name(char *out, size_t size, const char *name, int columns) {
         snprintf(out, size, "%.*s~%s", head, name, name + length - (columns - head - 1));
 }
 
-/* Seconds that the rest of a run takes at its pace. */
+/* Seconds left of a run at its current speed. */
 static double seconds_left(const sr_study_run *run, const sr_run_view *view) {
     const double steps = (double)(view->step - (view->first_step > 0 ? view->first_step : 0));
     const double rate = view->seconds > 0 ? steps / view->seconds : 0;
@@ -104,12 +106,12 @@ void study_view_line(char *line, size_t size, int columns, const sr_study_run *r
         snprintf(fields[ACCURACY], 64, " accuracy %.3f", view->accuracy);
         snprintf(fields[VALIDATION], 64, " validation %-7.4f", view->validation);
     }
-    int room = columns - 1 - INDENT - LEAST;
-    for (int i = 0; i < FIELDS && (int)strlen(fields[by_importance[i]]) <= room; i++) {
+    int available = columns - 1 - INDENT - LEAST;
+    for (int i = 0; i < FIELDS && (int)strlen(fields[by_importance[i]]) <= available; i++) {
         shown[by_importance[i]] = true;
-        room -= (int)strlen(fields[by_importance[i]]);
+        available -= (int)strlen(fields[by_importance[i]]);
     }
-    const int width = LEAST + (room > 0 ? room : 0);
+    const int width = LEAST + (available > 0 ? available : 0);
     fit_name(name, sizeof name, run->id, width < MOST ? width : MOST);
     int used = snprintf(line, size, "%*s%s", INDENT, "", name);
     for (int i = 0; i < FIELDS && used < (int)size; i++)
@@ -133,7 +135,7 @@ static void tell_ends(study_view *view, const sr_study *study, const sr_run_view
         if (view->told[i] || views[i].running || views[i].ending == SR_ENDING_NONE)
             continue;
         view->told[i] = true;
-        if (views[i].seconds > 0 && views[i].selected) { /* else it had ended before */
+        if (views[i].seconds > 0 && views[i].selected) { /* else it ended earlier */
             clear(view);
             tell_end(&study->runs[i], &views[i]);
         }
@@ -162,6 +164,11 @@ static void draw(study_view *view, const sr_study *study, const sr_run_view *vie
 
 bool study_view_look(void *context, const sr_study *study, const sr_run_view *views) {
     study_view *view = context;
+    if (study != view->study) { /* the rounds of a tuning come before the study itself */
+        study_view_end(view);
+        if (study_view_begin(view, study) != SRNN_OK)
+            return false;
+    }
     if (isnan(view->flops_before)) {
         double all;
         add_up(&view->flops_before, &all, study, views);

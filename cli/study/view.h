@@ -1,4 +1,4 @@
-/* view.h: how a study's runs stand, on stderr: a live table on a terminal, plain lines
+/* view.h: the state of a study's runs, on stderr: a live table on a terminal, plain lines
  * otherwise. */
 #ifndef SR_CLI_STUDY_VIEW_H
 #define SR_CLI_STUDY_VIEW_H
@@ -6,11 +6,12 @@
 #include "study/execute/runner.h"
 
 typedef struct study_view {
+    const sr_study *study; /* that is looked at */
     bool on_terminal;
-    int lines; /* of the table that stands on the screen */
+    int lines; /* lines of the table on the screen */
     double start_seconds, last_seconds;
     double flops_before; /* done in earlier sessions */
-    bool *told;          /* (runs): its end was said */
+    bool *told;          /* (runs): its end was reported */
 } study_view;
 
 srnn_status study_view_begin(study_view *view, const sr_study *study);
@@ -19,8 +20,8 @@ void study_view_end(study_view *view);
 /* An sr_study_watch. */
 bool study_view_look(void *context, const sr_study *study, const sr_run_view *views);
 
-/* A running run in one line of a terminal with so many columns (30 or more): what matters less is
- * left out where it does not fit. */
+/* A running run in one line of a terminal with `columns` columns (30 or more): less important
+ * fields are dropped if they do not fit. */
 void study_view_line(char *line, size_t size, int columns, const sr_study_run *run,
                      const sr_run_view *view);
 

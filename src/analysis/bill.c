@@ -1,11 +1,11 @@
-/* bill.c: what a layer with a state of finite order costs, against one with a cache. */
+/* bill.c: the cost of a layer with a state of finite order, compared with a KV cache. */
 #include "analysis/bill.h"
 
 #include "analysis/truncated/model.h"
 
 #include <math.h>
 
-/* The numbers of one kv head's state. Beyond what a size_t counts: all multisets of at most `order`
+/* The elements of one KV head's state. Beyond the range of size_t: all multisets of at most `order`
  * of D indices, C(D + order, order) of them, times the columns. */
 static double state_numbers(const srnn_attention *cut, int D, double columns) {
     const size_t whole = srnn_attention_state_numbers(cut, D, D);
@@ -25,7 +25,8 @@ sr_bill sr_bill_of(const sr_model_config *c, int layer, int order) {
     const double numbers = state_numbers(&cut, c->D, columns);
     sr_bill bill = {.state_bytes = c->Hkv * numbers * sizeof(float),
                     .cache_token_bytes = 2.0 * c->Hkv * c->D * sizeof(float),
-                    /* The features of each k and q, then one product with every number. */
+                    /* The features of each k and q, then one product with every element of the
+                     * state. */
                     .state_products = (c->H + c->Hkv) * (numbers + numbers / columns),
                     .cache_products = 2.0 * c->H * c->D};
     bill.memory_tokens = ceil(bill.state_bytes / bill.cache_token_bytes);

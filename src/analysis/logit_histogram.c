@@ -1,4 +1,4 @@
-/* logit_histogram.c: how numbers are distributed, in memory that does not grow with them. */
+/* logit_histogram.c: a histogram of logits with logarithmic bins, in constant memory. */
 #include "analysis/logit_histogram.h"
 
 #include <math.h>
@@ -6,8 +6,8 @@
 
 enum { MANTISSA_BITS = 52, PART_BITS = 5, BIAS = 1023 };
 
-/* The exponent and the first bits of the mantissa, taken from the number as it is stored, are the
- * bin's number: no logarithm is needed. */
+/* The bin is the exponent and the first mantissa bits of the stored number: no logarithm is
+ * needed. */
 static int bin_of(double x) {
     const int64_t first = (int64_t)(BIAS + SR_HISTOGRAM_LEAST) << PART_BITS;
     const double size = fabs(x);
@@ -23,7 +23,7 @@ void sr_histogram_add(sr_histogram *histogram, const double *x, int count) {
         histogram->counts[bin_of(x[i])]++;
 }
 
-/* The size of a number `step` bins away from zero, 1 and more. */
+/* The magnitude of the bin `step` steps away from zero, step >= 1. */
 static double size_at(int step) {
     const int exponent = SR_HISTOGRAM_LEAST + (step - 1) / SR_HISTOGRAM_PARTS;
     return ldexp(1 + (double)((step - 1) % SR_HISTOGRAM_PARTS) / SR_HISTOGRAM_PARTS, exponent);

@@ -1,12 +1,11 @@
-/* logit_histogram.h (private): how numbers are distributed, in memory that does not grow with
- * them. */
+/* logit_histogram.h (private): a histogram of logits with logarithmic bins, in constant memory. */
 #ifndef SR_ANALYSIS_LOGIT_HISTOGRAM_H
 #define SR_ANALYSIS_LOGIT_HISTOGRAM_H
 
 #include <stdint.h>
 
-/* Bins grow with the number they hold, 1/32 of a power of two wide, from 2^-16 to 2^16 on both
- * sides of zero; smaller numbers count as zero, larger ones as 2^16. */
+/* Bins are 1/32 of a power of two wide, from 2^-16 to 2^16 on both sides of zero; smaller
+ * magnitudes count as zero, larger ones as 2^16. */
 enum {
     SR_HISTOGRAM_LEAST = -16,
     SR_HISTOGRAM_MOST = 16,
@@ -26,8 +25,7 @@ void sr_histogram_add(sr_histogram *histogram, const double *x, int count);
 double sr_histogram_low(int bin);
 double sr_histogram_high(int bin);
 
-/* The number below which `share` (0 .. 1) of all lie, to the width of a bin; 0 if there are
- * none. */
+/* The quantile `share` (0 .. 1), accurate to the width of a bin; 0 if the histogram is empty. */
 double sr_histogram_quantile(const sr_histogram *histogram, double share);
 
 #endif

@@ -7,9 +7,10 @@
 
 #include <stdlib.h>
 
-/* What one thread works with. */
+/* Memory of one thread. */
 typedef struct workspace {
-    double *keys;   /* (D, T): so that neighbours in memory are neighbours in a row of logits */
+    double *keys;   /* (D, T): transposed, so that a row of logits is computed from contiguous
+                     * memory */
     double *values; /* (T, D) */
     double *s;      /* (T) */
     double *scratch;
@@ -83,7 +84,7 @@ static const float *numbers_at(const srnn_tensor *tensor, int b, int head, int t
     return data + b * tensor->batch + head * tensor->head + t * tensor->time;
 }
 
-/* What the value of position t is multiplied by. */
+/* The factor on the value of position t. */
 static double value_factor(const round_of_visits *round, int b, int head, int t) {
     const srnn_attention *a = round->attention;
     double factor = 1;

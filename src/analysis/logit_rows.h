@@ -8,15 +8,15 @@
 typedef struct sr_logit_rows_setup {
     int B, T, H, Hkv, D;
     int threads;    /* 0: all cores */
-    size_t scratch; /* numbers that a visitor wants for itself */
+    size_t scratch; /* doubles of scratch memory for the visitor */
 } sr_logit_rows_setup;
 
-/* One query and what it sees. */
+/* One query with its keys and values. */
 typedef struct sr_logit_row {
     int b, head, t;
     sr_row_facts facts;
     const double *s; /* (facts.count) */
-    const double *v; /* (facts.count, D), as the equation adds them up: gated, divided by a power */
+    const double *v; /* (facts.count, D), as summed by the equation: gated, divided by a power */
     double *scratch; /* (setup.scratch) */
 } sr_logit_row;
 

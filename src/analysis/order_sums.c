@@ -1,13 +1,13 @@
-/* order_sums.c: the logits of one head, added up row by row. */
+/* order_sums.c: statistics of one head's logits, accumulated row by row. */
 #include "analysis/order_sums.h"
 
 #include <math.h>
 
-/* Eight numbers at a time: the compiler makes of it what the machine has. */
+/* Vectors of eight; the compiler maps them to the machine's. */
 enum { LANES = 8 };
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
 
-/* Powers of numbers below 1 begin here, so that they have all of double's range to fall. */
+/* Powers of numbers below 1 start from here, to use the whole range of double. */
 #define START 0x1p900
 static const int start_exponent = 900;
 
@@ -35,7 +35,7 @@ static void add_moments(sr_order_sums *sums, const double *x, int count) {
     sums->rows++;
 }
 
-/* Larger numbers than before: what was added up is brought to the new scale, exactly. */
+/* If this row has larger logits than before, rescales the sums exactly. */
 static void widen(sr_order_sums *sums, const double *x, int count, int orders) {
     double largest = 0;
     int exponent;
@@ -52,7 +52,7 @@ static void widen(sr_order_sums *sums, const double *x, int count, int orders) {
 }
 
 /* weights (count) = softmax of x, at most `most`. */
-static void soften(double *weights, const double *x, int count, double most) {
+static void softmax(double *weights, const double *x, int count, double most) {
     double largest = x[0], sum = 0;
     for (int j = 1; j < count; j++)
         largest = x[j] > largest ? x[j] : largest;
@@ -96,12 +96,12 @@ static void add_powers(sr_order_sums *sums, const lanes *small, lanes *weights, 
 
 void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, double clamp, int orders,
                        double *scratch) {
-    enum { TILE = 32 }; /* blocks whose powers stay in the first cache */
+    enum { TILE = 32 }; /* blocks whose powers stay in the L1 cache */
     const int padded = sr_order_sums_scratch(count) / 2;
     double *small = scratch, *weights = scratch + padded;
     widen(sums, x, count, orders);
     const double scale = ldexp(1, -sums->exponent);
-    soften(weights, x, count, clamp > 0 ? clamp : INFINITY);
+    softmax(weights, x, count, clamp > 0 ? clamp : INFINITY);
     for (int j = 0; j < count; j++)
         small[j] = scale * fabs(x[j]);
     for (int j = count; j < padded; j++)
@@ -123,8 +123,8 @@ double sr_order_sums_deviation(const sr_order_sums *sums) {
     return sums->pairs > 0 ? sqrt(sums->squares / (double)sums->pairs) : 0;
 }
 
-/* log of a mean of powers: of `sum` over `count` pairs or rows. Powers of two are added up as whole
- * numbers: they would cost digits otherwise. */
+/* log of a mean of powers: of `sum` over `count` pairs or rows. Exponents of two are summed as
+ * integers, to lose no digits. */
 static double log_mean(const sr_order_sums *sums, double sum, double count, int n) {
     int exponent;
     const double fraction = frexp(sum / count, &exponent);

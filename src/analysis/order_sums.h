@@ -1,14 +1,14 @@
-/* order_sums.h (private): the logits of one head, added up row by row: their distribution, and the
- * size of every order of the series of exp.
+/* order_sums.h (private): statistics of one head's logits, accumulated row by row: their
+ * distribution, and the size of every order of the series of exp.
  *
- * Order n of exp(x) is x^n / n!. Its size over many pairs (query, key) has no single meaning, so
- * there are several:
- *     log mean           log of the mean of |x|^n / n!        what the sum is made of
- *     mean log           mean of n log|x| - log n!            what it is for a typical pair
- * each over all pairs alike, or with every pair weighted by its share of the row's weights (each
- * row counts 1; a clamp holds the weights, not the powers). Powers are added up as numbers divided
- * by a power of two, so that nothing overflows and nothing is rounded that need not be; logarithms
- * are taken once, at the end. */
+ * Order n of exp(x) is x^n / n!. Its size over many pairs (query, key) can be defined in several
+ * ways:
+ *     log mean           log of the mean of |x|^n / n!        dominated by the largest terms
+ *     mean log           mean of n log|x| - log n!            for a typical pair
+ * each over all pairs equally, or with every pair weighted by its normalised attention weight (each
+ * row counts 1; a clamp limits the weights, not the powers). Powers are summed after division by a
+ * power of two, so that they neither overflow nor round unnecessarily; logarithms are taken once,
+ * at the end. */
 #ifndef SR_ANALYSIS_ORDER_SUMS_H
 #define SR_ANALYSIS_ORDER_SUMS_H
 
@@ -21,7 +21,7 @@ enum { SR_ORDERS = SR_TAYLOR_ORDER_MAX + 1 };
 typedef struct sr_order_sums {
     int64_t rows, pairs;
     double least, most;
-    double mean, squares; /* of all logits; squares of their distance from it */
+    double mean, squares; /* of all logits; sum of squared deviations */
     sr_histogram histogram;
 
     int exponent;               /* |x| <= 2^exponent for every x so far */
@@ -31,15 +31,15 @@ typedef struct sr_order_sums {
 } sr_order_sums;
 
 /* Adds a row of logits x (count) whose weights are exp(min(x, clamp)), clamp 0: none. `scratch` has
- * room for sr_order_sums_scratch(count) numbers. Orders 1 .. orders are added up; it is the same
- * number for all rows. */
+ * sr_order_sums_scratch(count) elements. Adds orders 1 .. orders; pass the same `orders` for all
+ * rows. */
 void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, double clamp, int orders,
                        double *scratch);
 int sr_order_sums_scratch(int count);
 
 double sr_order_sums_deviation(const sr_order_sums *sums);
 
-/* Which meaning of size. */
+/* The definitions of size. */
 typedef enum sr_order_size {
     SR_SIZE_LOG_MEAN = 0,
     SR_SIZE_LOG_MEAN_WEIGHTED,
@@ -51,8 +51,8 @@ typedef enum sr_order_size {
 /* log of the size of order n; -inf if it is zero. */
 double sr_order_size_of(const sr_order_sums *sums, sr_order_size size, int n);
 
-/* The reference's own size, not its log: the mean over the square of all queries and all keys,
- * those that the query does not see counting as zero; order 1 with its sign; order 0 is 1. */
+/* The reference's definition of size, not its log: the mean over all queries times all keys, with
+ * masked pairs counting as zero; order 1 keeps its sign; order 0 is 1. */
 double sr_order_size_reference(const sr_order_sums *sums, int n, int64_t square_pairs);
 
 /* The order with the largest size among 0 .. orders. */

@@ -1,4 +1,4 @@
-/* orders.c: which orders of the series of exp a model uses: the measurement as a whole. */
+/* orders.c: measures which orders of the series of exp a model uses. */
 #include "analysis/orders.h"
 
 #include "analysis/orders_bill.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs stop when the error is this much below the narrowest tolerance. */
+/* Runs stop when the error is below this fraction of the narrowest tolerance. */
 static const double enough = 0.1;
 
-/* The rows that truncated models are tried on. */
+/* The rows on which truncated models are evaluated. */
 typedef struct trial_rows {
     int32_t *ids, *targets; /* (most, T) */
     int most, count, T;
@@ -30,7 +30,7 @@ static srnn_status stopped(void) {
     return SR_FAIL(SRNN_ERR_INTERRUPTED, "stopped before the orders were measured");
 }
 
-/* The passes over the text; the first rows are kept. */
+/* Passes over the text; the first rows are stored for trials. */
 static srnn_status read_rows(sr_survey_pass *pass, const sr_survey *survey, trial_rows *trial,
                              const sr_orders_request *r) {
     bool more;
@@ -76,13 +76,14 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
 
 enum { ALL_LAYERS = -1 };
 
-/* What a series of runs is called in the progress, and which of how many it is. */
+/* Name of a series of runs in the progress display, its index and their number. */
 typedef struct part_of_work {
     const char *what;
     int index, count;
 } part_of_work;
 
-/* Order after order, one layer or all: curves, and what is needed. */
+/* Runs order after order, with one layer or all truncated; gives the error curve and the needed
+ * orders. */
 static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_work *work, int layer,
                             sr_centre centre, part_of_work part) {
     const sr_orders_request *r = work->request;
@@ -107,7 +108,7 @@ static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_wor
     return SRNN_OK;
 }
 
-/* True if there is a layer whose rows may be shifted. */
+/* True if there is a layer whose logits may be shifted by a constant. */
 static bool has_centres(const sr_model_config *c) {
     for (int layer = 0; layer < c->L; layer++)
         if (sr_attention_has_orders(&c->attention[layer]) &&
@@ -116,7 +117,7 @@ static bool has_centres(const sr_model_config *c) {
     return false;
 }
 
-/* All layers about each centre. */
+/* All layers truncated about each centre. */
 static srnn_status run_centres(json_t *all, const sr_orders_work *work) {
     json_t *list = json_array();
     sr_json_set(all, "centred", list);
@@ -154,7 +155,7 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
     sr_bytes text = {0};
     const srnn_status status =
         sr_truncated_text(&text, r->model, r->tokenizer, r->prompt, order, r->text_tokens);
-    /* A model out of its senses may speak bytes that are not UTF-8. */
+    /* A strongly truncated model may generate bytes that are not UTF-8. */
     const bool plain = sr_text_is_utf8(text.data, text.count);
     if (status == SRNN_OK)
         sr_json_append(

@@ -11,19 +11,21 @@
 enum { SR_TOLERANCES = 2 };
 
 typedef struct sr_orders_request {
-    sr_model *model;                  /* on the CPU */
-    sr_token_rows *rows;              /* what it reads */
-    int64_t tokens;                   /* for sizes and distributions: at most so many, whole rows */
-    int64_t trial_tokens;             /* for truncation, the first of them; at least one row */
-    int orders;                       /* whose size is measured: 1 .. SR_TAYLOR_ORDER_MAX */
-    int most_order;                   /* that is tried: 2 .. SR_TAYLOR_ORDER_MAX */
-    double tolerances[SR_TOLERANCES]; /* relative, the wider first */
+    sr_model *model;                  /* must be on the CPU */
+    sr_token_rows *rows;              /* the text */
+    int64_t tokens;                   /* largest number of tokens for sizes and distributions, in
+                                       * whole rows */
+    int64_t trial_tokens;             /* the first of these, for truncation; at least one row */
+    int orders;                       /* highest order measured: 1 .. SR_TAYLOR_ORDER_MAX */
+    int most_order;                   /* highest order tried: 2 .. SR_TAYLOR_ORDER_MAX */
+    double tolerances[SR_TOLERANCES]; /* relative, the wider one first */
 
     const sr_tokenizer *tokenizer; /* for generated text; NULL: none is generated */
     const sr_tokens *prompt;       /* not empty */
     int text_tokens;
 
-    /* Told what is being done and how much of that is done (0 .. 1); may be NULL. True: stop. */
+    /* Called with the current activity and its progress (0 .. 1); may be NULL. Returns true to
+     * stop. */
     bool (*progress)(void *context, const char *what, double share);
     void *progress_context;
 } sr_orders_request;

@@ -1,4 +1,4 @@
-/* orders_bill.c: the bill of a whole model in the record of orders. */
+/* orders_bill.c: the cost of a whole model with finite states, in the record of orders. */
 #include "analysis/orders_bill.h"
 
 #include "analysis/bill.h"
@@ -7,12 +7,12 @@
 
 #include <math.h>
 
-/* What must stay within the tolerance. */
+/* The quantity that must stay within the tolerance. */
 typedef enum criterion {
     LOGITS,          /* the final logits, this layer alone truncated about zero */
-    LOGITS_CENTRED,  /* the final logits, all layers at one order about the best known centre */
+    LOGITS_CENTRED,  /* the final logits, all layers at one order about the best centre */
     OUTPUTS,         /* the outputs of the layer's heads, about zero */
-    OUTPUTS_CENTRED, /* the same about the best centre that a finite state knows */
+    OUTPUTS_CENTRED, /* the same about the best centre available to a finite state */
     CRITERIA,
 } criterion;
 
@@ -37,8 +37,8 @@ static sr_cut better(sr_cut one, int order, int centre) {
                                                               : one;
 }
 
-/* The centre about which all layers together need the least order, of those that a finite state
- * knows: zero, and what was run beside. */
+/* The centre with which all layers together need the lowest order, among those available to a
+ * finite state: zero, and the others that were run. */
 static sr_cut choose_for_all(const json_t *record, int tolerance) {
     const json_t *all = json_object_get(record, "all_layers");
     const json_t *zero = json_object_get(json_object_get(all, "needed"), "logits");
@@ -51,7 +51,7 @@ static sr_cut choose_for_all(const json_t *record, int tolerance) {
     return best;
 }
 
-/* The cut one layer needs; order -1 if that is more than was tried. */
+/* The truncation that a layer needs; order -1 if no order that was tried suffices. */
 static sr_cut choose(const json_t *record, const json_t *layer, criterion what, int tolerance) {
     const json_t *needed = json_object_get(layer, "needed");
     const json_t *outputs = json_object_get(needed, "outputs");
@@ -65,7 +65,8 @@ static sr_cut choose(const json_t *record, const json_t *layer, criterion what, 
         for (int centre = 0; centre < centres; centre++)
             best =
                 better(best, order_at(json_array_get(outputs, (size_t)centre), tolerance), centre);
-    /* A layer whose rows may not be shifted was run about zero beside the others' centres. */
+    /* A layer whose logits may not be shifted was truncated about zero, whatever the others'
+     * centre. */
     if (!json_is_true(json_object_get(layer, "free_shift")))
         best.centre = SR_CENTRE_ZERO;
     return best;
@@ -100,7 +101,7 @@ static void add_to(sr_bill *total, const sr_bill *bill) {
     total->cache_products += bill->cache_products;
 }
 
-/* The model with all layers cut as the bill says. */
+/* Runs the model with all layers truncated as the bill says. */
 static srnn_status run_together(json_t *bill, const sr_orders_work *work) {
     double loss, error;
     SR_TRY(

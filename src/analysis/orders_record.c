@@ -1,4 +1,4 @@
-/* orders_record.c: what a survey found, as JSON. */
+/* orders_record.c: the results of a survey as JSON. */
 #include "analysis/orders_record.h"
 
 #include "analysis/orders.h"
@@ -43,15 +43,15 @@ static json_t *logits_of(const sr_order_sums *sums) {
                      sr_record_number(sr_order_sums_deviation(sums)), "quantiles", quantiles);
 }
 
-/* Where errors go. */
+/* The lists that errors are appended to. */
 typedef struct error_lists {
     json_t *errors, *needed;
     int cuts;
     const double *tolerances;
 } error_lists;
 
-/* The relative errors of all cuts about a centre, and the orders they ask for; null for a centre
- * that was not tried. */
+/* The relative errors of all cuts about a centre, and the orders needed; null for a centre that was
+ * not tried. */
 static void add_errors(const error_lists *to, const char *name, const double *differences,
                        double size) {
     double relative[SR_CUTS];
@@ -97,7 +97,7 @@ static json_t *head_of(const sr_survey *survey, int layer, int head, int centres
     return record;
 }
 
-/* The size of order n over all heads, each counting alike. */
+/* The size of order n over all heads, with equal weight. */
 static double layer_size(const sr_survey *survey, int layer, sr_order_size size, int n) {
     const bool of_mean = size == SR_SIZE_LOG_MEAN || size == SR_SIZE_LOG_MEAN_WEIGHTED;
     double largest = -INFINITY, sum = 0;

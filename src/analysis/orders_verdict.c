@@ -31,9 +31,10 @@ static bool same_cut(const json_t *one, const json_t *other) {
            strcmp(text_of(one, "centre"), text_of(other, "centre")) == 0;
 }
 
-/* The layers from *index on that are cut alike: "layers 3-7 ...". Moves *index past them. */
-static void say_layers(FILE *out, const json_t *rows, size_t *index, const json_t *record,
-                       const sr_model_config *c) {
+/* Prints the layers from *index on that are truncated alike: "layers 3-7 ...". Moves *index past
+ * them. */
+static void print_layers(FILE *out, const json_t *rows, size_t *index, const json_t *record,
+                         const sr_model_config *c) {
     const json_t *first = json_array_get(rows, *index), *last = first;
     for (; *index < json_array_size(rows) && same_cut(first, json_array_get(rows, *index));
          (*index)++)
@@ -70,7 +71,7 @@ static void say_bill(FILE *out, const json_t *bill, const json_t *record,
             alone ? "one layer truncated at a time about zero"
                   : "all layers at one order about the best centre that a state knows");
     for (size_t i = 0; i < json_array_size(rows);) {
-        say_layers(out, rows, &i, record, c);
+        print_layers(out, rows, &i, record, c);
         fputs(i < json_array_size(rows) ? "; " : ".", out);
     }
     if (json_is_object(together))
@@ -81,7 +82,8 @@ static void say_bill(FILE *out, const json_t *bill, const json_t *record,
     fputc('\n', out);
 }
 
-/* The smallest state that, run as a whole, kept the logits within the tolerance; NULL: none. */
+/* The smallest state with which a run of the whole model kept the logits within the tolerance;
+ * NULL: none. */
 static const json_t *best_of(const json_t *record, int tolerance) {
     size_t i;
     const json_t *bill, *best = NULL;

@@ -4,9 +4,9 @@
 
 #include "analysis/orders.h"
 
-/* Adds "verdict" to a record that has its "bill": for each tolerance a line that answers whether
- * the model could run with a finite state, then a line for each way of finding orders. It says yes
- * only of what was really run, all layers together. */
+/* Adds "verdict" to a record that has its "bill": for each tolerance a line on whether the model
+ * could run with a finite state, then a line for each way of finding orders. It is positive only
+ * for what was run, all layers together. */
 srnn_status sr_orders_verdict(json_t *record, const sr_model_config *config);
 
 #endif

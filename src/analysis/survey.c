@@ -1,4 +1,4 @@
-/* survey.c: a model over text, every head of every layer measured. */
+/* survey.c: measures every head of every layer of a model over a text. */
 #include "analysis/survey.h"
 
 #include "analysis/truncated/model.h"
@@ -14,8 +14,8 @@ struct sr_survey_pass {
     sr_logit_rows *rows;
     float *losses; /* (T) */
     int T;
-    bool truncate; /* what the observer adds to */
-    int layer;     /* that is being observed */
+    bool truncate; /* the observer adds to the truncation sums, else to the logit sums */
+    int layer;     /* the layer being observed */
 };
 
 srnn_status sr_survey_create(sr_survey *survey, const sr_model *model) {
@@ -102,7 +102,7 @@ static srnn_status observe(void *context, int layer, const srnn_operands *in, sr
     return SRNN_OK;
 }
 
-/* Sums, states and costs are those of heads as the model has them. */
+/* Sums, states and costs assume heads as the model stores them. */
 static srnn_status check_heads(const sr_model_config *c, int layer) {
     const sr_layer_sizes *s = &c->sizes[layer];
     if (s->H == c->H && s->Hkv == c->Hkv && s->D == c->D && s->Dv == c->D)

@@ -18,8 +18,8 @@ struct sr_token_rows {
     sr_input *input;
     sr_encoder *encoder;
     int32_t bos;
-    sr_bytes text;    /* read and not encoded yet */
-    sr_tokens tokens; /* encoded and not given yet */
+    sr_bytes text;    /* read but not encoded yet */
+    sr_tokens tokens; /* encoded but not returned yet */
     bool ended;
 
     /* Of a source: */

@@ -1,5 +1,5 @@
-/* token_rows.h: a text or a source of tokens as rows of one length, one after the other, in memory
- * that does not grow with them. */
+/* token_rows.h: a text or a source of tokens as rows of one length, one after the other, in
+ * constant memory. */
 #ifndef SR_ANALYSIS_TOKEN_ROWS_H
 #define SR_ANALYSIS_TOKEN_ROWS_H
 
@@ -15,8 +15,8 @@ typedef struct sr_token_rows sr_token_rows;
 srnn_status sr_token_rows_open_text(sr_token_rows **rows, const char *path,
                                     const sr_tokenizer *tokenizer, int32_t bos, int T);
 
-/* The rows of a source's validation split, or of the other if there is none, each once. The source
- * must outlive the rows. */
+/* The rows of a source's validation split, or of its training split if there is none, each once.
+ * The source must outlive the rows. */
 srnn_status sr_token_rows_open_source(sr_token_rows **rows, const sr_source *source);
 
 void sr_token_rows_free(sr_token_rows *rows);

@@ -14,7 +14,7 @@ static bool watch(void *context, const sr_study *study, const sr_run_view *views
     return !asked->watch || asked->watch(asked->context, ended, study->run_count);
 }
 
-static srnn_status execute_study(sr_study *study, const sr_study_options *options,
+static srnn_status execute_study(sr_study *study, sr_study_options *options,
                                  const sr_study_request *request, size_t *failed) {
     void *views;
     sr_summary summary = {0};

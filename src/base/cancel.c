@@ -3,15 +3,16 @@
 
 #include "base/clock.h"
 
-/* Seconds between questions: a question may cost microseconds, and nobody notices the delay. */
+/* Seconds between calls of the user's callback: it may cost microseconds, and the delay is not
+ * noticeable. */
 static const double interval = 0.05;
 
-/* What this thread's calls ask. */
+/* The callback of this thread's calls. */
 static _Thread_local struct {
     bool (*asked)(void *context);
     void *context;
-    double next;      /* time of the next question */
-    atomic_bool stop; /* what was answered during this call */
+    double next;      /* time of the next call */
+    atomic_bool stop; /* the callback's answer during this call */
 } own;
 
 /* The flag of the call that this thread works for, its own or another's; NULL: none. */

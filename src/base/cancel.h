@@ -7,16 +7,17 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Around a call that may be stopped. End returns SRNN_ERR_INTERRUPTED if it was, else `status`. */
+/* Enclose a call that can be stopped. End returns SRNN_ERR_INTERRUPTED if it was stopped, else
+ * `status`. */
 void sr_cancel_begin(void);
 srnn_status sr_cancel_end(srnn_status status);
 
-/* Whether the call that this thread works for is to stop: polled between tiles, by loops that may
- * last. What they leave unfinished nobody reads. */
+/* Whether the call that this thread works for should stop: polled between tiles by long loops.
+ * Their unfinished results are discarded. */
 bool sr_cancelled(void);
 
-/* How threads work for the call of another: the caller's flag (NULL: its call cannot be stopped),
- * which a helper follows. */
+/* For helper threads: the caller's flag (NULL: its call cannot be stopped), which a helper
+ * polls. */
 atomic_bool *sr_cancel_flag(void);
 void sr_cancel_follow(atomic_bool *flag);
 

@@ -36,7 +36,7 @@ int sr_workers_worth(double operations, int workers) {
     return worth >= workers ? workers : worth < 1.0 ? 1 : (int)worth;
 }
 
-/* ---- libraries with threads of their own */
+/* ---- libraries with their own threads */
 
 /* OpenMP's functions, if a library that tasks call (such as oneDNN) has loaded it; else NULL. */
 static struct {
@@ -274,7 +274,8 @@ static void recall(helper *h) {
     state = RUNNING;
     if (!atomic_compare_exchange_strong(&h->state, &state, AWAITED))
         return;
-    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next question */
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000}; /* until the next call of the
+                                                                   * callback */
     while (atomic_load(&h->state) == AWAITED) {
         sleep_while(&h->state, AWAITED, sr_cancel_flag() ? &moment : NULL);
         (void)sr_cancelled();

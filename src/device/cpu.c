@@ -1,4 +1,4 @@
-/* cpu.c: the CPU as a device: host memory, kernels that are over when they return. */
+/* cpu.c: the CPU as a device: host memory, kernels that are complete on return. */
 #include "device/registry.h"
 
 #include "base/memory.h"
@@ -11,11 +11,11 @@
 
 typedef struct cpu_device {
     srnn_device base; /* first, so that a pointer to it is a pointer to the whole */
-    size_t memory;    /* bytes that could be had when it was opened; SIZE_MAX: unknown */
-    size_t taken;     /* bytes given out since, counted where there is a limit */
+    size_t memory;    /* bytes available when it was opened; SIZE_MAX: unknown */
+    size_t taken;     /* bytes allocated since, counted if there is a limit */
 } cpu_device;
 
-/* Bytes of memory that the system can still give, or SIZE_MAX if it does not say. */
+/* Bytes of memory available from the system, SIZE_MAX if unknown. */
 static size_t available_memory(void) {
     char line[128];
     unsigned long long kilobytes = 0;
@@ -28,8 +28,8 @@ static size_t available_memory(void) {
     return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
 }
 
-/* Systems promise memory that they do not have and end the program when it is used; so what was
- * given out is counted against what there was. */
+/* Systems overcommit memory and kill the program when it is used; so allocations are counted
+ * against what was available. */
 static srnn_status allocate_counted(srnn_device *device, void **out, size_t bytes) {
     cpu_device *cpu = (cpu_device *)device;
     *out = NULL;
@@ -65,7 +65,7 @@ static srnn_status copy(srnn_device *device, void *to, const void *from, size_t 
     return SRNN_OK;
 }
 
-/* Gradients of a model are many megabytes, which one core would be long about. */
+/* Gradients of a model are many megabytes, too much for one core. */
 enum { ZERO_BYTES = 1 << 18 };
 
 typedef struct zero_job {
@@ -136,7 +136,7 @@ static srnn_status describe(char text[SR_DEVICE_TEXT], int index) {
     return SRNN_OK;
 }
 
-/* It gives out no more memory than the machine had free when it was opened. */
+/* Allocates no more memory than was available when it was opened. */
 static srnn_status open_counted(srnn_device **device, int index, int threads) {
     void *memory;
     (void)index;

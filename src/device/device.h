@@ -1,9 +1,8 @@
-/* device.h: where arrays live and kernels run: memory, order, graphs; one table of functions per
- * device.
+/* device.h: memory, ordering and graphs of a device; one table of functions per device.
  *
- * Device memory belongs to kernels: everyone else goes through the copies here. Kernels run in the
- * order in which they were launched; what they write may be read by the next one, and by the host
- * after wait, or after a copy out, which waits. */
+ * Only kernels access device memory; all other code uses the copies here. Kernels run in the order
+ * in which they were launched; what they write may be read by the next one, and by the host after
+ * wait, or after a copy out, which waits. */
 #ifndef SR_DEVICE_DEVICE_H
 #define SR_DEVICE_DEVICE_H
 
@@ -19,15 +18,16 @@ struct sr_attention_kernels;
 
 /* What a device can do. */
 enum {
-    SR_DEVICE_IS_HOST = 1 << 0,          /* its memory is the host's; kernels are over on return */
-    SR_DEVICE_CAPTURES = 1 << 1,         /* capture, replay, forget and coalesce are there */
-    SR_DEVICE_READS_BACK_ASYNC = 1 << 2, /* readback_begin and readback_end are there */
+    SR_DEVICE_IS_HOST = 1 << 0,          /* its memory is the host's; kernels are complete on
+                                          * return */
+    SR_DEVICE_CAPTURES = 1 << 1,         /* capture, replay, forget and coalesce are available */
+    SR_DEVICE_READS_BACK_ASYNC = 1 << 2, /* readback_begin and readback_end are available */
 };
 
 struct srnn_device {
     char name[24]; /* "cpu", "cuda:0" */
     unsigned flags;
-    int threads; /* of the host's kernels; 0: every core */
+    int threads; /* for kernels on the host; 0: every core */
     const struct sr_attention_kernels *attention;
     void (*close)(srnn_device *device);
 
@@ -90,14 +90,14 @@ static inline srnn_status sr_device_zero(srnn_device *device, void *memory, size
     return device->zero(device, memory, bytes);
 }
 
-/* Work that is launched again and again: {0} at first, sr_device_forget at the end. */
+/* Work that is launched repeatedly: initialise to {0}, end with sr_device_forget. */
 typedef struct sr_graph {
-    bool warm;      /* it was called once, so that everything it uses is loaded */
+    bool warm;      /* called once, so that everything it uses is loaded */
     void *captured; /* NULL: not yet */
 } sr_graph;
 
-/* Launches `work`: by a call the first time and where the device captures nothing, by replaying a
- * captured graph later. */
+/* Launches `work`: by a call the first time, or if the device does not capture; later by replaying
+ * the captured graph. */
 static inline srnn_status sr_device_repeat(srnn_device *device, sr_graph *graph,
                                            srnn_status (*work)(void *context), void *context) {
     const bool captures = sr_device_captures(device);
@@ -110,45 +110,44 @@ static inline srnn_status sr_device_repeat(srnn_device *device, sr_graph *graph,
     return device->replay(device, graph->captured);
 }
 
-/* Work that uses other memory from now on must be captured again. */
+/* Drops the graph, for work that will use other memory. */
 static inline void sr_device_forget(srnn_device *device, sr_graph *graph) {
     if (graph->captured)
         device->forget(device, graph->captured);
     graph->captured = NULL;
 }
 
-/* The CPU for problems without a device: always there, never closed. */
+/* The CPU for problems without a device: always available, never closed. */
 srnn_device *sr_device_cpu(void);
 
-/* ---- the registry: a kind of device is its folder and one row of registry.c */
+/* ---- the registry: each kind of device has a folder and a row in registry.c */
 
 enum { SR_DEVICE_NAME = 24, SR_DEVICE_TEXT = 320 };
 
 typedef struct sr_device_kind {
-    const char *name; /* "cpu"; "cuda", of which "cuda:1" is the second */
+    const char *name; /* "cpu"; "cuda", where "cuda:1" is the second */
     bool numbered;    /* there may be several, counted from 0 */
 
-    /* *count = the devices that can be used. 0 where there are none, and then *reason (static text)
-     * says why. */
+    /* *count = the number of usable devices. If it is 0, *reason (static text) says why. */
     srnn_status (*count)(int *count, const char **reason);
 
-    /* One line about device number `index`, for people. */
+    /* One line about device number `index`, for display. */
     srnn_status (*describe)(char text[SR_DEVICE_TEXT], int index);
 
-    /* `threads`: of the host's kernels; 0: every core. */
+    /* `threads`: for kernels on the host; 0: every core. */
     srnn_status (*open)(srnn_device **device, int index, int threads);
 } sr_device_kind;
 
-/* In the order in which they are listed; NULL past the end. */
+/* The kinds in the order of the table; NULL past the end. */
 const sr_device_kind *sr_device_kind_at(size_t index);
 
 typedef struct sr_device_choice {
     const sr_device_kind *kind;
-    int index; /* 0 where none was given */
+    int index; /* 0 if none was given */
     bool has_index;
 } sr_device_choice;
 
-/* Which device a name means ("cpu", "cuda", "cuda:1"; NULL: cpu), whether or not it is there. */
+/* Resolves a device name ("cpu", "cuda", "cuda:1"; NULL: cpu), whether or not the device exists. */
 srnn_status sr_device_choose(sr_device_choice *choice, const char *name);
 
 #ifdef __cplusplus

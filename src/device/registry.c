@@ -11,7 +11,7 @@ const sr_device_kind *sr_device_kind_at(size_t index) {
     return index < sizeof kinds / sizeof *kinds ? kinds[index] : NULL;
 }
 
-/* What follows ":" in a name: one to three digits, and nothing else. */
+/* The index after ":" in a name: one to three digits and nothing else. */
 static bool parse_index(int *index, const char *text) {
     const size_t digits = strspn(text, "0123456789");
     if (digits < 1 || digits > 3 || text[digits] != '\0')

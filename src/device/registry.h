@@ -10,7 +10,8 @@ extern "C" {
 
 extern const sr_device_kind sr_device_kind_cpu, sr_device_kind_cuda;
 
-/* Their attention kernels, which stand above this module: only the link knows them. */
+/* Their attention kernels, which belong to a module above this one and are resolved at link
+ * time. */
 extern const struct sr_attention_kernels sr_cpu_attention, sr_cuda_attention;
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@
 
 #include "equation/facts.h"
 #include "equation/norm.h"
-#include "equation/score.h"
+#include "equation/row.h"
 
 #include <float.h>
 #include <math.h>
@@ -54,70 +54,6 @@ static inline double sr_row_total(const double *a, int n) {
     for (int d = whole; d < n; d++)
         sum[0] += a[d];
     return sr_row_sums_total(&sum);
-}
-
-/* ---- normaliser and gates */
-
-/* What a row knows beside its numerator. */
-typedef struct sr_query_row {
-    double row_sum;  /* sum_j w_ij */
-    double length;   /* keys that it sees */
-    double gate;     /* its output gate, before any function */
-    double gate_sum; /* sum of exp(output gate) over the positions up to here */
-    double least;    /* the smallest normal number of the type that row_sum was summed in */
-    double sink;     /* what the row sum still lacks (sr_row_sink) */
-} sr_query_row;
-
-/* The sink of a row whose weights were divided by e^maximum; `logit`: 0 or the learned number. The
- * exponent is limited to what e^x can be: beyond it nothing of the row is left. */
-static inline double sr_row_sink(const srnn_attention *a, double logit, double maximum) {
-    const double most = 700.0, x = logit - (maximum == -INFINITY ? 0.0 : maximum);
-    return a->sink == SRNN_SINK_NONE ? 0.0 : exp(x > most ? most : x);
-}
-
-/* What the numerator is divided by. Infinity where that would be zero, or too small to have an
- * inverse: a row whose weights are all zero, as those of a zero query under a power,
- * becomes a row of zeros and passes no gradient. */
-static inline double sr_row_normaliser(const srnn_attention *a, const sr_query_row *row) {
-    const double whole = row->row_sum + row->sink + a->epsilon;
-    switch (a->normaliser) {
-    case SRNN_NORMALISER_ROW_SUM:
-        return fabs(whole) < row->least ? (double)INFINITY : whole;
-    case SRNN_NORMALISER_ROW_SUM_MIN1:
-        return (row->row_sum < 1.0 ? 1.0 : row->row_sum) + a->epsilon;
-    case SRNN_NORMALISER_ROW_LENGTH:
-        return row->length + a->epsilon;
-    case SRNN_NORMALISER_CUMULATIVE_GATE:
-        return (row->gate_sum < 1.0 ? 1.0 : row->gate_sum) + a->epsilon;
-    case SRNN_NORMALISER_NONE:
-    case SRNN_NORMALISER_VALUE_POWER:
-        break;
-    }
-    return 1.0 + a->epsilon;
-}
-
-static inline double sr_row_output_gate(const srnn_attention *a, const sr_query_row *row) {
-    switch (a->output_gate) {
-    case SRNN_GATE_NONE:
-        break;
-    case SRNN_GATE_SIGMOID:
-        return sr_gate_value(a->gate_shape, row->gate);
-    case SRNN_GATE_INVERSE_EXP:
-        return exp(-row->gate);
-    case SRNN_GATE_INVERSE_CUMULATIVE:
-        return 1.0 / row->gate_sum;
-    }
-    return 1.0;
-}
-
-/* What a row is multiplied by before the norm, and after it. */
-typedef struct sr_row_factors {
-    double normaliser, gate, post;
-} sr_row_factors;
-
-static inline sr_row_factors sr_row_factors_of(const srnn_attention *a, const sr_query_row *row) {
-    return (sr_row_factors){sr_row_normaliser(a, row), sr_row_output_gate(a, row),
-                            a->post_gate ? sr_gate_value(a->gate_shape, row->gate) : 1.0};
 }
 
 /* ---- the norm */

@@ -68,6 +68,15 @@ bool sr_floor_follows_rows(const srnn_attention *attention);
  * does not. */
 bool sr_delta_is_stable(const srnn_attention *attention);
 
+/* True if the delta rule has a gate for each channel. */
+bool sr_writes_channels(const srnn_attention *attention);
+
+/* True if what is erased is found by vectors other than the keys that are written. */
+bool sr_erases_apart(const srnn_attention *attention);
+
+/* True if every head has weights of the norm of its own. */
+bool sr_norm_weighs_heads(const srnn_attention *attention);
+
 /* The largest beta of the delta rule. */
 double sr_write_range(const srnn_attention *attention);
 
@@ -93,7 +102,7 @@ typedef struct sr_learned {
     char tensors[64]; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
-enum { SR_LEARNED_MAX = 16 };
+enum { SR_LEARNED_MAX = 20 };
 
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);

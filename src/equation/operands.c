@@ -18,10 +18,16 @@ static const sr_operand_row rows[SR_OPERANDS] = {
                                SR_ORIGIN_PROJECTION, "in_gate_proj", 0, 0},
     [SR_OPERAND_OUTPUT_GATE] = {MEMBER(output_gate), SR_EXTENT_H, SR_EXTENT_GATE,
                                 SR_ORIGIN_PROJECTION, "out_gate_proj", 0, 0},
-    [SR_OPERAND_DECAY] = {MEMBER(decay), SR_EXTENT_HV, SR_EXTENT_DECAY,
+    [SR_OPERAND_DECAY] = {MEMBER(decay), SR_EXTENT_DECAY_HEADS, SR_EXTENT_DECAY,
                           SR_ORIGIN_PROJECTION, "decay_gate_proj", 0, 0},
-    [SR_OPERAND_WRITE_GATE] = {MEMBER(write_gate), SR_EXTENT_HV, SR_EXTENT_ONE,
+    [SR_OPERAND_WRITE_GATE] = {MEMBER(write_gate), SR_EXTENT_HV, SR_EXTENT_WRITE,
                                SR_ORIGIN_PROJECTION, "b_proj", 0, 0},
+    [SR_OPERAND_ERASE_GATE] = {MEMBER(erase_gate), SR_EXTENT_HKV, SR_EXTENT_D,
+                               SR_ORIGIN_PROJECTION, "erase_gate_proj", 0, 0},
+    [SR_OPERAND_REMOVAL_KEY] = {MEMBER(removal_key), SR_EXTENT_HKV, SR_EXTENT_D,
+                                SR_ORIGIN_PROJECTION, "removal_key_proj", 0, 0},
+    [SR_OPERAND_REMOVAL_GATE] = {MEMBER(removal_gate), SR_EXTENT_HKV, SR_EXTENT_D,
+                                 SR_ORIGIN_PROJECTION, "removal_gate_proj", 0, 0},
     [SR_OPERAND_LEVEL_GATE] = {MEMBER(level_gate), SR_EXTENT_H, SR_EXTENT_LEVELS,
                                SR_ORIGIN_PROJECTION, "l_proj", 0, 0},
     [SR_OPERAND_POOL_GATE] = {MEMBER(pool_gate), SR_EXTENT_HV, SR_EXTENT_WIDER,
@@ -33,9 +39,9 @@ static const sr_operand_row rows[SR_OPERANDS] = {
                               SR_ORIGIN_LEARNED, "out_norm.bias", 0, 1},
     [SR_OPERAND_VALUE_POWER] = {MEMBER(value_power), SR_EXTENT_ONE, SR_EXTENT_HV,
                                 SR_ORIGIN_LEARNED, "norm_const", 0.5, 4},
-    [SR_OPERAND_A_LOG] = {MEMBER(a_log), SR_EXTENT_HV, SR_EXTENT_ONE,
+    [SR_OPERAND_A_LOG] = {MEMBER(a_log), SR_EXTENT_DECAY_HEADS, SR_EXTENT_ONE,
                           SR_ORIGIN_LEARNED, "A_log", 0, 1},
-    [SR_OPERAND_DT_BIAS] = {MEMBER(dt_bias), SR_EXTENT_HV, SR_EXTENT_DT,
+    [SR_OPERAND_DT_BIAS] = {MEMBER(dt_bias), SR_EXTENT_DECAY_HEADS, SR_EXTENT_DT,
                             SR_ORIGIN_LEARNED, "dt_bias", 0, 1},
     [SR_OPERAND_SKIP_WEIGHT] = {MEMBER(skip_weight), SR_EXTENT_H, SR_EXTENT_SKIP,
                                 SR_ORIGIN_LEARNED, "D", 1, 1},
@@ -86,6 +92,7 @@ static sr_operand skip_reads(srnn_skip skip) {
         break;
     case SRNN_SKIP_HEAD:
     case SRNN_SKIP_CHANNEL:
+    case SRNN_SKIP_BONUS:
         return SR_OPERAND_SKIP_WEIGHT;
     case SRNN_SKIP_CONV:
         return SR_OPERAND_SKIP;
@@ -128,6 +135,11 @@ bool sr_operand_used(sr_operand which, const srnn_attention *a) {
         return sr_decay_has_rate(a);
     case SR_OPERAND_WRITE_GATE:
         return a->write == SRNN_WRITE_DELTA;
+    case SR_OPERAND_ERASE_GATE:
+        return sr_writes_channels(a);
+    case SR_OPERAND_REMOVAL_KEY:
+    case SR_OPERAND_REMOVAL_GATE:
+        return a->write == SRNN_WRITE_REMOVAL;
     case SR_OPERAND_LEVEL_GATE:
     case SR_OPERAND_LEVEL_SCALE:
         return a->levels == SRNN_LEVELS_FENWICK;
@@ -178,12 +190,18 @@ static sr_extent extent_of(sr_extent extent, const srnn_attention *a) {
         return a->gate_width == SRNN_WIDTH_CHANNEL ? SR_EXTENT_DV : SR_EXTENT_ONE;
     case SR_EXTENT_DECAY:
         return a->decay_width == SRNN_WIDTH_CHANNEL ? SR_EXTENT_D : SR_EXTENT_ONE;
+    case SR_EXTENT_DECAY_HEADS:
+        return queries && !sr_writes_channels(a) ? SR_EXTENT_H : SR_EXTENT_HKV;
+    case SR_EXTENT_WRITE:
+        return sr_writes_channels(a) ? SR_EXTENT_DV : SR_EXTENT_ONE;
     case SR_EXTENT_DT:
         return a->dt_width == SRNN_DT_WIDTH_CHANNEL ? SR_EXTENT_D : SR_EXTENT_ONE;
     case SR_EXTENT_SKIP:
-        return a->skip == SRNN_SKIP_CHANNEL ? SR_EXTENT_DV : SR_EXTENT_ONE;
+        return a->skip == SRNN_SKIP_BONUS     ? SR_EXTENT_D
+               : a->skip == SRNN_SKIP_CHANNEL ? SR_EXTENT_DV
+                                              : SR_EXTENT_ONE;
     case SR_EXTENT_NORM:
-        return a->norm_width == SRNN_NORM_WIDTH_ROW ? SR_EXTENT_H : SR_EXTENT_ONE;
+        return sr_norm_weighs_heads(a) ? SR_EXTENT_H : SR_EXTENT_ONE;
     }
     return extent;
 }
@@ -207,6 +225,8 @@ int64_t sr_extent_in(sr_extent extent, const srnn_problem *p) {
     case SR_EXTENT_HV:
     case SR_EXTENT_GATE:
     case SR_EXTENT_DECAY:
+    case SR_EXTENT_DECAY_HEADS:
+    case SR_EXTENT_WRITE:
     case SR_EXTENT_DT:
     case SR_EXTENT_SKIP:
     case SR_EXTENT_NORM:

@@ -21,6 +21,9 @@ typedef enum sr_operand {
     SR_OPERAND_VALUE_GATE,
     SR_OPERAND_DECAY,
     SR_OPERAND_WRITE_GATE,
+    SR_OPERAND_ERASE_GATE,
+    SR_OPERAND_REMOVAL_KEY,
+    SR_OPERAND_REMOVAL_GATE,
     SR_OPERAND_LEVEL_GATE,
     SR_OPERAND_POOL_GATE,
     SR_OPERAND_SKIP,
@@ -46,13 +49,15 @@ typedef enum sr_extent {
     SR_EXTENT_LEVELS,
     SR_EXTENT_WIDER, /* the larger of D and Dv */
     /* What the variant decides: */
-    SR_EXTENT_HQ,    /* heads of q: H, or Hkv where q and k are shared */
-    SR_EXTENT_HV,    /* heads of v: Hkv, or H there */
-    SR_EXTENT_GATE,  /* numbers of an output gate: 1 or Dv */
-    SR_EXTENT_DECAY, /* of a decay: 1 or D */
-    SR_EXTENT_DT,    /* of dt_bias: 1 or D */
-    SR_EXTENT_SKIP,  /* of a weight of the skip: 1 or Dv */
-    SR_EXTENT_NORM,  /* heads that a norm has its own weights for: 1 or H */
+    SR_EXTENT_HQ,          /* heads of q: H, or Hkv where q and k are shared */
+    SR_EXTENT_HV,          /* heads of v: Hkv, or H there */
+    SR_EXTENT_GATE,        /* numbers of an output gate: 1 or Dv */
+    SR_EXTENT_DECAY,       /* of a decay: 1 or D */
+    SR_EXTENT_DECAY_HEADS, /* that have one: those of v, or of k */
+    SR_EXTENT_WRITE,       /* of a write gate: 1 or Dv */
+    SR_EXTENT_DT,          /* of dt_bias: 1 or D */
+    SR_EXTENT_SKIP,        /* of a weight of the skip: 1, D or Dv */
+    SR_EXTENT_NORM,        /* heads that a norm has its own weights for: 1 or H */
 } sr_extent;
 
 /* Where a layer has it from. */

@@ -9,12 +9,18 @@
 
 #include <math.h>
 
-static inline double sr_sigmoid(double x) {
+#ifdef __CUDACC__
+#define SR_EQUATION_FUNCTION __host__ __device__ inline
+#else
+#define SR_EQUATION_FUNCTION static inline
+#endif
+
+SR_EQUATION_FUNCTION double sr_sigmoid(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
 /* log(1 + exp(x)), whose slope is the sigmoid. */
-static inline double sr_softplus(double x) {
+SR_EQUATION_FUNCTION double sr_softplus(double x) {
     return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
 }
 
@@ -29,7 +35,7 @@ static inline double sr_cap_slope(double cap, double s) {
 }
 
 /* What a gate makes of its number. */
-static inline double sr_gate_value(srnn_gate_shape shape, double z) {
+SR_EQUATION_FUNCTION double sr_gate_value(srnn_gate_shape shape, double z) {
     const double sigmoid = sr_sigmoid(z);
     switch (shape) {
     case SRNN_GATE_SHAPE_SIGMOID:
@@ -38,11 +44,13 @@ static inline double sr_gate_value(srnn_gate_shape shape, double z) {
         return z * sigmoid;
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return z * sigmoid * z * sigmoid;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return z;
     }
     return sigmoid;
 }
 
-static inline double sr_gate_slope(srnn_gate_shape shape, double z) {
+SR_EQUATION_FUNCTION double sr_gate_slope(srnn_gate_shape shape, double z) {
     const double sigmoid = sr_sigmoid(z), silu_slope = sigmoid * (1.0 + z * (1.0 - sigmoid));
     switch (shape) {
     case SRNN_GATE_SHAPE_SIGMOID:
@@ -51,6 +59,8 @@ static inline double sr_gate_slope(srnn_gate_shape shape, double z) {
         return silu_slope;
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return 2.0 * z * sigmoid * silu_slope;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return 1.0;
     }
     return sigmoid * (1.0 - sigmoid);
 }
@@ -60,7 +70,7 @@ static inline double sr_gate_slope(srnn_gate_shape shape, double z) {
  *     T_N(-x) = e^-x + (-1)^N x^(N+1)/(N+1)! F,   F = e^-x sum_k x^k/k! (N+1)/(N+1+k),
  * all of whose terms are positive (Kummer's transformation of 1F1(1; N+2; -x)). Where x is much
  * larger than N the highest power dominates and the plain sum does not cancel. */
-static inline double sr_taylor(double s, int order) {
+SR_EQUATION_FUNCTION double sr_taylor(double s, int order) {
     double x = -s;
     if (x < 1.0 || x > 4.0 * order || order == 0) {
         double sum = 1.0;
@@ -83,7 +93,7 @@ static inline double sr_taylor(double s, int order) {
 }
 
 /* The largest x up to which the order-N series at sign * x is exp to the relative precision. */
-static inline double sr_taylor_reach(int order, double sign, double precision) {
+SR_EQUATION_FUNCTION double sr_taylor_reach(int order, double sign, double precision) {
     double low = 0.0, high = 700.0;
     for (int step = 0; step < 60; step++) {
         double x = 0.5 * (low + high);
@@ -97,7 +107,7 @@ static inline double sr_taylor_reach(int order, double sign, double precision) {
     return low;
 }
 
-static inline double sr_power(double s, int order) {
+SR_EQUATION_FUNCTION double sr_power(double s, int order) {
     double result = 1.0;
     for (double square = s; order > 0; order >>= 1, square *= square)
         if (order & 1)
@@ -106,7 +116,7 @@ static inline double sr_power(double s, int order) {
 }
 
 /* score(s) */
-static inline double sr_score_value(srnn_score score, int order, double s) {
+SR_EQUATION_FUNCTION double sr_score_value(srnn_score score, int order, double s) {
     switch (score) {
     case SRNN_SCORE_EXP:
         return exp(s);
@@ -123,7 +133,7 @@ static inline double sr_score_value(srnn_score score, int order, double s) {
 }
 
 /* d score(s) / ds */
-static inline double sr_score_slope(srnn_score score, int order, double s) {
+SR_EQUATION_FUNCTION double sr_score_slope(srnn_score score, int order, double s) {
     switch (score) {
     case SRNN_SCORE_EXP:
         return exp(s);
@@ -146,7 +156,7 @@ static inline double sr_score_slope(srnn_score score, int order, double s) {
  * overflow. */
 enum { SR_TAME_POWER = 8 };
 
-static inline double sr_score_log_scale(srnn_score score, int order, double largest) {
+SR_EQUATION_FUNCTION double sr_score_log_scale(srnn_score score, int order, double largest) {
     const double harmless = 60.0;
     double bound = 0.0;
     switch (score) {
@@ -168,7 +178,7 @@ static inline double sr_score_log_scale(srnn_score score, int order, double larg
 }
 
 /* feature(x) for the features that act on one number. */
-static inline double sr_feature_value(srnn_feature feature, double x) {
+SR_EQUATION_FUNCTION double sr_feature_value(srnn_feature feature, double x) {
     switch (feature) {
     case SRNN_FEATURE_RELU:
         return x < 0.0 ? 0.0 : x; /* this way round a NaN stays one */
@@ -186,7 +196,7 @@ static inline double sr_feature_value(srnn_feature feature, double x) {
 }
 
 /* d feature(x) / dx for the same. */
-static inline double sr_feature_slope(srnn_feature feature, double x) {
+SR_EQUATION_FUNCTION double sr_feature_slope(srnn_feature feature, double x) {
     switch (feature) {
     case SRNN_FEATURE_RELU:
         return x > 0.0 ? 1.0 : 0.0;

@@ -7,9 +7,12 @@
 
 /* The tensors of a decoder layer around its attention, numbered after the attention's own. */
 typedef enum sr_block_slot {
-    SR_BLOCK_INPUT_NORM = SR_LAYER_SLOTS,
-    SR_BLOCK_MLP_NORM,
-    SR_BLOCK_GATE_WEIGHT,
+    SR_BLOCK_INPUT_NORM = SR_LAYER_SLOTS, /* norms have a weight, and a bias after it */
+    SR_BLOCK_MLP_NORM = SR_BLOCK_INPUT_NORM + 2,
+    SR_BLOCK_MIXER_POST_NORM = SR_BLOCK_MLP_NORM + 2, /* of what the mixer made */
+    SR_BLOCK_MLP_POST_NORM = SR_BLOCK_MIXER_POST_NORM + 2,
+    SR_BLOCK_ALPHA = SR_BLOCK_MLP_POST_NORM + 2, /* alpha_p and alpha_n of xIELU */
+    SR_BLOCK_GATE_WEIGHT = SR_BLOCK_ALPHA + 2,
     SR_BLOCK_GATE_BIAS,
     SR_BLOCK_UP_WEIGHT,
     SR_BLOCK_UP_BIAS,
@@ -33,6 +36,7 @@ typedef struct sr_model_pointers {
     void *embedding;          /* (V, C) */
     void *head;               /* (V, C); the embedding if tied */
     void *norm;               /* (C) */
+    void *norm_bias;          /* (C), of LayerNorm */
     sr_block_pointers *block; /* (L), owned */
 } sr_model_pointers;
 
@@ -49,7 +53,9 @@ typedef struct sr_model {
         *weights;  /* (table.numbers), device memory: the masters; see sr_model_part_from_masters */
     void *working; /* the same in the backend's number type; the masters where that is float */
     sr_model_pointers master, worker; /* into weights, or wide; into working */
-    float *rope_table; /* (config.positions, the width that RoPE rotates), device memory */
+    /* (L) of tables (config.positions, the width that RoPE rotates), device memory, NULL where a
+     * layer has no RoPE; layers with the same angles share one, owned by the first. */
+    float **rope_tables;
 
     /* Of a model that has parted from its masters: the tensors that are computed with as floats. */
     float *wide; /* (wide_numbers), device memory; NULL: it has its masters */
@@ -82,6 +88,9 @@ srnn_status sr_model_part_from_masters(sr_model *model);
 srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model, void *arena,
                                    srnn_dtype dtype);
 void sr_model_pointers_free(sr_model_pointers *pointers);
+
+/* Bytes of the tables of RoPE. */
+size_t sr_model_rope_bytes(const sr_model_config *config);
 
 /* Weights that multiply every token, embedding not counted: the N of 6 N FLOPs per token. */
 size_t sr_model_multiplying(const sr_model *model);

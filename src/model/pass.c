@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "model/avey/contexts.h"
+#include "model/ends.h"
 #include "model/layer/block.h"
 #include "model/layer/kinds.h"
 
@@ -38,6 +39,7 @@ struct sr_pass {
     sr_block_gradient d;                /* (block_rows, C) */
     float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
     void *logits;                       /* (logit_rows, V), number type */
+    void *capped;                       /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
     sr_step_stats *stats; /* of sr_pass_step; NULL: nobody counts */
     float scale;
@@ -153,7 +155,10 @@ static srnn_status take_ends(sr_pass *pass) {
         SR_TRY(take_floats(pass, &pass->last, (size_t)pass->block_rows * C));
     SR_TRY(take(pass, &pass->normed, rows * C, number));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
-    return take(pass, &pass->logits, (size_t)pass->logit_rows * (size_t)c->V, number);
+    const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
+    if (c->logit_cap > 0 && pass->setup.train)
+        SR_TRY(take(pass, &pass->capped, logits, number));
+    return take(pass, &pass->logits, logits, number);
 }
 
 static srnn_status place_tokens(sr_pass *pass, const int64_t *offsets, int64_t documents) {
@@ -179,10 +184,7 @@ static srnn_status make_contexts(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(sr_contexts_check_documents(pass->contexts, pass->setup.offsets, pass->setup.documents));
     pass->block_rows = sr_contexts_rows(pass->contexts);
-    return pass->block_rows <= INT32_MAX
-               ? SRNN_OK
-               : SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes too many contexts",
-                         pass->setup.B, pass->setup.T);
+    return SRNN_OK;
 }
 
 static srnn_status fill(sr_pass *pass) {
@@ -202,10 +204,8 @@ static srnn_status fill(sr_pass *pass) {
                                   .positions = pass->positions,
                                   .offsets = pass->setup.offsets,
                                   .documents = pass->setup.documents,
-                                  .rope_table = pass->model->rope_table,
-                                  .rope_positions = c->positions,
                                   .form = pass->setup.form};
-    SR_TRY(sr_layer_kinds_create(&pass->kinds, pass->backend, c, &layer));
+    SR_TRY(sr_layer_kinds_create(&pass->kinds, pass->model, &layer));
     pass->setup.offsets = NULL;
     SR_TRY(make_blocks(pass));
     SR_TRY(take_ends(pass));
@@ -285,36 +285,30 @@ static srnn_status load(sr_pass *pass, const int32_t *ids, const int32_t *target
 }
 
 static sr_rmsnorm last_norm(const sr_pass *pass) {
-    return (sr_rmsnorm){pass->x,    pass->model->master.norm,
-                        pass->rstd, (float)pass->model->config.norm_epsilon,
-                        pass->rows, pass->model->config.C};
+    return sr_ends_rmsnorm(pass->model, pass->x, pass->rstd, pass->rows);
 }
 
 /* From the loaded ids to what the first block reads. */
 static srnn_status embed(sr_pass *pass) {
-    sr_backend *backend = pass->backend;
     const sr_model *model = pass->model;
     if (pass->contexts)
         return sr_contexts_make(pass->contexts, pass->saved[0].x, pass->ids);
-    return backend->embed_forward(
-        backend, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
-        model->master.embedding, pass->ids);
+    return sr_ends_embed(
+        model, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32), pass->ids);
 }
 
 /* From the loaded ids to pass->normed. */
 static srnn_status forward(sr_pass *pass) {
-    sr_backend *backend = pass->backend;
-    const sr_model *model = pass->model;
-    const int L = model->config.L;
+    const int L = pass->model->config.L;
     SR_TRY(embed(pass));
     for (int layer = 0; layer < L; layer++)
         SR_TRY(sr_block_forward(&pass->blocks[layer],
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->last,
                                 &pass->saved[layer]));
     if (pass->contexts)
-        sr_contexts_read(pass->contexts, pass->x, pass->last);
+        SR_TRY(sr_contexts_read(pass->contexts, pass->x, pass->last));
     const sr_rmsnorm norm = last_norm(pass);
-    return backend->rmsnorm_forward(backend, pass->normed, &norm);
+    return sr_ends_norm(pass->model, pass->normed, &norm);
 }
 
 static sr_linear head_of(const sr_pass *pass) {
@@ -331,7 +325,8 @@ static srnn_status logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *norm
     *logits = sr_matrix_of(pass->logits, rows, c->V, backend->number);
     *normed =
         sr_matrix_rows(sr_matrix_of(pass->normed, pass->rows, c->C, backend->number), first, rows);
-    return backend->linear_forward(backend, *logits, (sr_matrix){0}, *normed, &head, 1);
+    SR_TRY(backend->linear_forward(backend, *logits, (sr_matrix){0}, *normed, &head, 1));
+    return sr_ends_logits(pass->model, *logits);
 }
 
 srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
@@ -356,6 +351,20 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
+/* Losses of the rows of a tile from `first` on, whose logits become the gradient of the head's
+ * product. */
+static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t first) {
+    sr_backend *backend = pass->backend;
+    const sr_matrix capped = sr_matrix_of(pass->capped, logits.rows, logits.columns, logits.dtype);
+    if (pass->capped)
+        SR_TRY(sr_device_copy(backend->device, capped.data, logits.data,
+                              (size_t)(logits.rows * logits.columns) *
+                                  sr_element_bytes(logits.dtype)));
+    SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
+                                  pass->targets + first, pass->scale));
+    return sr_ends_logits_back(pass->model, logits, capped);
+}
+
 /* Losses of all rows, the gradient of the head's weights and of pass->normed. */
 static srnn_status head_gradients(sr_pass *pass) {
     sr_backend *backend = pass->backend;
@@ -366,8 +375,7 @@ static srnn_status head_gradients(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
-                                      pass->targets + first, pass->scale));
+        SR_TRY(logits_gradient(pass, logits, first));
         SR_TRY(backend->linear_backward_input(backend, sr_matrix_rows(d_normed, first, logits.rows),
                                               logits, &head, 1));
         SR_TRY(backend->linear_backward_weight(backend, &d_head, 1, logits, normed));
@@ -402,8 +410,17 @@ static srnn_status tell_ready(const sr_pass *pass, int layer) {
     return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
 }
 
-static srnn_status layers_backward(sr_pass *pass) {
+/* From the gradient of the batch's rows to that of the last block's. */
+static srnn_status contexts_back(sr_pass *pass) {
     sr_backend *backend = pass->backend;
+    SR_TRY(sr_contexts_read_back(pass->contexts, pass->d.wide, pass->d_x));
+    if (backend->number == SRNN_F32)
+        return SRNN_OK;
+    return backend->narrow(backend, pass->d.narrow, pass->d.wide,
+                           pass->block_rows * pass->model->config.C);
+}
+
+static srnn_status layers_backward(sr_pass *pass) {
     const int L = pass->model->config.L;
     const sr_rmsnorm norm = last_norm(pass);
     for (int layer = L - 1; layer >= 0; layer--) {
@@ -412,9 +429,10 @@ static srnn_status layers_backward(sr_pass *pass) {
         const sr_rmsnorm_gradient d_norm = {pass->d_x, pass->contexts ? pass->d_x : pass->d.narrow,
                                             pass->gradient.norm, scratch.parts};
         if (layer == L - 1) {
-            SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
+            SR_TRY(sr_ends_norm_back(pass->model, &d_norm, pass->gradient.norm_bias, pass->d_normed,
+                                     &norm));
             if (pass->contexts)
-                sr_contexts_read_back(pass->contexts, pass->d.wide, pass->d_x);
+                SR_TRY(contexts_back(pass));
             SR_TRY(tell_ready(pass, L));
         }
         if (pass->setup.recompute)
@@ -428,11 +446,10 @@ static srnn_status layers_backward(sr_pass *pass) {
 
 /* From the gradient of what the first block read to that of the embedding. */
 static srnn_status embed_back(sr_pass *pass) {
-    sr_backend *backend = pass->backend;
     if (pass->contexts)
         return sr_contexts_make_back(pass->contexts, pass->gradient.embedding, pass->d.wide);
-    return backend->embed_backward(
-        backend, pass->gradient.embedding,
+    return sr_ends_embed_back(
+        pass->model, pass->gradient.embedding,
         sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "model/avey/feed.h"
+#include "model/ends.h"
 #include "model/layer/block.h"
 #include "model/layer/kinds.h"
 
@@ -39,7 +40,8 @@ static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
                       .mixer = session->kinds.of_layer[layer],
                       .master = &session->model->master.block[layer],
                       .worker = &session->model->worker.block[layer],
-                      .rows = rows};
+                      .rows = rows,
+                      .layer = layer};
 }
 
 /* Layers that keep a state of their own. */
@@ -87,8 +89,6 @@ static srnn_status fill(sr_session *session) {
     const sr_model_config *c = &session->model->config;
     const sr_layer_setup layer_setup = {.B = session->setup.B,
                                         .T = session->setup.T,
-                                        .rope_table = session->model->rope_table,
-                                        .rope_positions = c->positions,
                                         .form = session->setup.form,
                                         .state_limit = session->setup.state_limit};
     void *memory;
@@ -97,7 +97,7 @@ static srnn_status fill(sr_session *session) {
         SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
         return take_all(session);
     }
-    SR_TRY(sr_layer_kinds_create(&session->kinds, session->backend, c, &layer_setup));
+    SR_TRY(sr_layer_kinds_create(&session->kinds, session->model, &layer_setup));
     SR_TRY(sr_alloc_zero(&memory, (size_t)c->L, sizeof *session->states));
     session->states = memory;
     for (int layer = 0; layer < c->L; layer++)
@@ -145,7 +145,7 @@ void sr_session_free(sr_session *session) {
 srnn_status sr_session_reset(sr_session *session) {
     session->position = 0;
     if (session->avey)
-        sr_avey_feed_reset(session->avey);
+        SR_TRY(sr_avey_feed_reset(session->avey));
     for (int layer = 0; layer < state_count(session); layer++)
         SR_TRY(sr_layer_state_reset(session->states[layer]));
     return SRNN_OK;
@@ -202,12 +202,10 @@ static srnn_status avey_forward(sr_session *session) {
 }
 
 static srnn_status blocks_forward(sr_session *session, int64_t rows) {
-    sr_backend *backend = session->backend;
     const sr_model *model = session->model;
     const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
-    SR_TRY(backend->embed_forward(backend,
-                                  sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
-                                  model->master.embedding, session->ids));
+    SR_TRY(sr_ends_embed(model, sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
+                         session->ids));
     for (int layer = 0; layer < model->config.L; layer++) {
         const sr_block block = block_of(session, layer, rows);
         const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
@@ -223,13 +221,8 @@ static srnn_status layers_forward(sr_session *session) {
 }
 
 static sr_rmsnorm last_norm(const sr_session *session) {
-    const sr_model *model = session->model;
-    return (sr_rmsnorm){session->x,
-                        model->master.norm,
-                        session->rstd,
-                        (float)model->config.norm_epsilon,
-                        (int64_t)session->setup.B * session->T,
-                        model->config.C};
+    return sr_ends_rmsnorm(session->model, session->x, session->rstd,
+                           (int64_t)session->setup.B * session->T);
 }
 
 static sr_linear head_of(const sr_session *session) {
@@ -244,7 +237,7 @@ static sr_matrix logits_of(const sr_session *session) {
 /* The norm of all tokens, in session->normed. */
 static srnn_status norm_all(sr_session *session) {
     const sr_rmsnorm norm = last_norm(session);
-    return session->backend->rmsnorm_forward(session->backend, session->normed, &norm);
+    return sr_ends_norm(session->model, session->normed, &norm);
 }
 
 /* The logits (B, V) that follow token t of each sequence, in session->logits. */
@@ -255,7 +248,8 @@ static srnn_status logits_after(sr_session *session, int t) {
     /* Every T-th row, from the t-th on. */
     const sr_matrix rows = {sr_number_at(session->normed, t * C, backend->number), B, C,
                             session->T * C, backend->number};
-    return backend->linear_forward(backend, logits_of(session), (sr_matrix){0}, rows, &head, 1);
+    SR_TRY(backend->linear_forward(backend, logits_of(session), (sr_matrix){0}, rows, &head, 1));
+    return sr_ends_logits(session->model, logits_of(session));
 }
 
 /* The same where every sequence has one token: norm and head at once. */
@@ -279,7 +273,7 @@ static srnn_status fetch_logits(sr_session *session, float *out, size_t stride) 
 static srnn_status feed(void *context) {
     sr_session *session = context;
     SR_TRY(layers_forward(session));
-    if (session->T == 1) {
+    if (session->T == 1 && sr_ends_are_plain(&session->model->config)) {
         SR_TRY(logits_of_one(session));
     } else {
         SR_TRY(norm_all(session));
@@ -294,9 +288,10 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-/* Starts the piece that is loaded. */
+/* Starts the piece that is loaded. The kernels of an Avey model depend on the length of the text, so
+ * that nothing can be replayed. */
 static srnn_status start_loaded(sr_session *session) {
-    SR_TRY(session->T == 1
+    SR_TRY(session->T == 1 && !session->avey
                ? sr_device_repeat(session->backend->device, &session->one, feed, session)
                : feed(session));
     advance(session);

@@ -31,6 +31,7 @@ typedef struct sr_tensor_spec {
     double size, low; /* of the initialiser, but of SR_INIT_NORMAL */
     bool undecayed;   /* its authors train it without weight decay */
     int slot;         /* what it is to its layer */
+    int layer;        /* which that is; meaningless outside of layers */
     size_t count;     /* numbers: the product of the shape */
     size_t start;     /* first number in the arena, a multiple of 16 */
 } sr_tensor_spec;

@@ -65,13 +65,54 @@ typedef struct sr_rmsnorm_gradient {
     float *scratch;  /* (SR_ROW_PARTS, C) */
 } sr_rmsnorm_gradient;
 
-/* Rotate-half layout: channel c of a head rotates with channel c + D/2. */
+/* RMS norm or LayerNorm of pieces of rows: all C channels of a block's input, or the channels of
+ * every head of q. Statistics are computed again by backward. */
+typedef struct sr_norm {
+    sr_matrix x;         /* (rows, groups * C), float or number type */
+    const float *weight; /* (C), or (groups * C) if `own_weights` */
+    const float *bias;   /* as the weight, or NULL */
+    int64_t groups, C;
+    bool own_weights;   /* each group has its own */
+    bool subtract_mean; /* LayerNorm */
+    float offset;       /* added to the weight: 1 where files store w - 1 */
+    float epsilon;
+} sr_norm;
+
+/* What the backward of it writes. */
+typedef struct sr_norm_gradient {
+    sr_matrix d_x;   /* as x: written, or added to if `adds` */
+    float *d_weight; /* as the weight: adds */
+    float *d_bias;   /* adds; NULL: no bias */
+    float *scratch;  /* (SR_ROW_PARTS, 2 * the weights) */
+    bool adds;
+} sr_norm_gradient;
+
+/* Rotate-half layout: channel c of a head rotates with channel c + width/2. */
 typedef struct sr_rope {
-    const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
+    const float *table;       /* (positions, width): cosines of its angles, then their sines */
     const int32_t *positions; /* (rows) of each token in its document */
     int heads;                /* x has heads * D columns */
-    int D;                    /* even */
+    int D;
+    int width;       /* even: the first channels of a head, which rotate; 0: D */
+    bool neighbours; /* channel 2c rotates with 2c + 1 instead */
 } sr_rope;
+
+typedef enum sr_activation {
+    SR_ACTIVATION_SILU = 0,
+    SR_ACTIVATION_GELU,      /* exact */
+    SR_ACTIVATION_GELU_TANH, /* its approximation by tanh */
+    SR_ACTIVATION_RELU,
+    SR_ACTIVATION_RELU_SQUARE,
+    SR_ACTIVATION_XIELU, /* arXiv 2411.13010, with beta 0.5: a x^2 + x/2 above 0, else (e^x - 1 - x)
+                            b + x/2, of a = softplus(alpha_p), b = 0.5 + softplus(alpha_n) */
+} sr_activation;
+
+/* The activation of an MLP: out (rows, F) = f(x), or f(gate) * up of x (rows, 2F), gate first. */
+typedef struct sr_mlp_activation {
+    sr_activation function;
+    bool gated;
+    const float *alpha_p, *alpha_n; /* (1) each, of XIELU */
+} sr_mlp_activation;
 
 /* Linear layers of a norm, as pieces of a text have them. */
 typedef struct sr_norm_linear {
@@ -101,6 +142,33 @@ typedef struct sr_short_conv {
      * such predecessors. */
     const void *history;
 } sr_short_conv;
+
+/* Rows of contexts mixed, as Avey's contextualizer does it (2506.11305). With x0 | x1 | tail =
+ * relu(x)^2, u = x0 / |x0| and rows i, j of one context:  out = x1 sums | tail,  sums_i = the sum
+ * over j <= i of weight_ij <u_i, u_j> x0_j. */
+typedef struct sr_context_mix {
+    sr_matrix x;         /* (rows, 2 * mixed + tail), number type */
+    const float *weight; /* (context, context) */
+    int64_t context;     /* rows of one, of which `rows` is a multiple */
+    int64_t mixed;       /* channels of x0, and of x1 */
+    void *saved;         /* context_mix_bytes: forward writes, backward reads */
+} sr_context_mix;
+
+/* Contexts of chunks of embedded tokens, as Avey's ranker makes them: chunk n comes last, and
+ * before it, in order of time, those chunks - 1 earlier ones whose scores are the highest, each
+ * times its score over a divisor; zeros where there are fewer. A chunk's score is the sum over the
+ * tokens of the asking chunk of the cosine with its nearest token. */
+typedef struct sr_ranking {
+    const float *e;    /* (B, stride, C): N whole chunks of each sequence, zeros after its end */
+    int64_t B, N, C;   /* sequences, chunks, channels */
+    int64_t stride;    /* rows from one sequence to the next */
+    int64_t first;     /* the chunk from which on contexts are made */
+    int chunk, chunks; /* tokens of a chunk, chunks of a context */
+    /* The chunk before asks, and the highest score divides; else the chunk itself asks, and the
+     * score of the oldest chunk divides. */
+    bool causal;
+    void *saved; /* rank_bytes: forward writes, backward reads */
+} sr_ranking;
 
 /* One step's numbers, in device memory: the host writes it before the step and reads it after. */
 typedef struct sr_step_stats {
@@ -188,6 +256,27 @@ struct sr_backend {
     srnn_status (*gelu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
+    /* ---- the same for every other activation; d_alpha: gradients of alpha_p and alpha_n, added to,
+     * NULL unless XIELU. d_x may be d_out where there is no gate. */
+    srnn_status (*activation_forward)(sr_backend *backend, sr_matrix out, sr_matrix x,
+                                      const sr_mlp_activation *activation);
+    srnn_status (*activation_backward)(sr_backend *backend, sr_matrix d_x, float *const d_alpha[2],
+                                       sr_matrix d_out, sr_matrix x,
+                                       const sr_mlp_activation *activation);
+
+    /* ---- norms of any kind: out as norm->x, number type */
+    srnn_status (*norm_forward)(sr_backend *backend, sr_matrix out, const sr_norm *norm);
+    srnn_status (*norm_backward)(sr_backend *backend, const sr_norm_gradient *gradient,
+                                 sr_matrix d_out, const sr_norm *norm);
+
+    /* ---- x *= factor; out = x + factor y, float but for y, which has the number type; x = cap
+     * tanh(x / cap), and d_x = d_x (1 - (capped / cap)^2) for what came of it */
+    srnn_status (*scale)(sr_backend *backend, sr_matrix x, float factor);
+    srnn_status (*add_scaled)(sr_backend *backend, sr_matrix out, sr_matrix x, sr_matrix y,
+                              float factor);
+    srnn_status (*cap_forward)(sr_backend *backend, sr_matrix x, float cap);
+    srnn_status (*cap_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix capped, float cap);
+
     /* ---- forward only, in one where few rows make that worthwhile; what is between may stay
      * unwritten: y (rows, sum of N), number type, = the layers of the norm, with RoPE applied; out
      * (rows, F) = swiglu of the two layers of the norm, `up` (rows, 2F) room for these */
@@ -215,6 +304,21 @@ struct sr_backend {
      * conv->x after the older ones. */
     srnn_status (*short_conv_history)(sr_backend *backend, void *history,
                                       const sr_short_conv *conv);
+
+    /* ---- mixed contexts, number type: out (rows, x.columns - mixed) */
+    size_t (*context_mix_bytes)(const sr_backend *backend, const sr_context_mix *mix);
+    srnn_status (*context_mix_forward)(sr_backend *backend, sr_matrix out,
+                                       const sr_context_mix *mix);
+    /* Writes d_x; adds to d_weight; scratch of context_mix_bytes. */
+    srnn_status (*context_mix_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
+                                        sr_matrix d_out, const sr_context_mix *mix, void *scratch);
+
+    /* ---- contexts: out (B * (N - first) * chunks * chunk, C) */
+    size_t (*rank_bytes)(const sr_backend *backend, const sr_ranking *ranking);
+    srnn_status (*rank_forward)(sr_backend *backend, float *out, const sr_ranking *ranking);
+    /* Writes d_e (as ranking->e), given what forward saved. */
+    srnn_status (*rank_backward)(sr_backend *backend, float *d_e, const float *d_out,
+                                 const sr_ranking *ranking);
 
     /* ---- y += x over n numbers; over the rows of matrices of one shape and number type */
     srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);

@@ -159,12 +159,9 @@ static srnn_status take_common(const sr_moment_files *m, int which, const part *
     const sr_share common = sr_share_common(&theirs, &own);
     if (common.count == 0)
         return SRNN_OK;
-    sr_tensor some = *tensor;
-    some.count = (size_t)common.count;
-    some.bytes = some.count * sr_dtype_bytes(tensor->dtype);
-    some.data = (const char *)tensor->data + (size_t)common.first * sr_dtype_bytes(tensor->dtype);
-    *taken += some.count;
-    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), &some);
+    *taken += (size_t)common.count;
+    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), tensor,
+                        (size_t)common.first, (size_t)common.count);
 }
 
 static srnn_status read_tensor(const sr_moment_files *m, const sr_tensor *tensor, const char *path,

@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "train/muon.h"
 #include "train/parallel/masters.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ struct sr_trainer {
     sr_shares *shares;
     sr_device_shares *device_shares; /* of ranks on GPUs; else NULL */
     sr_masters *masters;             /* NULL: the model has its own master weights */
+    sr_muon *muon;                   /* NULL: AdamW updates everything */
     sr_share all;                    /* this rank's shard without either */
     sr_step_stats *decided;          /* device memory, for device_shares */
     sr_batch_stats *batches;         /* (ranks, rounds), for shares */
@@ -50,9 +52,10 @@ static srnn_status check(const sr_trainer_settings *s) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a step accumulates at least 1 batch, not %d",
                        s->accumulate);
     if (!(s->learning_rate >= 0) || !(s->epsilon >= 0) || !(s->weight_decay >= 0) ||
-        !(s->clip >= 0) || !(s->beta1 >= 0 && s->beta1 < 1) || !(s->beta2 >= 0 && s->beta2 < 1))
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "a setting of AdamW makes no sense: rates must be 0 or "
-                                          "more, betas below 1");
+        !(s->clip >= 0) || !(s->beta1 >= 0 && s->beta1 < 1) || !(s->beta2 >= 0 && s->beta2 < 1) ||
+        !(s->momentum >= 0 && s->momentum < 1))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a setting of the optimizer makes no sense: rates must "
+                                          "be 0 or more, betas and momentum below 1");
     return SRNN_OK;
 }
 
@@ -146,6 +149,17 @@ static void free_batch(token_batch *batch) {
     free(batch->offsets);
 }
 
+static srnn_status take_muon(sr_trainer *trainer) {
+    const sr_trainer_settings *s = &trainer->settings;
+    if (s->optimizer != SR_OPTIMIZER_MUON)
+        return SRNN_OK;
+    if (is_gpu(trainer))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "optimizer muon is computed on the CPU; on a GPU use optimizer adamw");
+    const sr_muon_settings settings = {s->momentum, s->weight_decay, s->decay_all};
+    return sr_muon_create(&trainer->muon, trainer->model, &settings);
+}
+
 static srnn_status fill(sr_trainer *trainer) {
     const sr_trainer_settings *s = &trainer->settings;
     const sr_pass_setup setup = {.B = s->B,
@@ -160,6 +174,7 @@ static srnn_status fill(sr_trainer *trainer) {
         SR_TRY(sr_model_part_from_masters(trainer->model)); /* before allocating more */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
+    SR_TRY(take_muon(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
     SR_TRY(take_batch(&trainer->batch, rows));
     SR_TRY(take_batch(&trainer->next, rows));
@@ -185,6 +200,7 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
+    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON;
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
@@ -208,6 +224,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_shares_free(trainer->shares);
     sr_pass_free(trainer->pass); /* frees the graphs that use the device shares */
     sr_masters_free(trainer->masters);
+    sr_muon_free(trainer->muon);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
     free_batch(&trainer->batch);
@@ -244,8 +261,7 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
 
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
-    const size_t angles =
-        (size_t)model->config.positions * (size_t)sr_model_config_rope_width(&model->config);
+    const size_t angles = sr_model_rope_bytes(&model->config) / sizeof(float);
     const size_t working = model->working == model->weights
                                ? 0
                                : model->table.numbers * sr_element_bytes(model->backend->number);
@@ -255,7 +271,7 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const size_t own = (size_t)own_numbers(trainer), moments = 2 * own;
     const size_t masters = trainer->masters ? own + model->wide_numbers : model->table.numbers;
     return (masters + moments + angles) * sizeof(float) + working + shares +
-           sr_pass_bytes(trainer->pass);
+           (trainer->muon ? sr_muon_bytes(trainer->muon) : 0) + sr_pass_bytes(trainer->pass);
 }
 
 static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const sr_source *source,
@@ -331,6 +347,30 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
+/* Muon for the matrices of layers and AdamW for the rest, in host memory, by what AdamW decides. */
+static srnn_status update_by_muon(sr_trainer *trainer, sr_step_stats *stats,
+                                  const float *gradient) {
+    const sr_trainer_settings *s = &trainer->settings;
+    sr_step_stats decided = *stats;
+    size_t count;
+    const sr_number_range *others = sr_muon_others(trainer->muon, &count);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t first = others[i].first;
+        const sr_share share = {first, first, others[i].end - first};
+        const sr_adamw adamw = adamw_of(trainer, &share, gradient);
+        decided = *stats;
+        SR_TRY(trainer->backend->adamw(trainer->backend, &decided, &adamw));
+    }
+    *stats = decided;
+    if (!stats->applied)
+        return SRNN_OK;
+    const double to_mean = nominal_targets(s) / (double)(stats->targets > 0 ? stats->targets : 1);
+    const bool clips = s->clip > 0 && stats->gradient_norm > s->clip;
+    return sr_muon_update(trainer->muon, trainer->model, trainer->moments.mean, gradient,
+                          to_mean * (clips ? s->clip / stats->gradient_norm : 1.0),
+                          stats->learning_rate);
+}
+
 /* Clips the accumulated gradient and applies it, as the step stats decide; captured as a graph. */
 static srnn_status update(void *context) {
     sr_trainer *trainer = context;
@@ -338,7 +378,8 @@ static srnn_status update(void *context) {
     const float *gradient = sr_pass_gradient(trainer->pass);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
-    return backend->adamw(backend, trainer->stats, &adamw);
+    return trainer->muon ? update_by_muon(trainer, trainer->stats, gradient)
+                         : backend->adamw(backend, trainer->stats, &adamw);
 }
 
 static sr_step step_of(const sr_step_stats *stats) {
@@ -465,6 +506,8 @@ static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
 static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
     sr_backend *backend = trainer->backend;
     size_t count;
+    if (trainer->muon)
+        return update_by_muon(trainer, stats, sr_shares_sum(trainer->shares));
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
     sr_step_stats decided = *stats;
     for (size_t i = 0; i < count; i++) {

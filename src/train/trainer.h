@@ -1,4 +1,4 @@
-/* trainer.h: one optimizer step of a model: gradients of a batch, clipping, AdamW. */
+/* trainer.h: one optimizer step of a model: gradients of a batch, clipping, AdamW or Muon. */
 #ifndef SR_TRAIN_TRAINER_H
 #define SR_TRAIN_TRAINER_H
 
@@ -8,17 +8,24 @@
 #include "train/parallel/shares.h"
 #include "train/schedule.h"
 
+typedef enum sr_optimizer {
+    SR_OPTIMIZER_ADAMW = 0,
+    SR_OPTIMIZER_MUON, /* for the matrices of layers; AdamW for the rest. On CPUs */
+} sr_optimizer;
+
 typedef struct sr_trainer_settings {
     int B, T;
     int accumulate; /* batches of B rows in one step, of all ranks together */
     bool recompute;
+    sr_optimizer optimizer;
     double learning_rate; /* the peak */
     double beta1, beta2, epsilon, weight_decay;
-    bool decay_all; /* weight decay for all tensors, also those that are usually exempt */
-    double clip;    /* largest gradient norm; 0: no clipping */
+    double momentum; /* of Muon */
+    bool decay_all;  /* weight decay for all tensors, also those that are usually exempt */
+    double clip;     /* largest gradient norm; 0: no clipping */
     sr_schedule schedule;
     sr_ranks *ranks; /* share the batches of a step; NULL: one process. Must outlive the trainer */
-    bool whole;      /* each rank stores all moments, instead of its shard */
+    bool whole;      /* each rank stores all moments, instead of its shard; with Muon they do */
 } sr_trainer_settings;
 
 /* The outcome of one step. */

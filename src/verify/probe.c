@@ -13,8 +13,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of random numbers: one per operand, then these. */
-enum { STREAM_D_O = SR_OPERANDS, STREAM_CUTS, STREAM_STRONG, STREAM_PLACES, STREAM_STRENGTH };
+/* Streams of random numbers: one per operand, and these. They have fixed numbers, so that a new
+ * operand leaves the numbers of the others as they were. */
+enum {
+    STREAM_D_O = 17,
+    STREAM_CUTS,
+    STREAM_STRONG,
+    STREAM_PLACES,
+    STREAM_STRENGTH,
+    STREAM_LATER, /* of operands that came after these */
+};
+
+static uint64_t stream_of(sr_operand which) {
+    switch (which) {
+    case SR_OPERAND_Q:
+    case SR_OPERAND_K:
+    case SR_OPERAND_V:
+    case SR_OPERAND_OUTPUT_GATE:
+    case SR_OPERAND_VALUE_GATE:
+    case SR_OPERAND_DECAY:
+    case SR_OPERAND_WRITE_GATE:
+        return (uint64_t)which;
+    case SR_OPERAND_LEVEL_GATE:
+        return 7;
+    case SR_OPERAND_POOL_GATE:
+        return 8;
+    case SR_OPERAND_SKIP:
+        return 9;
+    case SR_OPERAND_NORM_WEIGHT:
+        return 10;
+    case SR_OPERAND_NORM_BIAS:
+        return 11;
+    case SR_OPERAND_VALUE_POWER:
+        return 12;
+    case SR_OPERAND_A_LOG:
+        return 13;
+    case SR_OPERAND_DT_BIAS:
+        return 14;
+    case SR_OPERAND_SKIP_WEIGHT:
+        return 15;
+    case SR_OPERAND_LEVEL_SCALE:
+        return 16;
+    case SR_OPERAND_ERASE_GATE:
+        return STREAM_LATER;
+    case SR_OPERAND_REMOVAL_KEY:
+        return STREAM_LATER + 1;
+    case SR_OPERAND_REMOVAL_GATE:
+        return STREAM_LATER + 2;
+    case SR_OPERAND_SINKS:
+        return STREAM_LATER + 3;
+    }
+    return 0;
+}
 
 /* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
  * front of an l2 norm does, is measured against this part: float cannot know it better. With one
@@ -175,7 +225,7 @@ static double draw_decay(const srnn_attention *a, double normal) {
 }
 
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
-    double normal = sr_random_normal(seed, which, (uint64_t)at);
+    double normal = sr_random_normal(seed, stream_of(which), (uint64_t)at);
     switch (which) {
     case SR_OPERAND_Q: /* rotated features meet again where positions are the same, but rounded */
         return (
@@ -193,10 +243,15 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
         return (float)(4 * normal);
     case SR_OPERAND_WRITE_GATE:
         return (float)draw_beta(a, draw_write_gate(a, normal, D));
+    case SR_OPERAND_ERASE_GATE:
+        return (float)draw_write_gate(a, normal, D);
+    case SR_OPERAND_REMOVAL_KEY: /* never near 0: it is divided by its length */
+        return (float)(normal + copysign(0.5, normal));
     case SR_OPERAND_A_LOG:
     case SR_OPERAND_DT_BIAS:
         return (float)(0.5 * normal - 1);
     case SR_OPERAND_V:
+    case SR_OPERAND_REMOVAL_GATE:
     case SR_OPERAND_LEVEL_GATE:
     case SR_OPERAND_SKIP:
     case SR_OPERAND_VALUE_GATE:
@@ -545,9 +600,9 @@ double probe_plain_limit(double plain_error) {
 
 /* ---- random combinations */
 
-/* Axes that belong to the layer around the equation. */
+/* Axes that belong to the layer around the equation; its form says which operands it has. */
 static bool outside(const sr_axis *axis) {
-    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "prefix_tokens") == 0;
+    return axis->of == SR_AXIS_OF_LAYER && strcmp(axis->name, "layer") != 0;
 }
 
 /* Up to 4; of every other window about a tile. */
@@ -585,23 +640,37 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
     }
 }
 
-/* Axes that say something about a value of another keep to it: drawn by themselves, they would
- * seldom fit each other. */
-static void settle(srnn_attention *a) {
+/* Takes back what has no meaning beside what was drawn for the axis that it belongs to, so that few
+ * draws are refused. */
+static void mend_draw(srnn_attention *a) {
     if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
         a->decay = SRNN_DECAY_SOFTPLUS;
-    if (a->decay != SRNN_DECAY_LOG_SIGMOID)
-        a->decay_divisor = 0;
+    const bool rated = a->decay == SRNN_DECAY_SOFTPLUS || a->decay == SRNN_DECAY_BOUNDED;
+    if (a->decay == SRNN_DECAY_BOUNDED && a->decay_bound == 0)
+        a->decay_bound = 2.75;
     if (a->decay != SRNN_DECAY_BOUNDED)
         a->decay_bound = 0;
-    if (a->decay != SRNN_DECAY_SOFTPLUS && a->decay != SRNN_DECAY_BOUNDED)
-        a->dt_width = SRNN_DT_WIDTH_HEAD;
+    if (a->decay != SRNN_DECAY_LOG_SIGMOID)
+        a->decay_divisor = 0;
     if (a->score != SRNN_SCORE_SIGMOID)
         a->score_bias = 0;
+    if (!rated || (a->decay == SRNN_DECAY_SOFTPLUS && a->dt_width == SRNN_DT_WIDTH_NONE) ||
+        (a->decay_width == SRNN_WIDTH_HEAD && a->dt_width == SRNN_DT_WIDTH_CHANNEL))
+        a->dt_width = SRNN_DT_WIDTH_HEAD;
     if (a->write != SRNN_WRITE_DELTA) {
-        a->write_gate = SRNN_WRITE_GATE_SIGMOID;
         a->write_range = SRNN_WRITE_RANGE_1;
+        a->write_width = SRNN_WIDTH_HEAD;
+        a->write_gate = SRNN_WRITE_GATE_SIGMOID;
     }
+    if (!sr_erases_apart(a))
+        return;
+    a->score = SRNN_SCORE_LINEAR;
+    a->order = 0;
+    a->clamp = 0;
+    a->pool = 0;
+    a->levels = SRNN_LEVELS_NONE;
+    if (a->position != SRNN_POSITION_ROPE)
+        a->position = SRNN_POSITION_NONE;
 }
 
 srnn_attention probe_attention(uint64_t seed) {
@@ -611,7 +680,7 @@ srnn_attention probe_attention(uint64_t seed) {
         for (size_t i = 0; (axis = sr_axis_at(i)); i++)
             if (!outside(axis))
                 draw_axis(&a, axis, seed + (attempt << 32), i);
-        settle(&a);
+        mend_draw(&a);
         if (srnn_attention_check(&a) == SRNN_OK)
             return a;
     }

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { ORDERS = 170, LENGTH = 16, KEPT_T = 12 };
+enum { ORDERS = 170, LENGTH = 16, SAVED_T = 12 };
 
-/* A row of tiny weights is not a zero row for an l2 norm behind exp, here as in the kernels. */
+/* A row of tiny weights is not a zero row for an l2 norm after exp, as in the kernels. */
 static void tiny_rows_have_their_length(void **state) {
     (void)state;
     srnn_attention norm;
@@ -87,8 +87,8 @@ static double log_sum(const double *x, int count) {
     return most + log(sum);
 }
 
-/* Logits grow along the sequence to `top`, so that the scale of the sums must follow; closed forms
- * in the logarithms. */
+/* Logits grow along the sequence to `top`, so that the sums must be rescaled; compared with closed
+ * forms of the logarithms. */
 static void check_growing(double top) {
     enum { PAIRS = LENGTH * (LENGTH + 1) / 2, SQUARE = LENGTH * LENGTH };
     float q[LENGTH], k[LENGTH];
@@ -161,7 +161,7 @@ static void histogram(void **state) {
     free(counts);
 }
 
-/* Errors of one row as a plain loop over sr_taylor gives them. */
+/* Errors of one row, computed by a plain loop over sr_taylor. */
 static void check_truncation(double spread, double head_mean, double head_middle) {
     enum { D = 3, MOST = 64 };
     double s[LENGTH], v[LENGTH * D], least = INFINITY, most = -INFINITY, mean = 0;
@@ -234,14 +234,14 @@ static void bill(void **state) {
     assert_near(four.state_bytes / 2 / (1 << 20), 202, 0.005);
     assert_near(four.cache_token_bytes, 2 * 2 * 64 * 4, 0);
     assert_near(four.memory_tokens, ceil(four.state_bytes / 1024), 0);
-    /* Beyond what a size_t counts the same formula goes on. */
+    /* The same formula beyond the range of size_t. */
     double multisets = 1;
     for (int n = 1; n <= 100; n++)
         multisets *= (64.0 + n) / n;
     assert_near(sr_bill_of(&config, 0, 100).state_bytes / (multisets * 65 * 2 * 4), 1, 1e-12);
 }
 
-/* A model truncated far enough is the model. */
+/* At a high enough order the truncated model equals the model. */
 static void truncated_model(void **state) {
     (void)state;
     enum { B = 2, T = 12 };
@@ -268,25 +268,25 @@ static void truncated_model(void **state) {
     sr_backend_free(backend);
 }
 
-/* What the first layer makes, kept. */
-typedef struct kept_output {
-    float o[4 * KEPT_T * 6]; /* (H, T, D) */
-} kept_output;
+/* The saved output of the first layer. */
+typedef struct saved_output {
+    float o[4 * SAVED_T * 6]; /* (H, T, D) */
+} saved_output;
 
-static srnn_status keep_output(void *context, int layer, const srnn_operands *in, srnn_tensor o) {
-    kept_output *kept = context;
+static srnn_status save_output(void *context, int layer, const srnn_operands *in, srnn_tensor o) {
+    saved_output *saved = context;
     (void)in;
     for (int h = 0; layer == 0 && h < 4; h++)
-        for (int t = 0; t < KEPT_T; t++)
-            memcpy(kept->o + (h * KEPT_T + t) * 6, (float *)o.data + h * o.head + t * o.time,
+        for (int t = 0; t < SAVED_T; t++)
+            memcpy(saved->o + (h * SAVED_T + t) * 6, (float *)o.data + h * o.head + t * o.time,
                    6 * sizeof(float));
     return SRNN_OK;
 }
 
-static void run_first_layer(kept_output *kept, sr_model *model, const int32_t *ids) {
+static void run_first_layer(saved_output *saved, sr_model *model, const int32_t *ids) {
     const sr_pass_setup setup = {
-        .B = 1, .T = KEPT_T, .form = SRNN_FORM_PARALLEL, .observer = {keep_output, kept}};
-    float losses[KEPT_T];
+        .B = 1, .T = SAVED_T, .form = SRNN_FORM_PARALLEL, .observer = {save_output, saved}};
+    float losses[SAVED_T];
     sr_pass *pass;
     assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
     assert_int_equal(sr_pass_losses(pass, losses, ids, ids), SRNN_OK);
@@ -297,15 +297,15 @@ static void survey_row(sr_survey *survey, sr_model *model, const int32_t *ids) {
     sr_survey_pass *pass;
     *survey = (sr_survey){.orders = 4, .most_order = 4};
     assert_int_equal(sr_survey_create(survey, model), SRNN_OK);
-    assert_int_equal(sr_survey_pass_create(&pass, survey, model, KEPT_T), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, survey, model, SAVED_T), SRNN_OK);
     assert_int_equal(sr_survey_measure(pass, ids, ids), SRNN_OK);
     assert_int_equal(sr_survey_truncate(pass, ids, ids), SRNN_OK);
     sr_survey_pass_free(pass);
 }
 
-/* About centres the series converges to the layer itself, too. */
+/* The series about other centres converges to the layer too. */
 static void check_centres(sr_model *model, const sr_survey *survey, const int32_t *ids) {
-    sr_trial trial = {.ids = ids, .targets = ids, .B = 1, .T = KEPT_T};
+    sr_trial trial = {.ids = ids, .targets = ids, .B = 1, .T = SAVED_T};
     double loss, error;
     assert_int_equal(sr_trial_begin(&trial, model), SRNN_OK);
     for (int centre = 0; centre < SR_CENTRES; centre++) {
@@ -317,14 +317,14 @@ static void check_centres(sr_model *model, const sr_survey *survey, const int32_
     sr_trial_end(&trial);
 }
 
-/* The survey's error of outputs at order 4 is that of the layer as the library runs it, whatever
- * its clamp, normaliser, gates and norm. */
+/* The survey's error of outputs at order 4 is that of the layer run by the library, for every
+ * clamp, normaliser, gate and norm. */
 static void check_own_equation(sr_backend *backend, const srnn_variant *variant) {
-    int32_t ids[KEPT_T];
-    kept_output whole, cut;
+    int32_t ids[SAVED_T];
+    saved_output whole, cut;
     sr_survey survey;
     sr_model *model = small_model(backend, variant->name, SR_MLP_SWIGLU, false, false);
-    small_ids(ids, KEPT_T, model->config.V, 3);
+    small_ids(ids, SAVED_T, model->config.V, 3);
     run_first_layer(&whole, model, ids);
     srnn_attention truncated[2];
     for (int layer = 0; layer < 2; layer++)
@@ -358,27 +358,27 @@ static void own_equations(void **state) {
     sr_backend_free(backend);
 }
 
-/* Heads' centres come from the rows after those that are kept apart. */
+/* Heads' centres are fitted to the rows after the test rows. */
 static void held_out_centres(void **state) {
     (void)state;
     sr_backend *backend;
-    sr_survey apart = {.orders = 2, .most_order = 2, .apart = KEPT_T}, only = apart;
+    sr_survey apart = {.orders = 2, .most_order = 2, .apart = SAVED_T}, only = apart;
     sr_survey_pass *pass;
-    int32_t ids[2 * KEPT_T];
+    int32_t ids[2 * SAVED_T];
     only.apart = 0;
     assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     sr_model *model = small_model(backend, "softmax", SR_MLP_SWIGLU, false, false);
-    small_ids(ids, 2 * KEPT_T, model->config.V, 3);
+    small_ids(ids, 2 * SAVED_T, model->config.V, 3);
     assert_int_equal(sr_survey_create(&apart, model), SRNN_OK);
-    assert_int_equal(sr_survey_pass_create(&pass, &apart, model, KEPT_T), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, &apart, model, SAVED_T), SRNN_OK);
     assert_int_equal(sr_survey_measure(pass, ids, ids), SRNN_OK);
     assert_int_equal(sr_survey_fit_tokens(&apart), 0);
-    assert_int_equal(sr_survey_measure(pass, ids + KEPT_T, ids), SRNN_OK);
-    assert_int_equal(sr_survey_fit_tokens(&apart), KEPT_T);
+    assert_int_equal(sr_survey_measure(pass, ids + SAVED_T, ids), SRNN_OK);
+    assert_int_equal(sr_survey_fit_tokens(&apart), SAVED_T);
     sr_survey_pass_free(pass);
     assert_int_equal(sr_survey_create(&only, model), SRNN_OK);
-    assert_int_equal(sr_survey_pass_create(&pass, &only, model, KEPT_T), SRNN_OK);
-    assert_int_equal(sr_survey_measure(pass, ids + KEPT_T, ids), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, &only, model, SAVED_T), SRNN_OK);
+    assert_int_equal(sr_survey_measure(pass, ids + SAVED_T, ids), SRNN_OK);
     sr_survey_pass_free(pass);
     for (int head = 0; head < 8; head++) {
         const sr_logit_row row = {.head = head % 4};
@@ -429,7 +429,7 @@ static json_t *record_of(const char *attention, double size) {
     return got;
 }
 
-/* What the record promises. */
+/* The documented content of the record. */
 static void record(void **state) {
     (void)state;
     json_t *got = record_of("0:order:2,1:softmax", 0.02);
@@ -456,7 +456,7 @@ static const json_t *bill_at(const json_t *record, size_t i, const char *name) {
     return json_object_get(json_array_get(json_object_get(record, "bill"), i), name);
 }
 
-/* Zero is a centre that every state knows; what was not tried is null, never too little. */
+/* Zero is available to every state; what was not tried is null, not insufficient. */
 static void other_attention(void **state) {
     (void)state;
     static const struct {
@@ -488,7 +488,7 @@ static void other_attention(void **state) {
 }
 
 /* The first line of the verdict about a state of 1000 bytes that is smaller than the cache beyond
- * 10 tokens, and which, run as a whole, is off by `error`. */
+ * 10 tokens and gives an error of `error` when all layers are truncated. */
 static bool verdict_says(double error, int positions, const char *words) {
     srnn_attention softmax = {0};
     const sr_model_config config = {
@@ -507,7 +507,7 @@ static bool verdict_says(double error, int positions, const char *words) {
     return says;
 }
 
-/* Layers that are near enough each alone, and not together, are no reason to say yes. */
+/* Layers that are each accurate enough alone, but not together, do not give a positive verdict. */
 static void verdict(void **state) {
     (void)state;
     assert_true(verdict_says(0.009, 32, "Yes: "));

@@ -57,7 +57,7 @@ static void real_close(real *r) {
     sr_backend_free(r->backend);
 }
 
-/* From `begin` on the loss comes nearer with every even order (but for `slack`), and arrives. */
+/* From `begin` on the loss converges with every even order (up to `slack`). */
 static void check_converges(const real *r, sr_centre centre, int begin, double slack) {
     double before = INFINITY, loss, error;
     for (int cut = 1; cut < sr_cut_count(MOST); cut++) {

@@ -1,5 +1,5 @@
-/* test_lab.c: softrnn_lab.h from outside, by its shared library alone: a run is trained, and its
- * model loaded, asked and continued. */
+/* test_lab.c: softrnn_lab.h through its shared library alone: trains a run, loads its model,
+ * evaluates and continues it. */
 #include "test.h"
 
 #include <softrnn_lab.h>
@@ -210,7 +210,8 @@ static void text_becomes_ids_and_text(void **state) {
     srnl_model_free(model);
 }
 
-/* Losses are those of the logits; a session gives the logits of the whole, wherever it is cut. */
+/* Losses are those of the logits; a session gives the logits of the whole sequence, however it is
+ * cut. */
 static void logits_losses_and_sessions_agree(void **state) {
     (void)state;
     static float logits[2][T][V], losses[2][T], last[2][V];

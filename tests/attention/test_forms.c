@@ -1,4 +1,4 @@
-/* test_forms.c: all forms are one function, to the last digits in double, to the last bit over
+/* test_forms.c: all forms compute the same function, up to rounding in double, bit for bit over
  * threads. */
 #include "equation/facts.h"
 #include "test.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beside the table: families and combinations that have a state. */
+/* Besides the table: families and combinations that have a state. */
 static const char *const with_states[] = {
     "order:1",
     "order:2",
@@ -168,10 +168,10 @@ static void threads_do_not_change_bits(void **state) {
 
 /* ---- the ends of the range ---- */
 
-/* What element of an operand becomes, from what was drawn for it. */
+/* Maps the random value of an operand's element to another. */
 typedef double changed(sr_operand which, double drawn);
 
-/* Float against the double oracle where q, k and v hold other numbers than usual. */
+/* Float against the float64 oracle with unusual q, k and v. */
 static void check_changed(const char *spec, changed *change, double limit) {
     srnn_problem problem = problem_of(spec);
     problem.T = 200;
@@ -199,7 +199,7 @@ static void check_changed(const char *spec, changed *change, double limit) {
     call_free(&oracle);
 }
 
-/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
+/* Integers whose products are exact in float, so that only the score is tested; |s| up to about
  * 10^4. */
 static double large(sr_operand which, double drawn) {
     switch (which) {
@@ -229,8 +229,8 @@ static void large_logits_stay_exact(void **state) {
         check_changed(specs[n], large, 1e-6);
 }
 
-/* All logits at -28 to -35, values small: what the norm divides is far below its floor, but for the
- * row maximum. */
+/* All logits at -28 to -35, values small: without the row maximum the norm's input would be far
+ * below its floor. */
 static double small(sr_operand which, double drawn) {
     switch (which) {
     case SR_OPERAND_Q:
@@ -253,7 +253,7 @@ static void small_rows_stay_exact(void **state) {
 
 /* ---- documents ---- */
 
-/* A plan given other documents computes what a plan made for them computes. */
+/* A plan given other documents computes the same as a plan created for them. */
 static void documents_can_change(void **state) {
     (void)state;
     static const int64_t before[] = {0, 50, 101, 202}, after[] = {0, 1, 97, 101, 140, 202};
@@ -283,7 +283,7 @@ static void documents_can_change(void **state) {
     }
 }
 
-/* ---- what no plan can be made for ---- */
+/* ---- problems that are refused ---- */
 
 static void wrong_problems_are_refused(void **state) {
     (void)state;
@@ -309,7 +309,7 @@ static void wrong_problems_are_refused(void **state) {
     }
 }
 
-/* Everything that a call must have is asked for by name. */
+/* A missing operand is reported by name. */
 static void incomplete_calls_are_refused(void **state) {
     (void)state;
     srnn_problem problem = {.B = 2, .H = 2, .T = 3, .D = 4};
@@ -347,7 +347,7 @@ static void incomplete_calls_are_refused(void **state) {
     call_free(&call);
 }
 
-/* ---- gates that forget everything, rows without weights ---- */
+/* ---- gates that erase the past, rows without weights ---- */
 
 /* One way to compute a problem. */
 typedef struct way {
@@ -362,7 +362,7 @@ static const way ways[] = {
     {SRNN_FORM_CHUNKED, NULL, true, false},       {SRNN_FORM_RECURRENT, NULL, false, false},
 };
 
-/* Every way of computing what the oracle, a double call, holds, against what the equation gives. */
+/* Compares every way of computing a problem with the result of the oracle, a double call. */
 static void check_ways(const char *spec, srnn_problem problem, attention_call *oracle,
                        double limit) {
     assert_int_equal(probe_oracle_run(oracle), SRNN_OK);
@@ -386,7 +386,7 @@ static void check_ways(const char *spec, srnn_problem problem, attention_call *o
     }
 }
 
-/* -G at every 16th token: what is remembered after it has all its digits. */
+/* -G at every 16th token: what comes after it keeps full precision. */
 static void strong_gates_leave_every_digit(void **state) {
     (void)state;
     static const char *const specs[] = {"forget",
@@ -456,7 +456,7 @@ static void rows_without_weights_are_zero(void **state) {
     }
 }
 
-/* Weights far below those of float are not zero in double: they are averaged as any others. */
+/* Weights below the range of float are not zero in double, and are averaged like others. */
 static void small_weights_are_not_zero(void **state) {
     (void)state;
     static const char *const specs[] = {"power:8", "power:16"};
@@ -475,7 +475,8 @@ static void small_weights_are_not_zero(void **state) {
     }
 }
 
-/* A long series through a state cancels: it is not chosen, however cheap. */
+/* A long series through a state loses precision: it is never chosen automatically, even if it is
+ * cheap. */
 static void automatic_forms_are_sound(void **state) {
     (void)state;
     static const struct {
@@ -497,9 +498,9 @@ static void automatic_forms_are_sound(void **state) {
 
 /* ---- which kernel ---- */
 
-/* The systems whose pairs are not softmax's, and what computes each form; NULL: nothing does. What
- * the parallel form leaves to the generic kernel has a state, and is never chosen to be computed in
- * that form. */
+/* The systems whose pairs differ from softmax's, and the kernel of each form; NULL: none. If only
+ * the generic kernel computes the parallel form, the system has a state, and that form is never
+ * chosen automatically. */
 static const struct {
     const char *name, *parallel, *chunked, *chosen;
 } system_kernels[] = {
@@ -516,6 +517,7 @@ static const struct {
     {"delta_net", "generic", "linear", "linear"},
     {"gated_delta_net", "generic", "linear", "linear"},
     {"kda", "generic", "linear", "linear"},
+    {"gdn2", "generic", "linear", "linear"},
     {"log_linear", "generic", "linear", "linear"},
     {"log_linear_mamba2", "generic", "linear", "linear"},
     {"log_linear_gated_delta_net", "generic", "linear", "linear"},
@@ -525,7 +527,7 @@ static const struct {
     {"nala_cosine", "generic", "linear", "linear"},
 };
 
-/* The kernel's name, or NULL where there is none. */
+/* The kernel's name, or NULL if there is none. */
 static const char *kernel_for(const srnn_attention *a, srnn_form form, int T) {
     srnn_problem problem = {.attention = *a, .B = 1, .H = 4, .T = T, .D = 8, .form = form};
     srnn_plan *plan = NULL;
@@ -542,7 +544,7 @@ static void check_kernel_name(const char *spec, const char *form, const char *go
                  wanted ? wanted : "none");
 }
 
-/* Every name of the table, so that none falls to a slower kernel unseen. */
+/* Every name of the table, so that a fall-back to a slower kernel is noticed. */
 static void names_have_their_kernels(void **state) {
     (void)state;
     static const int lengths[] = {1, 2, 40, 4096};

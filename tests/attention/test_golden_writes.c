@@ -1,4 +1,4 @@
-/* test_golden_writes.c: attention that writes in other ways, alone, gives the numbers of a
+/* test_golden_writes.c: attention with other state updates, without its layer, against a
  * computation in double: every form, both number types. */
 #include "equation/operands.h"
 #include "golden.h"
@@ -9,11 +9,17 @@ typedef struct written {
     int H, Hkv; /* of the equation: with share=qk, heads of values and of keys */
 } written;
 
-/* As the names, but the norm and the gate behind it are not part of these numbers. */
+/* Like the named variants, but without the norm and the gate after it. */
 #define CORE ",norm=none,post_gate=off"
 static const written cases[] = {
     {"kda", "kda" CORE, 4, 2},
     {"kda_bounded", "kda,decay=bounded,decay_bound=5,write_range=2" CORE, 4, 2},
+    {"gdn2", "gdn2" CORE, 4, 2},
+    {"gdn2_neg", "gdn2,write_range=2" CORE, 4, 2},
+    {"rwkv7",
+     "score=linear,position=none,scale=one,write=removal,normaliser=none,decay=bounded,"
+     "decay_bound=0.6065306597126334,decay_width=channel,dt_width=none",
+     4, 4},
 };
 
 static const srnn_form forms[] = {SRNN_FORM_PARALLEL, SRNN_FORM_CHUNKED, SRNN_FORM_RECURRENT};

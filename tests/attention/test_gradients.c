@@ -64,7 +64,7 @@ typedef struct fixture {
     double frozen[B * H * T]; /* denominators of a detached variant */
 } fixture;
 
-/* sum(o * d_o); a detached normaliser stays what it was at the start. */
+/* sum(o * d_o); a detached normaliser keeps its initial value. */
 static double loss(fixture *f) {
     srnn_operands in = operands_of(f->in);
     assert_int_equal(srnn_attention_forward(f->plan, (srnn_tensor){.data = f->o}, &in, f->saved),
@@ -95,12 +95,12 @@ static void freeze_denominators(fixture *f) {
 static void check_operand(fixture *f, int operand, const double *gradient, const char *variant) {
     double difference = 0.0, norm = 0.0, scale = 0.0;
     for (int64_t n = 0; n < size_of(operand); n++) {
-        double *x = &f->in.of[operand][n], kept = *x, h = 1e-5;
-        *x = kept + h;
+        double *x = &f->in.of[operand][n], saved = *x, h = 1e-5;
+        *x = saved + h;
         double above = loss(f);
-        *x = kept - h;
+        *x = saved - h;
         double below = loss(f);
-        *x = kept;
+        *x = saved;
         double central = (above - below) / (2.0 * h);
         difference += (gradient[n] - central) * (gradient[n] - central);
         norm += central * central;
@@ -118,7 +118,7 @@ static void check_variant(const char *spec) {
     assert_int_equal(srnn_attention_parse(&sizes.attention, spec), SRNN_OK);
     f.attention = &sizes.attention;
     f.in = numbers_create();
-    /* `learned` is divided by 1024; as large, other gates would be 0 or 1 */
+    /* `learned` is divided by 1024; other gates of this size would be 0 or 1 */
     const double decay = f.attention->decay == SRNN_DECAY_LEARNED ? 400.0 : 1.0;
     for (int i = 0; i < SR_OPERANDS; i++)
         for (int64_t n = 0; n < size_of(i); n++)

@@ -1,5 +1,5 @@
-/* test_reach.c: NaN, infinity or a gate that forgets everything at one position reaches only what
- * may see it: no earlier token, no other document, row or head. */
+/* test_reach.c: NaN, infinity or a gate that erases the past at one position affects only outputs
+ * that depend on it: no earlier token, no other document, row or head. */
 #include "equation/facts.h"
 #include "test.h"
 #include "verify/probe.h"
@@ -63,7 +63,7 @@ typedef struct poison {
     bool across;   /* heads are mixed by the variant's feature */
     bool later;    /* the gate of a row is read by later rows too */
     bool whole;    /* a batch row is one document */
-    double within; /* what others may differ by, as a part of their size */
+    double within; /* tolerated relative difference of others */
 } poison;
 
 static int64_t document_of(int64_t token) {
@@ -84,10 +84,10 @@ typedef struct array {
     int heads;
     int64_t width;
     bool of_keys; /* has heads of keys */
-    bool earlier; /* is a gradient of what rows look back at */
+    bool earlier; /* is a gradient of keys or values */
 } array;
 
-/* May what stands at (b, head, t) of an array be spoilt? */
+/* Whether the element at (b, head, t) of an array may be affected. */
 static bool may_be_spoilt(const poison *p, const array *a, int64_t b, int head, int64_t t) {
     const bool query = of_query(p->operand);
     const int kv = query ? p->head / GROUP : p->head;
@@ -96,7 +96,7 @@ static bool may_be_spoilt(const poison *p, const array *a, int64_t b, int head, 
     if (b != p->b || !(same_head || p->across) ||
         (!p->whole && document_of(b * T + t) != document_of(p->b * T + p->t)))
         return false;
-    /* Rows that see it: its own, and all later ones where it is a key. */
+    /* Rows that depend on it: its own, and all later ones if it belongs to a key. */
     const bool spreads = !query || p->later;
     if (a->earlier)
         return spreads || t <= p->t;
@@ -187,7 +187,7 @@ static void spoil(attention_call *run, const poison *p, float value) {
     numbers[((p->b * shape.sizes[1] + p->head) * T + p->t) * width + width / 2] = value;
 }
 
-/* Strong finite gates leave others as they are, but for the order of sums that overflow. */
+/* Strong finite gates do not change others, except for the order of sums that overflow. */
 static void try_place(const char *spec, const way *w, const attention_call *clean, poison p) {
     static const float values[] = {NAN, INFINITY, -1e5f, 1e5f, -3e38f, 3e38f};
     const size_t count = p.operand == SR_OPERAND_DECAY ? 6 : 2;
@@ -224,7 +224,7 @@ static void try_way(const char *spec, const way *w) {
     call_free(&clean);
 }
 
-/* The kernel that is asked for computes the problem. */
+/* Whether the requested kernel computes the problem. */
 static bool has_kernel(const srnn_problem *problem) {
     srnn_plan *plan = NULL;
     const srnn_status status = srnn_plan_create(&plan, problem);

@@ -1,4 +1,4 @@
-/* test_state.c: saved states: what was changed on the way is refused. */
+/* test_state.c: saved states: modified ones are refused. */
 #include "softrnn.h"
 #include "test.h"
 
@@ -56,7 +56,7 @@ static void every_changed_byte_is_refused(void **unused) {
     }
 }
 
-/* The highest bits of two words, which a hash without folding lets cancel: two signs. */
+/* The highest bits of two words, which would cancel in a hash without folding: two signs. */
 static void two_changed_signs_are_refused(void **unused) {
     (void)unused;
     srnn_state *state = make_state("order:2");

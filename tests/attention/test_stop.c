@@ -1,4 +1,4 @@
-/* test_stop.c: calls that are asked to stop end early, with a status that says so. */
+/* test_stop.c: calls that are cancelled end early with SRNN_ERR_INTERRUPTED. */
 #include "softrnn.h"
 #include "test.h"
 
@@ -8,7 +8,7 @@
 
 enum { MOST_OPERANDS = 20 };
 
-/* A problem of one head on one thread that lasts longer than the time between two questions. */
+/* A problem of one head on one thread that takes longer than the interval between two polls. */
 typedef struct long_call {
     const char *spec, *kernel;
     srnn_form form;
@@ -52,7 +52,7 @@ static float *filled(size_t count, float value) {
     return numbers;
 }
 
-/* Every operand of the problem, filled; *memory receives what is to be freed. */
+/* Every operand of the problem, filled; free *memory. */
 static srnn_operands operands_of(const srnn_problem *problem, float value,
                                  float *memory[MOST_OPERANDS]) {
     static const struct {
@@ -97,7 +97,7 @@ static bool has_gaps(const float *numbers, size_t count) {
 static void check_stopped(srnn_status status, const float *written, size_t count) {
     assert_int_equal(status, SRNN_ERR_INTERRUPTED);
     assert_int_equal(questions, 1);
-    assert_true(has_gaps(written, count)); /* it did not compute to the end first */
+    assert_true(has_gaps(written, count)); /* it did not run to completion */
 }
 
 static void a_call_stops(void **state) {
@@ -162,7 +162,7 @@ static bool never(void *context) {
     return false;
 }
 
-/* Questions change nothing, and the calls of a thread that did not ask for them have none. */
+/* Polling does not change results, and calls of threads without a callback do not poll. */
 static void questions_change_nothing(void **state) {
     (void)state;
     const long_call call = {"order:2", NULL, SRNN_FORM_CHUNKED, 16384};

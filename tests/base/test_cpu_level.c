@@ -1,4 +1,4 @@
-/* test_cpu_level.c: levels of instruction sets are chosen and asked for. */
+/* test_cpu_level.c: levels of instruction sets are chosen and requested. */
 #include "base/cpu_level.h"
 #include "softrnn.h"
 #include "test.h"
@@ -15,7 +15,7 @@ static void levels_do_not_pass_the_machine(void **state) {
     }
 }
 
-/* A word that is no level is refused where a plan is made. */
+/* A word that is not a level is refused when a plan is created. */
 static void wrong_words_are_refused(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 1, .H = 1, .T = 1, .D = 4};

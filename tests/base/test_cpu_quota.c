@@ -1,4 +1,4 @@
-/* test_cpu_quota.c: the least of what the control groups above a process grant. */
+/* test_cpu_quota.c: the smallest quota of a process's control groups. */
 #include "base/cpu_quota.h"
 #include "test.h"
 
@@ -46,7 +46,7 @@ static void least_of_all_groups(void **state) {
     assert_true(quota() == 0.5);
     write_file("a/b/cpu.max", "nonsense");
     assert_true(quota() == 1.5);
-    write_file("own", "0::/\n"); /* as containers see it */
+    write_file("own", "0::/\n"); /* as in a container */
     assert_true(isinf(quota()));
     write_file("cpu.max", "200000 100000\n");
     assert_true(quota() == 2);

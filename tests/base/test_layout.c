@@ -1,5 +1,5 @@
-/* test_layout.c: arrays of one block do not overlap; in a build with AddressSanitizer a step beyond
- * one of them is caught. */
+/* test_layout.c: arrays of one block do not overlap; in a build with AddressSanitizer an access
+ * past the end of one is caught. */
 #include "base/memory.h"
 #include "test.h"
 
@@ -45,7 +45,7 @@ static void arrays_are_beside_each_other(void **state) {
 }
 
 #ifdef SOFTRNN_SANITIZED
-/* Writes number `index` of the first array in a process of its own; true if that ended it. */
+/* Writes number `index` of the first array in a child process; true if that crashed. */
 static bool is_caught(int index) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-/* test_memory_stream.c: all that is written comes out, or closing fails. */
+/* test_memory_stream.c: everything written is returned, or closing fails. */
 #include "base/memory_stream.h"
 #include "test.h"
 
@@ -29,7 +29,7 @@ static void text_comes_out(void **state) {
     free(text);
 }
 
-/* Text that does not fit is lost in the middle; what is written later does not hide it. */
+/* Text that does not fit is lost in the middle; later writes do not hide it. */
 static void lost_text_is_told(void **state) {
     (void)state;
     enum { LARGE = 1 << 26 };

@@ -1,4 +1,4 @@
-/* test_random.c: the generator is the published one, and its distributions are what they say. */
+/* test_random.c: the generator is the published one, and its distributions are correct. */
 #include "base/random.h"
 #include "test.h"
 

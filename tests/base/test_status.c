@@ -14,7 +14,7 @@ static void detail_is_kept(void **state) {
     assert_string_equal(srnn_status_name(SRNN_ERR_FORMAT), "malformed file or text");
 }
 
-/* A name from a file that someone else wrote does not get through to a terminal. */
+/* An untrusted name from a file is escaped before it reaches a terminal. */
 static void detail_is_plain_text(void **state) {
     (void)state;
     assert_int_equal(SR_FAIL(SRNN_ERR_FORMAT, "tensor %s", "a\x1b]0;title\a"), SRNN_ERR_FORMAT);

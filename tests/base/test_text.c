@@ -1,5 +1,4 @@
-/* test_text.c: a mistyped word finds the one that was meant; bytes in words; text that is safe to
- * show. */
+/* test_text.c: a mistyped word finds the one that was meant; bytes as text; escaping. */
 #include "base/text.h"
 #include "base/units.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-/* test_threads.c: every task runs once, whoever calls; threads without work leave the cores
- * alone. */
+/* test_threads.c: every task runs once, for any number of callers; idle threads yield their
+ * cores. */
 #include "test.h"
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@ enum { TASKS = 100, WORKERS = 4, CALLERS = 3 };
 
 typedef struct count {
     atomic_int runs[TASKS];
-    atomic_int busy[WORKERS]; /* tasks that run now with this number of worker */
+    atomic_int busy[WORKERS]; /* tasks now running as this worker */
     atomic_int clashes;
 } count;
 
@@ -121,7 +121,7 @@ static double many_calls(int workers) {
     return sr_clock_seconds() - begin;
 }
 
-/* Two processes a core that do nothing but take time. */
+/* Two busy processes per core. */
 static int start_other_work(pid_t *processes, int most) {
     cpu_set_t cores;
     assert_int_equal(sched_getaffinity(0, sizeof cores, &cores), 0);
@@ -141,7 +141,7 @@ static void other_work_costs_its_share_only(void **state) {
     (void)state;
     pid_t processes[64];
     const int number = start_other_work(processes, 64);
-    double least = 1e9, alone = 1e9; /* the best of some: the machine may have yet other work */
+    double least = 1e9, alone = 1e9; /* the best of several: the machine may be busy */
     for (int round = 0; round < 5; round++) {
         const double one = many_calls(1), all = many_calls(sr_thread_count(0));
         alone = one < alone ? one : alone;

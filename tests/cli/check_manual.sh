@@ -1,5 +1,5 @@
 #!/bin/bash
-# check_manual.sh: manual pages and completions know every command and option that --help knows.
+# check_manual.sh: manual pages and completions contain every command and option of --help.
 # Usage: check_manual.sh PROGRAM MANUAL_FOLDER
 set -uo pipefail
 program=$1
@@ -15,7 +15,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# commands_of WORDS...: the rows of a table of commands; nothing for a command of its own.
+# commands_of WORDS...: the rows of a table of commands; empty for a command without subcommands.
 commands_of() {
     "$program" "$@" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# check_program.sh: the program's manners: exit codes, where texts go, lost output.
+# check_program.sh: exit codes, output streams and lost output of the program.
 # Usage: check_program.sh PROGRAM
 set -uo pipefail
 program=$1
@@ -36,11 +36,11 @@ expect 2 err "unknown command 'qqqqqq'" qqqqqq
 expect 2 err "unknown option '--hlep': did you mean '--help'?" info --hlep
 expect 2 err "unexpected argument 'x'" info x
 
-# A whole model is no attention, and is named so.
+# A whole model is not an attention, and the message says so.
 expect 0 out "avey_causal     Avey made causal" variants
 expect 0 out '"name": "avey_causal"' variants --json --head-size 32
 
-# What a layer learns has its names in files, and every level has a state.
+# Learned tensors are listed by their names in files, and every level has a state.
 expect 0 out "    learns g_proj, gk_proj.0, gk_proj.1, g_norm_swish_gate" variants
 expect 0 out "    learns in_proj, conv1d, out_proj, norm, A_log, dt_bias, D" variants
 expect 0 out "log_linear                                                        240 KB" variants
@@ -67,7 +67,7 @@ caution() {
     fi
 }
 
-# A form that only the generic kernel has, and a delta rule that may diverge.
+# Warnings: a form that only the generic kernel computes, and a delta rule that may diverge.
 small="--T 16 --H 1 --D 4 --repeats 1"
 caution "delta_net: the parallel form is left to the generic kernel" bench attention --attention delta_net \
     --form parallel $small
@@ -77,7 +77,7 @@ caution "the delta rule is stable while" bench attention --attention softmax,wri
 caution "the delta rule is stable while" train --out "$work/delta" --data recall:pairs=2,vocab=16,length=16 \
     --attention softmax,write=delta --hidden 8 --heads 1 --layers 2 --batch 2 --steps 1 --validate-batches 1
 
-# What shows losses of Avey as published says that it is not causal.
+# Commands that show losses of Avey as published warn that it is not causal.
 "$program" train --out "$work/leaking" --data recall:pairs=2,vocab=16,length=16 --attention avey,chunk=4,chunks=2 \
     --hidden 8 --layers 1 --batch 2 --steps 1 --validate-batches 1 >"$work/out" 2>"$work/err"
 for leaking in "train --resume $work/leaking" "eval --model $work/leaking --data recall:pairs=2,vocab=16,length=16 --batches 1" \
@@ -101,7 +101,7 @@ if "$program" info >/dev/full 2>"$work/err" || ! grep -q "could not write" "$wor
     echo "a full disk is not noticed"
     failures=$((failures + 1))
 fi
-# A reader that has seen enough is no trouble to tell of.
+# A reader that closes the pipe is not reported.
 { sleep 0.2; "$program" info 2>"$work/err"; echo $? >"$work/code"; } | true
 if [ "$(cat "$work/code")" != 1 ] || [ -s "$work/err" ]; then
     echo "a closed pipe: exit $(cat "$work/code"), said: $(cat "$work/err")"
@@ -113,12 +113,12 @@ if [ $? != 1 ] || ! grep -q "could not write" "$work/err"; then
     failures=$((failures + 1))
 fi
 
-# Wrong values are wrong usage, and what is not there is not made.
+# Wrong values are wrong usage, and missing files are not created.
 expect 2 err "no preset is called nosuch" train --out "$work/run" --data recall --preset nosuch
 expect 2 err "there is no study.json" report "$work/nosuch"
 [ ! -e "$work/nosuch" ] || { echo "report makes the folder it is asked about"; failures=$((failures + 1)); }
 
-# A compressed text trains the same tokenizer, and too little text is no secret.
+# A compressed text trains the same tokenizer, and too little text is reported.
 printf 'abab abab ab\n' >"$work/a.txt"
 gzip -c "$work/a.txt" >"$work/a.gz"
 for name in a.txt a.gz; do

@@ -3,7 +3,7 @@
 # Usage: check_valgrind.sh PROGRAM
 #
 # oneDNN's generated AVX code reads whole vectors, also past the end of its own buffers: here it is
-# held to older instructions. The attention kernels are not.
+# limited to older instructions. The attention kernels are not.
 set -euo pipefail
 program=$1
 work=$(mktemp -d)

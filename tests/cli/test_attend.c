@@ -238,7 +238,7 @@ static void project(double *out, const float *x, const float *weight, int rows, 
         }
 }
 
-/* Head h of a projection (T, heads * D), turned by its position. */
+/* Head h of a projection (T, heads * D), with RoPE applied. */
 static void head_of(double *out, const double *projected, int heads, int h, bool turn) {
     for (int t = 0; t < T; t++)
         for (int c = 0; c < D; c++) {
@@ -296,7 +296,7 @@ static void attend_groups(float *y, const char *key) {
     sr_safetensors_free(out);
 }
 
-/* No shape tells groups: read as one they would give other numbers. */
+/* The number of groups cannot be inferred from shapes: one group would give other numbers. */
 static void groups_have_two_names(void **state) {
     (void)state;
     static float named[B * T * C], shared[B * T * C], one[B * T * C];
@@ -345,7 +345,7 @@ static void layer_agrees_with_the_equation(void **state) {
         assert_close(result(out, "y", SHAPE(B, T, C)), expected, B * T * C);
         sr_safetensors_free(out);
     }
-    /* The file of the last turn: a layer through a state, in chunks of three. */
+    /* The file of the previous iteration: a layer through a state, in chunks of three. */
     static double whole[B * T * C];
     assert_int_equal(attend("order:2", "--form parallel"), 0);
     sr_safetensors *out = results();
@@ -357,7 +357,7 @@ static void layer_agrees_with_the_equation(void **state) {
     sr_safetensors_free(out);
 }
 
-/* ---- What is wrong with a file */
+/* ---- errors in files */
 
 static void assert_fails(const char *attention, const char *extra, const char *word) {
     unlink(out_path);

@@ -1,4 +1,4 @@
-/* test_data_command.c: `softrnn data` from outside: exit codes, messages, signals. */
+/* test_data_command.c: `softrnn data` as a program: exit codes, messages, signals. */
 #include "data/shards/shard.h"
 #include "test.h"
 
@@ -157,7 +157,7 @@ static void assert_advice(const char *text, const char *advice) {
     empty_out();
 }
 
-/* Advice that would help: one document stays one whatever the share is. */
+/* The advice must help: a single document cannot be split at any fraction. */
 static void no_validation_split_is_explained(void **state) {
     (void)state;
     char single[160];
@@ -169,7 +169,7 @@ static void no_validation_split_is_explained(void **state) {
     unlink(single);
 }
 
-/* Files under final names, each of which must be whole. */
+/* Files under final names, each of which must be complete. */
 static int check_shards(void) {
     int count = 0;
     DIR *entries = opendir(out);
@@ -207,7 +207,7 @@ static void a_killed_process_leaves_whole_shards_only(void **state) {
         if (code != 0)
             RUN(1, out, "info", out);
     }
-    assert_true(most > 0); /* else nothing was tried */
+    assert_true(most > 0); /* else nothing was tested */
     RUN(0, "documents", "prepare", "--tokenizer", "bytes", "--out", out, small);
     RUN(0, "as it was written", "info", "--check", out);
     assert_int_equal(check_shards(), 1);

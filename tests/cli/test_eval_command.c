@@ -1,5 +1,4 @@
-/* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each
- * way. */
+/* test_eval_command.c: `softrnn eval`: what is counted, and that all ways give the same loss. */
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -35,7 +34,7 @@ static int run_eval(const char *arguments) {
     return WEXITSTATUS(status);
 }
 
-/* True if the last run's errors hold this. */
+/* True if stderr of the last run contains this. */
 static bool said(const char *part) {
     sr_mapping errors;
     assert_int_equal(sr_mapping_open(&errors, path_of("errors")), SRNN_OK);
@@ -44,7 +43,7 @@ static bool said(const char *part) {
     return found;
 }
 
-/* What `softrnn eval --model model --json ARGUMENTS` says of `member`. */
+/* The value of `member` printed by `softrnn eval --model model --json ARGUMENTS`. */
 static double eval_number(const char *arguments, const char *member) {
     char whole[512];
     snprintf(whole, sizeof whole, "--model model --json %s", arguments);
@@ -59,7 +58,7 @@ static double eval_number(const char *arguments, const char *member) {
     return value;
 }
 
-/* A synthetic task never ends: so many batches of it as were asked for. */
+/* A synthetic task is endless: the requested number of batches is evaluated. */
 static void tasks_have_no_end(void **state) {
     (void)state;
     const char task[] = "--data recall:pairs=2,vocab=257,length=12";
@@ -75,7 +74,7 @@ static void tasks_have_no_end(void **state) {
     assert_true(fabs(eval_number(arguments, "loss") - loss) < 1e-6 * loss);
 }
 
-/* A model of softmax may be tried with another attention that takes the same tensors. */
+/* A softmax model can be evaluated with another attention that has the same tensors. */
 static void attention_may_be_another(void **state) {
     (void)state;
     assert_int_equal(sr_file_replace(path_of("tried.txt"), "The cat sat on the mat.", 23), SRNN_OK);
@@ -96,7 +95,7 @@ static void attention_may_be_another(void **state) {
     assert_true(said("did you mean 'softmax'"));
 }
 
-/* Each row of a file counts once, however rows fall into batches. */
+/* Each row of a file counts once, for any batch size. */
 static void splits_count_once(void **state) {
     (void)state;
     char text[151] = "";
@@ -119,7 +118,7 @@ static void splits_count_once(void **state) {
     }
 }
 
-/* Perplexity and bits per byte are the loss in other words. */
+/* Perplexity and bits per byte follow from the loss. */
 static void measures_agree(void **state) {
     (void)state;
     assert_int_equal(sr_file_replace(path_of("small.txt"), "The cat sat on the mat.", 23), SRNN_OK);
@@ -130,8 +129,8 @@ static void measures_agree(void **state) {
     assert_true(fabs(eval_number(text, "bits_per_byte") / bits - 1) < 1e-6);
 }
 
-/* A text of bytes has a target for every byte but the first, however long rows are, and the bits of
- * one are the bits of all over their number. */
+/* A text of bytes has a target for every byte but the first, for any row length, and bits per byte
+ * are the total bits divided by the number of bytes. */
 static void every_target_counts(void **state) {
     (void)state;
     assert_int_equal(sr_file_replace(path_of("odd.txt"), "seventeen letters", 17), SRNN_OK);
@@ -155,7 +154,7 @@ static void write_rows(const char *name, const float *ids, int count) {
     sr_safetensors_writer_free(writer);
 }
 
-/* What is not a number is null in JSON; no target and no token are errors. */
+/* NaN is null in JSON; no targets and no tokens are errors. */
 static void results_make_sense(void **state) {
     (void)state;
     const float good[4] = {1, 2, 3, 4}, none[4] = {1, -1, -1, -1}, half[4] = {1, 1.5f, 2, 3};
@@ -171,7 +170,7 @@ static void results_make_sense(void **state) {
     json_decref(root);
 }
 
-/* White space behind the last word is not part of it. */
+/* White space after the last word is not part of it. */
 static void last_words_end_the_text(void **state) {
     (void)state;
     double loss[2];
@@ -202,7 +201,7 @@ static void words_may_end_in_a_space(void **state) {
     assert_true(fabs(word - (both - first)) < 1e-5);
 }
 
-/* A text that is too long is told with its line, and may be cut or left. */
+/* A text that is too long is reported with its line, and may be cut or skipped. */
 static void long_texts_have_a_line(void **state) {
     (void)state;
     char lines[POSITIONS + 256];
@@ -219,7 +218,7 @@ static void long_texts_have_a_line(void **state) {
     assert_int_equal(run_eval("--model model --text words --longer cut"), 2);
 }
 
-/* Options that do nothing beside what is evaluated, and rows longer than the model. */
+/* Options without effect for this kind of evaluation, and rows longer than the model. */
 static void idle_options_are_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -241,7 +240,7 @@ static void idle_options_are_refused(void **state) {
             fail_msg("%s does not say %s", arguments, cases[i][1]);
     }
     assert_true(eval_number("--text small.txt --length 4 --batch 2", "loss") > 0);
-    /* Where the machine has no products in bf16, an option that eval has is named. */
+    /* If the machine lacks bf16 products, the message names an option of eval. */
     (void)run_eval("--model model --text small.txt --bf16");
     assert_false(said("--precision"));
 }

@@ -1,4 +1,4 @@
-/* test_generate_command.c: `softrnn generate`: prompts side by side, front tokens, stops. */
+/* test_generate_command.c: `softrnn generate`: batches of prompts, prefix tokens, stops. */
 #include "base/random.h"
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
@@ -104,8 +104,8 @@ static int32_t most_probable(const float *logits) {
     return best;
 }
 
-/* The first new token is what a whole row with three empty tokens in front predicts; the beginning
- * of a text follows them, or does not. */
+/* The first new token is what a whole row with three prefix tokens predicts, with BOS after them or
+ * without. */
 static void check_first_token(sr_backend *cpu, bool begin) {
     enum { FRONT = 3, MOST = 48 };
     char output[OUTPUT];
@@ -167,7 +167,8 @@ static bool said(const char *text) {
     return strstr(errors, text) != NULL;
 }
 
-/* Rotary position ends at the model's last one, and it is said; without it there is no end. */
+/* With RoPE the text ends at the model's last position, which is reported; without it there is no
+ * limit. */
 static void texts_say_why_they_end(void **state) {
     char output[OUTPUT];
     sr_model_free(make_model(*state, "softmax"));
@@ -181,7 +182,7 @@ static void texts_say_why_they_end(void **state) {
     assert_true(said("1 by --tokens"));
 }
 
-/* --top-k alone leaves --top-p out; a | may be part of a stop text; too many stops are refused. */
+/* --top-k alone disables --top-p; a | may be part of a stop text; too many stops are refused. */
 static void options_do_what_they_say(void **state) {
     char one[OUTPUT], other[OUTPUT], command[512];
     sr_model_free(make_model(*state, "softmax"));
@@ -202,7 +203,7 @@ static void options_do_what_they_say(void **state) {
         const int status = system(command);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
     }
-    /* The form that softmax has is named as this command names it. */
+    /* The message names softmax's form as this command does. */
     snprintf(command, sizeof command,
              "cd '%s' && ! '%s' generate --model model --form state 2>errors && "
              "grep -q -- '--form state: .* (--form cache)' errors",
@@ -210,7 +211,7 @@ static void options_do_what_they_say(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* Where nothing is fixed, a demand for the fixed-size state fails; nothing else does. */
+/* Without a fixed-size state a request for it fails; nothing else does. */
 static void states_that_grow_are_refused(void **state) {
     static const char *const growing[] = {"softmax", "avey_causal,chunk=4,chunks=2"};
     char output[OUTPUT], command[512];

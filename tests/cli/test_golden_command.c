@@ -16,8 +16,8 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-/* Runs `softrnn ...` inside the folder, on the device SOFTRNN_TEST_DEVICE if that is set; its words
- * go to the file `out`. */
+/* Runs `softrnn ...` inside the folder, on the device SOFTRNN_TEST_DEVICE if that is set; its
+ * output goes to the file `out`. */
 static void run_program(const char *arguments) {
     char command[1024];
     const char *device = getenv("SOFTRNN_TEST_DEVICE");
@@ -100,7 +100,7 @@ static void check_logits(const sr_safetensors *file, const char *variant) {
     free(want);
 }
 
-/* The number behind `"name": ` in the next line that has it. */
+/* The number after `"name": ` in the next line that has it. */
 static double next_number(FILE *lines, const char *name) {
     char line[512], key[32];
     snprintf(key, sizeof key, "\"%s\":", name);
@@ -168,7 +168,7 @@ static void system_folders(void **state) {
         check_folder(files.systems, &golden_systems[n]);
 }
 
-/* A layer's weights with x and dy as the command reads them. */
+/* A layer's weights with x and dy in the command's format. */
 static void write_layer(const golden_case *what, const char *path) {
     char key[256], heads[16];
     sr_safetensors_writer *writer;

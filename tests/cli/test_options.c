@@ -1,4 +1,5 @@
-/* test_options.c: a command line is read by its table, and a wrong one is refused with a reason. */
+/* test_options.c: command lines are parsed by their table, and wrong ones are refused with a
+ * reason. */
 #include "cli/line/command.h"
 #include "cli/line/options.h"
 #include "test.h"
@@ -21,7 +22,7 @@ typedef struct parsed {
     char messages[4096]; /* what went to stderr */
 } parsed;
 
-/* Reads a command line by the table below; `text` receives what goes to the descriptor. */
+/* Parses a command line by the table below; `text` receives the output to the descriptor. */
 static void parse(parsed *result, int descriptor, char *text, size_t size, int argc, char **argv) {
     static const char *const forms[] = {"auto", "parallel", "chunked", NULL};
     *result = (parsed){.threads = 3, .rate = 0.5};
@@ -50,18 +51,19 @@ static void parse(parsed *result, int descriptor, char *text, size_t size, int a
     fflush(NULL);
     FILE *caught = tmpfile();
     assert_non_null(caught);
-    int kept = dup(descriptor);
+    int saved = dup(descriptor);
     dup2(fileno(caught), descriptor);
     result->go_on = options_parse(&line, argc, argv, &result->exit_code);
     fflush(NULL);
-    dup2(kept, descriptor);
-    close(kept);
+    dup2(saved, descriptor);
+    close(saved);
     rewind(caught);
     text[fread(text, 1, size - 1, caught)] = '\0';
     fclose(caught);
 }
 
-/* PARSE(p, words...): reads the words as a command line. They live as long as the block around. */
+/* PARSE(p, words...): parses the words as a command line. They live until the end of the enclosing
+ * block. */
 #define PARSE(p, ...)                                            \
     parse(&(p), STDERR_FILENO, (p).messages, sizeof(p).messages, \
           sizeof((char *[]){__VA_ARGS__}) / sizeof(char *), (char *[]){__VA_ARGS__})

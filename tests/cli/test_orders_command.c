@@ -1,4 +1,4 @@
-/* test_orders_command.c: `softrnn orders` and its page from outside, on a model made here. */
+/* test_orders_command.c: `softrnn orders` and its page as a program, on a model made here. */
 #include "analysis/orders.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -66,7 +66,7 @@ static void save_model(const char *path, const char *attention, double size) {
     sr_model_free(model);
 }
 
-/* What the library itself measures, as it looks in a file. */
+/* The record measured by the library, as in a file. */
 static json_t *measure(sr_model *model) {
     sr_tokenizer *tokenizer;
     sr_token_rows *rows;
@@ -115,7 +115,7 @@ static double loss_of(sr_model *model) {
     return sum;
 }
 
-/* A whole model of order 2, evaluated as any other, has the loss that the record says. */
+/* A whole model of order 2, evaluated as any other, has the loss in the record. */
 static void check_losses(const json_t *record) {
     const json_t *truncated = json_object_get(json_object_get(record, "all_layers"), "truncated");
     const double whole =
@@ -234,7 +234,7 @@ static void pages_are_written(void **state) {
     assert_true(holds(path, "softrnn orders --model "));
 }
 
-/* A model of long rows does not make the defaults long work, and what was left out is said. */
+/* Defaults limit the work for a model with long rows, and what was left out is reported. */
 static void defaults_are_short_work(void **state) {
     (void)state;
     char path[PATH_BYTES];
@@ -283,7 +283,7 @@ static void runs_are_followed(void **state) {
 }
 
 /* A study's report shows the orders of those of its runs that have a record, and nothing
- * without. */
+ * otherwise. */
 static void studies_show_orders(void **state) {
     (void)state;
     static const char yaml[] = "seeds: [1]\nvariants: {softmax: softmax, norm: norm}\n"
@@ -344,7 +344,7 @@ static void wrong_input_is_refused(void **state) {
     const char *const finite[] = {"orders", "--model", series, "--data", text, NULL};
     const char *const other_heads[] = {"orders", "--model", wide, "--data", text, SMALL, NULL};
     const char *const no_attention[] = {"orders", "--model", avey, "--data", text, SMALL, NULL};
-    /* Said before anything is read. */
+    /* Reported before anything is read. */
     const char *const nowhere[] = {"orders", "--model", "/nonexistent/model", "--data",
                                    text,     "--out",   below_file,           NULL};
     refuse(none, 2, "orders needs --model DIR or --run DIR, and --data WHERE");

@@ -1,4 +1,4 @@
-/* test_study_command.c: `softrnn study` and `softrnn compare` from outside: interrupted, killed,
+/* test_study_command.c: `softrnn study` and `softrnn compare` as programs: interrupted, killed,
  * with a run that fails. */
 #include "base/random.h"
 #include "files/file.h"
@@ -35,7 +35,7 @@ static void write_file(const char *path, const char *content) {
     assert_int_equal(sr_file_replace(path, content, strlen(content)), SRNN_OK);
 }
 
-/* Starts the program; what it says goes into `output`. */
+/* Starts the program; its output goes into `output`. */
 static pid_t start(const char *const *arguments) {
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -71,7 +71,7 @@ static bool said(const char *words) {
     return found;
 }
 
-/* The file of a study without what depends on time. */
+/* A file of a study without values that depend on time. */
 static json_t *read_json(const char *study, const char *name) {
     char path[400];
     snprintf(path, sizeof path, "%s/%s", study, name);
@@ -113,7 +113,7 @@ static void same_records(void) {
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
-/* Signals at random moments until the study is through once undisturbed. */
+/* Signals at random moments until the study finishes once undisturbed. */
 static void disturb(int signal_number, uint64_t stream, int most) {
     for (uint64_t attempt = 0;; attempt++) {
         const pid_t child = start_study(broken);
@@ -156,7 +156,7 @@ static void ended_runs_are_not_run_again(void **state) {
     same_records();
 }
 
-/* The numbers of the summary, worked out again from the records. */
+/* The numbers of the summary, recomputed from the records. */
 static void summaries_agree_with_the_records(void **state) {
     (void)state;
     double losses[RUNS], best[RUNS];
@@ -237,15 +237,15 @@ static void failures_do_not_end_a_study(void **state) {
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
-/* `softrnn study --out STUDY --status`, with words of its own for what it says. */
+/* `softrnn study --out STUDY --status`, with its output in a separate file. */
 static int ask_status(const char *study) {
     const char *const arguments[] = {"study", "--out", study, "--status", NULL};
     snprintf(output, sizeof output, "%s/status", folder);
     return finish(start(arguments));
 }
 
-/* Long enough to be looked at. Its data is relative to its file, and the folder's own copy of that
- * lies elsewhere. */
+/* Long enough to be inspected while it runs. Its data is relative to its file, and the copy in the
+ * folder is elsewhere. */
 static pid_t start_long_study(void) {
     char path[100], place[200], record[200];
     snprintf(path, sizeof path, "%s/long.yaml", folder);
@@ -281,7 +281,7 @@ static void status_says_what_runs_here(void **state) {
     assert_true(said("long.norm.1                      waiting   step 0 of 10000000\n"));
     assert_int_equal(ask_status(broken), 0);
     assert_true(said("long.softmax.1                   stopped   step ") && !said("process"));
-    /* What a process that was killed leaves; that one has just ended. */
+    /* The file that a killed process leaves; this process has just ended. */
     snprintf(place, sizeof place, "%s/runs/long.softmax.1/place", broken);
     snprintf(line, sizeof line, "%s, process %ld", host, (long)child);
     write_file(place, line);
@@ -293,7 +293,7 @@ static void status_says_what_runs_here(void **state) {
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
-/* A run that is at work is left alone by one of the same name, and goes on. */
+/* A running run is left alone by a study with the same run, and continues. */
 static void a_living_run_is_left_alone(void **state) {
     (void)state;
     char path[100], place[200], result[200];
@@ -320,7 +320,7 @@ static void a_living_run_is_left_alone(void **state) {
     assert_memory_equal(after.data, before.data, after.bytes);
     sr_mapping_close(&before);
     sr_mapping_close(&after);
-    assert_true(asked == 0 && one); /* of those that were asked for only */
+    assert_true(asked == 0 && one); /* only of the requested runs */
     assert_int_not_equal(access(place, F_OK), 0);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
@@ -416,7 +416,7 @@ static void other_studies_are_refused(void **state) {
     const char *const other_text[] = {"study", yaml, "--out", whole, "--text", yaml, NULL};
     assert_int_equal(finish(start(other_text)), 2);
     assert_true(said("another text"));
-    /* A plan that would forget runs. */
+    /* A plan that lacks existing runs. */
     write_changed(other, "other", "norm: norm", "gate: gate");
     assert_int_equal(finish(start(arguments)), 2);
     assert_true(said("text.norm.") && said("not one of the study"));

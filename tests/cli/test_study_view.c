@@ -1,5 +1,5 @@
-/* test_study_view.c: lines and columns of the study's tables and of progress, whatever the names
- * and the terminal. */
+/* test_study_view.c: lines and columns of the study's tables and of progress, for any names and
+ * terminal. */
 #include "base/units.h"
 #include "cli/line/columns.h"
 #include "cli/line/progress.h"
@@ -45,7 +45,7 @@ static void lines_fit_the_terminal(void **state) {
             if ((int)strlen(line) >= width)
                 fail_msg("%zu columns in %d: %s", strlen(line), width, line);
             assert_null(strstr(line, "nan"));
-            assert_non_null(strstr(line, ".12 ")); /* the end of its name tells runs apart */
+            assert_non_null(strstr(line, ".12 ")); /* the end of its name distinguishes runs */
         }
 }
 

@@ -1,4 +1,4 @@
-/* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a
+/* test_train_command.c: `softrnn train` as a program: killed while it writes, interrupted, on a
  * full disk. */
 #include "base/random.h"
 #include "files/file.h"
@@ -18,7 +18,7 @@ enum { MOST_ARGUMENTS = 40 };
 
 static char folder[64], text[80], whole[80], broken[80];
 
-/* Starts the program; its words go nowhere. A limit above 0 bounds the size of its files. */
+/* Starts the program; its output is discarded. A limit above 0 bounds the size of its files. */
 static pid_t start(const char *const *arguments, rlim_t limit) {
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -45,7 +45,7 @@ static int finish(pid_t child) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* A small run with a checkpoint after every step, most of whose time goes into writing them. */
+/* A small run with a checkpoint after every step, which spends most of its time writing them. */
 static pid_t start_run(const char *out) {
     const char *const arguments[] = {"--out",
                                      out,
@@ -140,7 +140,7 @@ static void killed_runs_go_on(void **state) {
     }
 }
 
-/* True once the run has a checkpoint; older ones go while we look. */
+/* True once the run has a checkpoint; older ones may be removed meanwhile. */
 static bool has_begun(void) {
     for (int step = 1; step <= 40; step++) {
         char name[64];
@@ -151,7 +151,7 @@ static bool has_begun(void) {
     return false;
 }
 
-/* As shells count them, so that `train && eval` does not go on. */
+/* As shells count them, so that `train && eval` stops. */
 static void interrupted_runs_leave_cleanly(void **state) {
     (void)state;
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
@@ -162,7 +162,7 @@ static void interrupted_runs_leave_cleanly(void **state) {
             usleep(1000);
         kill(child, signals[i]);
         const int code = finish(child);
-        if (code != 0) { /* else it was faster than we */
+        if (code != 0) { /* else it ended before the signal */
             assert_int_equal(code, 128 + signals[i]);
             assert_int_equal(finish(resume_run(broken, 0)), 0);
             interrupted++;
@@ -218,7 +218,8 @@ static int shell(const char *command) {
 
 #define SIZES "--hidden 16 --mlp-hidden 16 --layers 1 --heads 2 --batch 2 --length 16 --threads 1 "
 
-/* As the documentation has it: prepare, train into a new folder, generate; convert keeps all. */
+/* As the documentation has it: prepare, train into a new folder, generate; convert keeps
+ * everything. */
 static void tokenizers_follow(void **state) {
     (void)state;
     assert_int_equal(shell("$S tokenizer train text.txt --vocab 300 --out tok.json && "
@@ -233,7 +234,7 @@ static void tokenizers_follow(void **state) {
                      0);
     assert_int_equal(shell("$S convert --in new/runs/a --out new/model"), 0);
     assert_int_equal(shell("$S generate --model new/model --prompt line --tokens 4"), 0);
-    /* Of a model, where the data has none of its own. */
+    /* The model's, if the data has none. */
     assert_int_equal(shell("$S train --out b --model new/model --data recall:pairs=2,length=16 "
                            "--steps 2 --threads 1 && cmp b/tokenizer.json tok.json && "
                            "cmp b/checkpoints/step-000000002/tokenizer.json tok.json"),
@@ -295,8 +296,8 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                  models[i], models[i]);
         assert_int_equal(shell(command), 0);
     }
-    /* What lies beside a .bin file may be of another model: one of bytes does without, others say
-     * so. */
+    /* A tokenizer next to a .bin file may belong to another model: a byte model ignores it, others
+     * report it. */
     assert_int_equal(shell("$S train --out named/bytes --data text.txt --steps 1 " SIZES " && "
                            "$S convert --in named/bytes --out bin/bytes.bin && "
                            "$S eval --model bin/bytes.bin --data text.txt && "
@@ -318,7 +319,7 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                            "$S convert --in numbered/model.bin --out numbered/converted && "
                            "cmp numbered/tok300.bin numbered/converted/tokenizer.bin"),
                      0);
-    /* A vocabulary may have been rounded up, and is still that tokenizer's. */
+    /* A padded vocabulary still fits its tokenizer. */
     assert_int_equal(shell("mkdir padded && cp tok.json padded/tokenizer.json && "
                            "$S train --out padded/run --data shards --vocab 320 --steps 1 " SIZES
                            " && $S convert --in padded/run --out padded/model.bin && "
@@ -342,13 +343,13 @@ static void texts_are_not_read_as_other_tokens(void **state) {
               "$S train --out more --model named_model --data text.txt --length 16 --steps 1 && "
               "$S eval --model named_model --data text.txt | grep 'bits per byte'"),
         0);
-    /* The tokens of a task are no text. */
+    /* The tokens of a task have no text. */
     assert_int_equal(shell("$S eval --model new/model --data recall:pairs=2,length=16 >said && "
                            "grep -q accuracy said && ! grep -q 'bits per byte' said"),
                      0);
 }
 
-/* convert says what else can load a folder, and puts the tokenizer of bytes into it. */
+/* convert reports which programs can load a folder, and adds the byte tokenizer to it. */
 static void converted_models_say_who_loads_them(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out p --data text.txt --steps 1 " SIZES
@@ -366,8 +367,7 @@ static void converted_models_say_who_loads_them(void **state) {
         0);
 }
 
-/* A folder that holds something is not mixed with a model: neither a run, nor a model, nor
- * notes. */
+/* A model is not written into a folder that has a run, a model or other files. */
 static void converted_models_get_folders_of_their_own(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -384,25 +384,25 @@ static void converted_models_get_folders_of_their_own(void **state) {
     assert_int_equal(shell("$S convert --in pm --out empty && test -e empty/config.json && "
                            "test ! -e empty/lock"),
                      0);
-    /* One that another process is at work in stays as it is. */
+    /* A folder that another process is using is unchanged. */
     assert_int_equal(
         shell("mkdir held && ! flock held/lock $S convert --in pm --out held 2>said && "
               "grep -q 'held: another process is at work in this folder' said && "
               "test \"$(ls held)\" = lock && $S convert --in pm --out held && "
               "cmp held/model.safetensors empty/model.safetensors"),
         0);
-    /* Of several at once one writes it, and nobody disturbs that. */
+    /* Of several concurrent processes one writes it, undisturbed. */
     assert_int_equal(shell("for i in 1 2 3 4; do ($S convert --in pm --out raced 2>said$i && "
                            "echo $i >>first) & done; wait; test $(wc -l <first) = 1 && "
                            "diff -r raced empty"),
                      0);
-    /* A try that fails half-way leaves nothing in the way of the next. */
+    /* An attempt that fails half-way does not block the next. */
     assert_int_equal(shell("cp -r pm pb && rm pb/tokenizer.json && mkdir pb/tokenizer.json && "
                            "! $S convert --in pb --out twice && $S convert --in pm --out twice"),
                      0);
 }
 
-/* Files that are not models, and names of nothing. */
+/* Files that are not models, and missing files. */
 static void what_is_no_model_is_called_so(void **state) {
     (void)state;
     assert_int_equal(shell("printf GGUF > x.gguf; $S generate --model x.gguf --prompt a 2>said"),
@@ -414,7 +414,7 @@ static void what_is_no_model_is_called_so(void **state) {
     assert_int_equal(shell("grep -q 'nosuch: No such file' said"), 0);
 }
 
-/* What a resumed run would ignore is refused, and so is a second process. */
+/* Options that a resumed run would ignore are refused, and so is a second process. */
 static void resumed_runs_keep_their_settings(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out e --data text.txt --steps 6 --stop-step 2 " SIZES), 0);
@@ -426,7 +426,7 @@ static void resumed_runs_keep_their_settings(void **state) {
     assert_true(exists(folder, "e/checkpoints/step-000000006"));
 }
 
-/* How a run ended, what TensorBoard gets of it, and what is made of several. */
+/* The end of a run, its TensorBoard events, and comparisons of several. */
 static void runs_are_shown(void **state) {
     (void)state;
     assert_int_equal(shell("for seed in 1 2; do $S train --out seed$seed --data text.txt --steps 4 "
@@ -459,7 +459,7 @@ static void runs_are_shown(void **state) {
     assert_int_equal(shell("test -e nowhere"), 1);
 }
 
-/* Paths of a study are relative to its file; what is missing or wrong in it has a line. */
+/* Paths of a study are relative to its file; errors in it are reported with their line. */
 static void studies_say_where(void **state) {
     (void)state;
     assert_int_equal(shell("mkdir -p away && cp text.txt away/near.txt && printf 'seeds: [1]\n"
@@ -481,7 +481,7 @@ static void studies_say_where(void **state) {
     assert_int_equal(shell("grep -q 'away/t.yaml: line 1: no variant' said"), 0);
 }
 
-/* A file that may not grow is an error, not a signal; records and all then go on elsewhere. */
+/* A file that may not grow is an error, not a signal; the run can then be resumed elsewhere. */
 static void small_files_end_nothing(void **state) {
     (void)state;
     assert_int_equal(shell("ulimit -f 8; $S train --out f --data text.txt --steps 60 "
@@ -490,7 +490,7 @@ static void small_files_end_nothing(void **state) {
     assert_int_equal(shell("grep -q 'continuing with records in memory' said"), 0);
 }
 
-/* Input, output and messages may be closed: what is said must not get into files. */
+/* stdin, stdout and stderr may be closed: messages must not end up in files. */
 static void closed_streams_stay_out_of_files(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out g --data text.txt --steps 12 --validate-every 4 " SIZES
@@ -503,7 +503,7 @@ static void closed_streams_stay_out_of_files(void **state) {
                      0);
 }
 
-/* What lies where records should be may belong to somebody else, or keep a reader waiting. */
+/* A file in place of the records may be a link to another file, or block a reader. */
 static void records_are_files(void **state) {
     (void)state;
     const char *const train = "timeout 20 $S train --out h --data text.txt --steps 2 " SIZES;
@@ -519,7 +519,7 @@ static void records_are_files(void **state) {
     }
 }
 
-/* A checkpoint is a run's by who it is, not by its number. */
+/* A checkpoint belongs to a run by identity, not by its step. */
 static void checkpoints_belong_to_their_run(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out i --data text.txt --steps 4 " SIZES), 0);
@@ -527,7 +527,7 @@ static void checkpoints_belong_to_their_run(void **state) {
                            "$S train --out i --data text.txt --steps 4 --seed 7 " SIZES),
                      2);
     assert_int_equal(shell("diff -r i/checkpoints i2/checkpoints"), 0);
-    /* Nor is it one that somebody put there. */
+    /* Nor does a copied one. */
     assert_int_equal(
         shell("rm -r i && $S train --out i --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
     assert_int_equal(shell("cp -r i2/checkpoints/step-000000004 i/checkpoints"), 0);
@@ -536,7 +536,7 @@ static void checkpoints_belong_to_their_run(void **state) {
     assert_int_equal(shell("grep -q 'step-000000002 is whole' said"), 0);
 }
 
-/* Nothing that a checkpoint says is believed, nothing in it may have changed. */
+/* All values in a checkpoint are validated, and any changed file is refused. */
 static void damaged_checkpoints_are_refused(void **state) {
     (void)state;
     static const char *const edits[] = {
@@ -588,7 +588,7 @@ static void damaged_checkpoints_are_refused(void **state) {
             shell("grep -q 'damaged.*step-000000004 is whole.*remove step-000000006$' said"), 0);
         assert_int_equal(shell("$S eval --model k --data text.txt"), i == 1 ? 0 : 1);
     }
-    /* What cannot be opened here is not said to be damaged. */
+    /* A file that cannot be opened is not reported as damaged. */
     assert_int_equal(shell("rm -rf k; cp -r j k; f=k/checkpoints/step-000000006/model.safetensors; "
                            "mv $f there; ln -s there $f; $S train --resume k --stop-step 0 2>said"),
                      1);
@@ -599,7 +599,7 @@ static void damaged_checkpoints_are_refused(void **state) {
                      0);
 }
 
-/* One byte anywhere in it makes other data, whether or not a row has been there. */
+/* A change of one byte anywhere is detected, whether or not its row has been used. */
 static void changed_data_is_refused(void **state) {
     (void)state;
     assert_int_equal(shell("cp text.txt mine.txt && $S data prepare --tokenizer bytes --out own "
@@ -614,7 +614,7 @@ static void changed_data_is_refused(void **state) {
                  data[i], i ? "own" : data[i], data[i], data[i]);
         assert_int_equal(shell(command), 0);
         assert_int_not_equal(shell("$S train --resume l --stop-step 0"), 0);
-        /* The same bytes are the same data, though the file is another. */
+        /* A copy with the same bytes is the same data. */
         snprintf(command, sizeof command, "cp kept %s && $S train --resume l --stop-step 0",
                  data[i]);
         assert_int_equal(shell(command), 0);
@@ -646,7 +646,7 @@ static void other_instructions_are_told(void **state) {
         0);
 }
 
-/* What would train something else than was meant is refused, or told. */
+/* Settings that would train something unintended are refused or reported. */
 static void misunderstandings_are_told(void **state) {
     (void)state;
     assert_int_equal(

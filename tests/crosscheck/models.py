@@ -51,7 +51,7 @@ def distance(ours, theirs):
 
 
 def untie(model, folder):
-    """A head of its own in a folder that says it has none."""
+    """A separate head in a folder whose config ties it to the embedding."""
     model.save_pretrained(folder)
     tensors = load_file(f"{folder}/model.safetensors")
     tensors["lm_head.weight"] = torch.randn_like(tensors["model.embed_tokens.weight"])

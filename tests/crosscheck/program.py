@@ -1,4 +1,4 @@
-"""The program that the other scripts compare, which their first argument names."""
+"""The program under test, named by the first argument of the other scripts."""
 import subprocess
 import sys
 
@@ -13,7 +13,7 @@ def softrnn(*arguments):
 
 
 def logits_here(folder, where, ids):
-    """(B, T, V) for ids (B, T); the command wants targets behind them."""
+    """(B, T, V) for ids (B, T); the command needs targets after them."""
     rows = torch.cat([ids, ids[:, :1]], dim=1).to(torch.int32)
     save_file({"ids": rows}, f"{where}/rows.safetensors")
     softrnn("eval", "--model", folder, "--tokens", f"{where}/rows.safetensors", "--dump-logits",

@@ -3,8 +3,8 @@
 
 Usage: sentencepiece_models.py PROGRAM TEXT
 
-Trains BPE models on TEXT with symbols of the user (spaces among them), with and without a space in
-front, extra white space and byte fallback, and compares ids and decoded text over awkward texts and
+Trains BPE models on TEXT with user-defined symbols (including spaces), with and without a leading
+space, extra white space and byte fallback, and compares ids and decoded text over awkward texts and
 the paragraphs of TEXT. Needs the Python package `sentencepiece`.
 """
 import random

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares logits of published models of the neighbouring systems: Mamba-2 with transformers' own code, and
+"""Compares logits of published models of related systems: Mamba-2 with transformers' own code, and
 GLA, DeltaNet and Gated DeltaNet, whose code needs a GPU, with the plain recurrences below, which follow
 flash-linear-attention's description of its layers. Each model is read, converted, and the copy computed again.
 
@@ -7,7 +7,7 @@ flash-linear-attention's description of its layers. Each model is read, converte
     tests/crosscheck/systems.py build/cli/softrnn --write tests/inputs/published
 
 The second form writes what tests/model/test_published.c compares with: config.json, names and shapes of
-tensors, tokens and logits. Weights are no part of it: both compute them from the tensors' names.
+tensors, tokens and logits. Weights are not part of it: both compute them from the tensors' names.
 
 Needs the PyPI packages torch and transformers (5.23 or newer: older ones take Mamba-2's norm over all groups)."""
 import json
@@ -27,7 +27,7 @@ SIZES = dict(vocab_size=11, hidden_size=12, num_hidden_layers=2)
 
 
 def weight(name, shape):
-    """The formula that the test in C has too."""
+    """The same formula as in the C test."""
     count = math.prod(shape)
     phase = sum(name.encode()) % 97
     numbers = 0.3 * torch.sin(phase + 0.61 * torch.arange(count, dtype=torch.float64))

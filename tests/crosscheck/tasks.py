@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""tasks.py: every row of every synthetic task, made again from the definitions alone.
+"""tasks.py: every row of every synthetic task, regenerated from the definitions alone.
 
 Usage: tasks.py PROGRAM [ROWS]. For each task and split, ROWS rows (1000) of `softrnn data show` are compared, token by
 token, with those that this script makes: from Philox (Salmon et al. 2011), the keyed permutation (docs/DATA.md) and the
-definition of each task, written apart from the program. In addition the targets are derived once more from the ids by
-what a task means (a value stood behind its key, a product is a product), without knowing how a row was drawn.
+definition of each task, written independently of the program. In addition the targets are derived once more from the ids by
+the meaning of a task (a value follows its key), independently of how a row was drawn.
 Exit 1 at the first difference.
 """
 import itertools
@@ -244,7 +244,7 @@ FOR, IS, QUESTION, ZERO, NOISE, NAMES = 1, 2, 3, 4, list(range(14, 19)), 19
 
 
 def asking(ids, answer, length):
-    """The row with the answer shown but for its last token, and blanks behind it."""
+    """The row with the answer shown except for its last token, and blanks after it."""
     targets = blank(len(ids) - 1) + list(answer)
     ids = ids + list(answer[:-1])
     rest = length - len(ids)
@@ -314,7 +314,7 @@ def frequent_words(draw, train, length, vocab, alpha):
 # ---- what targets mean, derived from the ids alone
 
 def follows_key(ids, targets, context):
-    """Each target is the token behind the first place where the token it stands at occurs."""
+    """Each target is the token after the first occurrence of the token at its position."""
     for t, target in enumerate(targets):
         if target is not None:
             place = ids.index(ids[t])

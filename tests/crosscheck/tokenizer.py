@@ -5,7 +5,7 @@ Usage: tokenizer.py PROGRAM TEXT TOKENIZER...
 
 PROGRAM is softrnn, TEXT any UTF-8 file to borrow sentences from, TOKENIZER a tokenizer.json or
 tokenizer.json.gz. Encodes 2 MB of mixed text (many scripts, emoji, code, control bytes, special
-tokens) and some hundred short awkward ones, and decodes what that gave and random ids; then trains a
+tokens) and some hundred short awkward ones, and decodes the results and random ids; then trains a
 tokenizer on TEXT, which must load in the package, give the same ids there, and have the merges that
 the package's trainer learns. Needs the Python package `tokenizers`.
 """
@@ -59,7 +59,7 @@ def decode(program, name, ids):
 
 
 def compare_decoding(program, name, package, texts, rng):
-    """Added tokens stand between all sorts of neighbours; ids that no text gives, too."""
+    """Added tokens between all kinds of neighbours; also ids that no text encodes to."""
     added = list(package.get_added_tokens_decoder())
     lists = [package.encode(text, add_special_tokens=False).ids for text in texts[1:]]
     lists += [[rng.choice(added) if added and rng.random() < 0.4

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""unicode.py: what the regular expressions of Hugging Face's tokenizers package know and PCRE2 not.
+"""unicode.py: characters that the regular expressions of Hugging Face's tokenizers package know and PCRE2 does not.
 
 Usage: unicode.py
 
@@ -67,7 +67,7 @@ def main():
         rows, known = [], set()
         for name in names:
             known |= library_knows(pcre2, r"\p{%s%s}" % (prefix, name))
-        for name in names:  # one that the library puts into another category is left out
+        for name in names:  # characters that the library has in another category are skipped
             new = package_knows(r"\p{%s}" % name) - known
             rows += [(first, last, name) for first, last in ranges(new)]
         for row in sorted(rows):

@@ -1,4 +1,4 @@
-/* test_axes.c: the tables of axes and operands leave nothing out. */
+/* test_axes.c: the tables of axes and operands are complete. */
 #include "equation/axes.h"
 #include "equation/operands.h"
 #include "test.h"
@@ -28,7 +28,7 @@ static size_t size_of(sr_axis_kind kind) {
 }
 #endif
 
-/* Every byte of the descriptor belongs to a row, or to nothing. */
+/* Every byte of the descriptor belongs to a row or is padding. */
 static void every_field_has_a_row(void **state) {
     (void)state;
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
@@ -51,7 +51,7 @@ static void every_field_has_a_row(void **state) {
 #endif
 }
 
-/* True if the word stands by itself in the text. */
+/* True if the text contains the whole word. */
 static bool mentions(const char *text, const char *word) {
     const size_t length = strlen(word);
     for (const char *at = text; (at = strstr(at, word)); at++)
@@ -96,7 +96,7 @@ static void every_operand_has_a_row(void **state) {
             fail_msg("byte %zu of srnn_operands has no row in src/equation/operands.c", i);
 }
 
-/* What is learned has a name in files. */
+/* Learned operands have a name in files. */
 static void learned_operands_have_files(void **state) {
     (void)state;
     for (int which = 0; which < SR_OPERANDS; which++) {

@@ -69,6 +69,8 @@ static void who_has_a_state(void **state) {
                                        "gla",
                                        "gated_delta_net",
                                        "kda",
+                                       "gdn2",
+                                       "linear_elu,write=removal",
                                        "2mamba",
                                        "log_linear",
                                        "power:2,sink=learned",
@@ -156,7 +158,7 @@ static void wrong_descriptors(void **state) {
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
-        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
+        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none must add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
         {{.decay = SRNN_DECAY_BOUNDED}, "decay_bound"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_bound = 5}, "decay_bound"},
@@ -164,6 +166,11 @@ static void wrong_descriptors(void **state) {
         {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_NONE}, "decay=neg_softplus"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .dt_width = SRNN_DT_WIDTH_CHANNEL}, "decay_width=channel"},
         {{.write_range = SRNN_WRITE_RANGE_2}, "write=delta"},
+        {{.write_width = SRNN_WIDTH_CHANNEL}, "write=delta"},
+        {{.write = SRNN_WRITE_REMOVAL}, "score=linear"},
+        {{.score = SRNN_SCORE_LINEAR, .write = SRNN_WRITE_REMOVAL, .levels = SRNN_LEVELS_FENWICK},
+         "levels"},
+        {{.skip = SRNN_SKIP_BONUS, .norm_width = SRNN_NORM_WIDTH_ROW}, "norm_width=head"},
         {{.value_gate = SRNN_VALUE_GATE_TIME_STEP}, "decay=softplus"},
         {{.position = SRNN_POSITION_ROPE_CHUNKS}, "pool=L"},
         {{.pool = 4, .write = SRNN_WRITE_DELTA}, "write=delta"},
@@ -193,7 +200,7 @@ static void learned_tensors(void **state) {
     assert_int_equal(sr_attention_learned(learned, &(srnn_attention){0}), 0);
 }
 
-/* An operand as languages that go by names see it. */
+/* Operands by name, for other languages. */
 static void operands_by_name(void **state) {
     (void)state;
     srnn_problem problem = {.B = 2, .H = 6, .Hkv = 3, .T = 5, .D = 4};

@@ -1,4 +1,4 @@
-/* test_spec.c: the table of variants says what it should, and its text form reads back. */
+/* test_spec.c: the table of variants is right, and its text form round-trips. */
 #include "test.h"
 
 #include "equation/facts.h"
@@ -105,6 +105,11 @@ static const struct {
             "decay_width=channel,dt_width=channel,write=delta,normaliser=none,post_gate,gate_width="
             "channel,"
             "norm=rms,norm_epsilon=1e-05"},
+    {"gdn2", "score=linear,position=none,short_conv=4,layer=gdn2,share=qk,feature=unit_smooth,"
+             "decay=softplus,"
+             "decay_width=channel,dt_width=channel,write=delta,write_width=channel,normaliser=none,"
+             "post_gate,"
+             "gate_width=channel,norm=rms,norm_epsilon=1e-05"},
     {"log_linear",
      "score=linear,position=none,layer=delta_net,levels=fenwick,normaliser=none,norm=r"
      "ms,norm_epsilon=1e-05"},

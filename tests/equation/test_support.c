@@ -1,4 +1,4 @@
-/* test_support.c: kernels compute what they declare, and refuse what nobody declared. */
+/* test_support.c: kernels compute what they declare, and refuse what they do not declare. */
 #include "test.h"
 
 #include "attention/cpu/shared/computes.h"
@@ -32,7 +32,7 @@ static void values_that_are_not(void **state) {
     assert_false(computes("score=exp,norm=rms"));
 }
 
-/* Kernels do not see the layer, nor the width of a decay that is not there. */
+/* Kernels do not see the layer, nor the width of a decay that is off. */
 static void axes_without_effect(void **state) {
     (void)state;
     assert_true(computes("score=exp,short_conv=4"));

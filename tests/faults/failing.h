@@ -1,8 +1,8 @@
-/* failing.h: one call of a program fails: what the libraries that are preloaded for it share.
+/* failing.h: makes one call of a program fail: code shared by the preloaded libraries.
  *
- * SOFTRNN_FAIL_AT=N: the Nth call does, counted from 1 over the process and those it forks; 0 or
- * not set: none. SOFTRNN_FAIL_COUNT=FILE: the number of calls is written there when the process
- * ends, and before it the name of the one that failed. */
+ * SOFTRNN_FAIL_AT=N: the Nth call fails, counted from 1 over the process and its children; 0 or not
+ * set: none. SOFTRNN_FAIL_COUNT=FILE: the number of calls is written there when the process ends,
+ * and before it the name of the one that failed. */
 #ifndef SR_TESTS_FAILING_H
 #define SR_TESTS_FAILING_H
 
@@ -18,13 +18,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What a process and its children know together. */
+/* Shared by a process and its children. */
 typedef struct failing {
     atomic_long count;
     const char *_Atomic failed; /* the name of the call */
 } failing;
 
-static failing *shared; /* NULL until it may count */
+static failing *shared; /* NULL until counting begins */
 static long fail_at;
 
 /* The code of some libraries. */
@@ -48,7 +48,7 @@ static inline bool in_ranges(const void *caller) {
     return false;
 }
 
-/* To be called first, with what adds the ranges of the libraries that matter. */
+/* Call first, with a callback that adds the ranges of the relevant libraries. */
 static inline void failing_begin(int (*choose)(struct dl_phdr_info *, size_t, void *)) {
     const char *text = getenv("SOFTRNN_FAIL_AT");
     fail_at = text ? atol(text) : 0;
@@ -60,7 +60,7 @@ static inline void failing_begin(int (*choose)(struct dl_phdr_info *, size_t, vo
         abort();
 }
 
-/* By system calls alone: the others may be ours. */
+/* Uses system calls only, as library calls may be intercepted. */
 static inline void failing_end(void) {
     const char *path = getenv("SOFTRNN_FAIL_COUNT"), *name = atomic_load(&shared->failed);
     char text[64];
@@ -75,7 +75,7 @@ static inline void failing_end(void) {
     syscall(SYS_close, file);
 }
 
-/* Counts a call; its number. */
+/* Counts a call; returns its number. */
 static inline long failing_count(void) {
     return atomic_fetch_add(&shared->count, 1) + 1;
 }

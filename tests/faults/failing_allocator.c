@@ -7,13 +7,13 @@
 
 #include <errno.h>
 
-/* What glibc calls its own. */
+/* glibc's own functions. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
-/* Whose allocations are let through. */
+/* Adds the libraries whose allocations never fail. */
 static int choose(struct dl_phdr_info *info, size_t size, void *context) {
     static const char *const names[] = {"libdnnl", "libgomp", "libstdc++", "libOpenCL", "ld-linux"};
     (void)size, (void)context;
@@ -31,7 +31,7 @@ __attribute__((destructor)) static void end(void) {
     failing_end();
 }
 
-/* True if the allocation asked for from `caller` is the one to fail. */
+/* True if the allocation by `caller` is the one to fail. */
 static bool fails(const void *caller) {
     if (!shared || in_ranges(caller) || failing_count() != fail_at)
         return false;

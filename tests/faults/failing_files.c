@@ -1,9 +1,9 @@
-/* failing_files.c: a library to be preloaded: calls of a program that touch files fail (failing.h
- * says which).
+/* failing_files.c: a library to be preloaded: file operations of a program fail (failing.h says
+ * which).
  *
- * SOFTRNN_FAIL_WITH=EIO: one call fails, whichever. =ENOSPC: the disk is full from one call on: of
- * those that need room, which alone are counted then. A write that fails has written half of its
- * bytes; what the program asks of its libraries' files, pipes and terminals works. */
+ * SOFTRNN_FAIL_WITH=EIO: any one call fails. =ENOSPC: the disk is full from one call on, and only
+ * calls that need disk space are counted. A failed write has written half of its bytes; operations
+ * on pipes, terminals and files of libraries work. */
 #include "failing.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 
 static bool full; /* ENOSPC */
 
-/* The program alone: it has no name in the list. */
+/* Only the program itself, which has no name in the list. */
 static int choose(struct dl_phdr_info *info, size_t size, void *context) {
     (void)size, (void)context;
     if (!*info->dlpi_name)
@@ -50,7 +50,7 @@ static bool fails(const char *name, needs need, const void *caller) {
     return true;
 }
 
-/* A file or folder; not what the kernel pretends to have written. */
+/* A file or folder on disk, not a virtual file of the kernel. */
 static bool is_stored(int descriptor) {
     struct stat facts;
     struct statfs system;
@@ -70,7 +70,7 @@ static bool is_path(const char *path) {
 
 /* ---- the calls */
 
-/* The third argument, which is there if a file may be made. */
+/* The third argument, which exists if a file may be created. */
 #define MODE(mode, flags)            \
     mode_t mode = 0;                 \
     if ((flags)&O_CREAT) {           \
@@ -94,7 +94,7 @@ int openat(int folder, const char *path, int flags, ...) {
     return (int)syscall(SYS_openat, folder, path, flags, mode);
 }
 
-/* It is closed all the same, as Linux does. */
+/* It is closed nevertheless, as on Linux. */
 int close(int file) {
     const bool failing = FAILS_ON(file, "close", NEEDS_ROOM);
     const int error = errno;

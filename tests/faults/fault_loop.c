@@ -1,4 +1,4 @@
-/* fault_loop.c: one call after the other of a command fails, and what comes out is looked at. */
+/* fault_loop.c: makes each call of a command fail in turn, and checks the outcome. */
 #include "fault_loop.h"
 
 #include "base/random.h"
@@ -22,11 +22,11 @@
 
 enum { MOST_WORDS = 48 };
 
-/* In memory where the system has such a place: nothing waits for a disk. */
+/* In memory if possible, to avoid waiting for a disk. */
 static char in_memory[] = "/dev/shm/softrnn-faults-XXXXXX", other[] = "/tmp/softrnn-faults-XXXXXX";
 static const char *folder;
 
-/* ---- what is tried */
+/* ---- the commands */
 
 #define TASK  "recall:pairs=2,vocab=32,length=12"
 #define SHAPE "--hidden 16 --heads 2 --mlp-hidden 16 --layers 1 --batch 2 --threads 1 "
@@ -37,9 +37,9 @@ static const char *folder;
 typedef struct work {
     const char *name;
     const char *arguments; /* in a folder that is a copy of `base` */
-    const char *again; /* what ends the work after a failure, where the same once more does not */
-    const char *keeps; /* a file that a failure must leave, or NULL */
-    bool parts;        /* a failure may leave other files than the whole has: of unfinished runs */
+    const char *again;     /* completes the work if repeating the command fails, or NULL */
+    const char *keeps;     /* a file that a failure must leave, or NULL */
+    bool parts;            /* a failure may leave additional files, of unfinished runs */
 } work;
 
 static const work works[] = {
@@ -94,7 +94,7 @@ static void split(char **words, char *text) {
     words[count] = NULL;
 }
 
-/* Runs the program in a folder, with its words in `out` and `err` beside that; the call with this
+/* Runs the program in a folder, with its output in `out` and `err` next to it; the call with this
  * number fails. Returns its exit code, or minus a signal. */
 static int run(const char *where, const char *arguments, const fault *f, long fail_at) {
     const pid_t child = fork();
@@ -127,7 +127,7 @@ static int run(const char *where, const char *arguments, const fault *f, long fa
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* How many calls there were in the last run, and the name of the one that failed. */
+/* The number of calls in the last run, and the name of the one that failed. */
 static long counted(char name[32]) {
     char path[256];
     long count = 0;
@@ -140,7 +140,7 @@ static long counted(char name[32]) {
 
 /* ---- comparing what came out */
 
-/* Numbers that differ from run to run become #: those of clocks, and who a run is. */
+/* Numbers that differ from run to run become #: times and identities of runs. */
 static char *without_numbers(const sr_mapping *file) {
     char *text = malloc(file->bytes + 1);
     assert_non_null(text);
@@ -168,7 +168,7 @@ static bool ends_in(const char *name, const char *ending) {
     return length >= size && strcmp(name + length - size, ending) == 0;
 }
 
-/* Files in which clocks or identities stand. */
+/* Files that contain times or identities. */
 static bool varies(const char *name) {
     static const char *const names[] = {"run.yaml",
                                         "run.json",
@@ -207,7 +207,7 @@ static bool same(const char *got_path, const char *want_path) {
     return equal;
 }
 
-/* JSON is JSON, arrays are readable, whatever else happened. */
+/* JSON files are valid and arrays are readable, whatever else happened. */
 static bool readable(const char *path) {
     if (ends_in(path, ".json")) {
         json_error_t error;
@@ -274,8 +274,7 @@ static void compare(const comparison *c, const char *got, const char *want, bool
 
 /* ---- the loop */
 
-/* What is looked for in a folder: the name of a file, up to a `*` in it, and whether it was
- * found. */
+/* The search for a file in a folder: its name, up to a `*`, and whether it was found. */
 static struct {
     const char *name;
     bool found;
@@ -290,7 +289,7 @@ static int look(const char *path, const struct stat *facts, int kind, struct FTW
     return 0;
 }
 
-/* True if there is a file of this name in `try`: whole, NAME* or *PART. */
+/* True if there is a file of this name in `try`: exactly, NAME* or *PART. */
 static bool finds(const char *name) {
     char path[256];
     at(path, "try");
@@ -300,7 +299,7 @@ static bool finds(const char *name) {
     return wanted.found;
 }
 
-/* True if the program said what was wrong. */
+/* True if the program printed an error message. */
 static bool has_message(void) {
     char path[256];
     sr_mapping said;
@@ -311,7 +310,7 @@ static bool has_message(void) {
     return has;
 }
 
-/* An exit of 0 means the right files; 1 a message, and files that can be read. */
+/* Exit code 0 requires the right files; 1 a message and readable files. */
 static void check_end(const comparison *c) {
     char got[256], want[256];
     at(got, "try");
@@ -323,7 +322,7 @@ static void check_end(const comparison *c) {
         complain(c, "fails without a message", "");
 }
 
-/* Nothing is lost: whoever tries once more has the right files, and no others. */
+/* Nothing is lost: a second attempt gives exactly the right files. */
 static void check_again(const comparison *failed) {
     comparison c = *failed;
     c.code = run("try", c.work->arguments, NULL, 0);
@@ -357,7 +356,7 @@ typedef struct loop {
 /* Which of `count` calls fail: number i of those that are tried, and the step to the next one. */
 typedef struct choice {
     long tries, first, step;
-    bool random; /* one of each stretch, the same each time */
+    bool random; /* one of each interval, the same each time */
 } choice;
 
 static choice choose(long some, long count) {
@@ -437,7 +436,7 @@ static void need(const char *arguments) {
         fail_msg("softrnn %s", arguments);
 }
 
-/* Whatever the commands begin from. */
+/* Creates the inputs of all commands. */
 static int enter(void **state) {
     (void)state;
     char path[256];

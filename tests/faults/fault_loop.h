@@ -1,8 +1,8 @@
-/* fault_loop.h: one call after the other of a command fails, and what comes out is looked at.
+/* fault_loop.h: makes each call of a command fail in turn, and checks the outcome.
  *
- * Only an error with a message or the right files may, and after an error the same command once
- * more (a training resumed) gives the right files. Of every command some calls; all with
- * SOFTRNN_FAULTS=all, with 2/8 the second of eight shares of them. */
+ * The outcome must be an error with a message, or the right files; after an error the same command
+ * (a resumed training) gives the right files. Tries some calls of every command; all with
+ * SOFTRNN_FAULTS=all, the second eighth of them with 2/8. */
 #ifndef SR_TESTS_FAULT_LOOP_H
 #define SR_TESTS_FAULT_LOOP_H
 

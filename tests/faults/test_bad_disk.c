@@ -1,5 +1,5 @@
-/* test_bad_disk.c: each call of a command that touches a file fails once in turn, and the disk is
- * full from each one on that needs room. */
+/* test_bad_disk.c: each file operation of a command fails once, and the disk is full from each
+ * operation on that needs space. */
 #include "fault_loop.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* test_no_memory.c: each allocation of a command fails once in turn. */
+/* test_no_memory.c: each allocation of a command fails once. */
 #include "fault_loop.h"
 
 int main(void) {

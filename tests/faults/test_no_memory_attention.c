@@ -1,5 +1,5 @@
-/* test_no_memory_attention.c: each allocation of the attention library's calls fails once in turn:
- * the call fails with SRNN_ERR_MEMORY, or gives the right numbers, and nothing stays allocated. */
+/* test_no_memory_attention.c: each allocation of the attention library's calls fails once: the call
+ * fails with SRNN_ERR_MEMORY, or gives the right numbers, and nothing stays allocated. */
 #include "softrnn.h"
 #include "test.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- an allocator that counts, and fails once; the work runs on one thread */
 
-/* What glibc calls its own. */
+/* glibc's own functions. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
@@ -73,7 +73,7 @@ enum { B = 1, H = 2, T = 7, D = 4, NUMBERS = B * H * T * D, SAVED = 1 << 16 };
 static const int64_t offsets[] = {0, 3, T}, others[] = {0, 5, T};
 static float inputs[8][NUMBERS];
 
-/* What came out; all of it counts. */
+/* The results, all of which are compared. */
 typedef struct results {
     float o[NUMBERS], pieces[NUMBERS], gradients[8][NUMBERS];
 } results;

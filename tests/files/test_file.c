@@ -1,4 +1,4 @@
-/* test_file.c: a mapped file has its bytes; a replaced one is whole, old or new. */
+/* test_file.c: mapping files, and replacing them atomically. */
 #include "files/file.h"
 #include "test.h"
 #include "train/run/log_file.h"
@@ -91,7 +91,7 @@ static void abandoned_replacement_leaves_the_old(void **state) {
     sr_replacement_free(NULL);
 }
 
-/* A limit on the size of files fails writes the way a full disk does. */
+/* A file size limit makes writes fail like a full disk. */
 static void full_disk_leaves_the_old(void **state) {
     (void)state;
     static char large[1 << 20];
@@ -147,7 +147,7 @@ static void what_a_killed_writer_left_is_removed(void **state) {
     leave_half_a_file();
     leave_half_a_file();
     assert_true(files_in_folder() > 1);
-    /* That of a writer at work stays. */
+    /* The file of an active writer stays. */
     sr_replacement *replacement;
     assert_int_equal(sr_replacement_create(&replacement, path), SRNN_OK);
     assert_int_equal(sr_replacement_write(replacement, "mine", 4), SRNN_OK);
@@ -160,7 +160,7 @@ static void what_a_killed_writer_left_is_removed(void **state) {
     assert_file_holds("mine");
 }
 
-/* Whoever calls the library may have closed input, output and messages. */
+/* The caller may have closed stdin, stdout and stderr. */
 static void low_descriptors_are_left_alone(void **state) {
     (void)state;
     const pid_t child = fork();

@@ -39,7 +39,7 @@ static void long_paths_are_refused(void **state) {
     assert_true(sr_path_has(folder, "."));
 }
 
-/* Tries to lock from another process, where the lock is not ours already. */
+/* Tries to lock from another process, which does not hold the lock. */
 static srnn_status lock_elsewhere(double patience) {
     const pid_t child = fork();
     if (child == 0) {
@@ -66,7 +66,7 @@ static void a_lock_keeps_others_out(void **state) {
     assert_int_equal(lock, -1);
 }
 
-/* Whoever waits gets a lock that is given up meanwhile. */
+/* A waiting process gets a lock that is released meanwhile. */
 static void patience_is_rewarded(void **state) {
     (void)state;
     int lock, ready[2];
@@ -91,8 +91,8 @@ static void patience_is_rewarded(void **state) {
     close(ready[1]);
 }
 
-/* A lock that was taken away while somebody waited for it keeps nobody out: whoever gets it has one
- * that is there. */
+/* A lock file that was removed while a process waited for it locks nothing: the process must lock
+ * one that exists. */
 static void a_lock_that_went_is_made_again(void **state) {
     (void)state;
     int lock, status;
@@ -161,7 +161,7 @@ static void records_read_back(void **state) {
     assert_int_equal(sr_json_replace(NULL, folder, "record.json", 0), SRNN_ERR_MEMORY);
 }
 
-/* A checksum from elsewhere is taken for a file that is seen here, and for no other. */
+/* A known checksum is used only for a file that exists here. */
 static void known_sums_are_of_files_here(void **state) {
     (void)state;
     json_t *sums;

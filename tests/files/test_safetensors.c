@@ -1,4 +1,4 @@
-/* test_safetensors.c: arrays survive a round trip, and no hostile file is believed. */
+/* test_safetensors.c: arrays round-trip, and hostile files are refused. */
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "test.h"
@@ -114,7 +114,8 @@ static void writer_refuses_what_it_could_not_read(void **state) {
 
 /* ---- hostile files */
 
-/* Parses a copy that ends where its memory ends, so that a sanitizer sees every step beyond. */
+/* Parses a copy that ends where its memory ends, so that a sanitizer detects every access past the
+ * end. */
 static srnn_status parse_copy(const void *data, size_t size) {
     void *copy = malloc(size ? size : 1);
     assert_non_null(copy);

@@ -7,7 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (sr_model_config_read(&config, fuzz_file("config.json", data, size)) == SRNN_OK) {
         if (sr_model_config_check(&config) != SRNN_OK)
             abort();
-        const sr_family *family; /* what is read may be written for others */
+        const sr_family *family; /* what was read can be written for other programs */
         if (sr_model_config_public(&family, &config) != SRNN_OK)
             abort();
         sr_model_config_free(&config);

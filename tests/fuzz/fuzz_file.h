@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A folder of this process, in memory where the system has such a place. */
+/* A folder of this process, in memory if possible. */
 static inline const char *fuzz_folder(void) {
     static char folder[] = "/dev/shm/softrnn-fuzz-XXXXXX", other[] = "/tmp/softrnn-fuzz-XXXXXX";
     static const char *made;

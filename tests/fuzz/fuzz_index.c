@@ -5,7 +5,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sr_weight_files files;
     (void)fuzz_file("model.safetensors.index.json", data, size);
-    if (sr_weight_files_open(&files, fuzz_folder(), NULL) == SRNN_OK)
+    if (sr_weight_files_open(&files, fuzz_folder()) == SRNN_OK)
         sr_weight_files_close(&files);
     return 0;
 }

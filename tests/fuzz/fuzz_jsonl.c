@@ -3,7 +3,7 @@
 #include "fuzz_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    /* Kept: the encoder has a cache of words of 2 MiB. */
+    /* Reused: the encoder has a word cache of 2 MiB. */
     static sr_tokenizer *tokenizer;
     static sr_document_encoder *encoder;
     static const char *files[1];

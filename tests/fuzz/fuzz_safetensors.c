@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const sr_tensor *tensor = sr_safetensors_at(file, i);
         if (sr_safetensors_find(file, tensor->name) != tensor)
             abort();
-        /* Reads every byte of the tensor: a range that leaves the input is seen. */
+        /* Reads every byte of the tensor: a range outside of the input is detected. */
         double *numbers = malloc(tensor->count * sizeof *numbers + 1);
         if (!numbers)
             abort();

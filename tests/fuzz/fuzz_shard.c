@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Gives the header the right checksums, which a fuzzer does not guess, where they can be. */
+/* Sets the right checksums in the header, which a fuzzer cannot guess, if possible. */
 static void repair(uint8_t *bytes, size_t size) {
     sr_shard_header header;
     if (size < sizeof header)

@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     const size_t whole = srnn_state_saved_bytes(state);
     (void)srnn_state_load(state, data, size);
-    /* What a fuzzer does not guess: its length, its beginning, and its checksum. */
+    /* What a fuzzer cannot guess: its length, its beginning, and its checksum. */
     if (!bytes || srnn_state_save(state, bytes, whole) != SRNN_OK)
         abort();
     memcpy(bytes + whole - (size < whole ? size : whole), data, size < whole ? size : whole);

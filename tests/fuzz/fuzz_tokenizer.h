@@ -1,4 +1,4 @@
-/* fuzz_tokenizer.h: uses a tokenizer that was made of any bytes, on the same bytes. */
+/* fuzz_tokenizer.h: uses a tokenizer made from arbitrary bytes on the same bytes. */
 #ifndef SR_TESTS_FUZZ_TOKENIZER_H
 #define SR_TESTS_FUZZ_TOKENIZER_H
 
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* Encodes and decodes, then frees the tokenizer. Ids that were made can be decoded. */
+/* Encodes and decodes, then frees the tokenizer. Encoded ids can be decoded. */
 static inline void fuzz_tokenizer(sr_tokenizer *tokenizer, const char *text, size_t bytes) {
     sr_encoder *encoder;
     sr_tokens tokens = {0};

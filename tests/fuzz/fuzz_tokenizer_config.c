@@ -1,4 +1,4 @@
-/* fuzz_tokenizer_config.c: any bytes as the tokenizer_config.json beside a tokenizer. */
+/* fuzz_tokenizer_config.c: any bytes as the tokenizer_config.json next to a tokenizer. */
 #include "data/tokenizer/tokenizer.h"
 #include "fuzz_file.h"
 

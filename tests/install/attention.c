@@ -1,4 +1,4 @@
-/* attention.c: a program that attends, and uses nothing but the attention library. */
+/* attention.c: a program that uses only the attention library. */
 #include <softrnn.h>
 
 #include <stdio.h>

@@ -1,12 +1,12 @@
 #!/bin/bash
-# check_deps.sh: who only builds is not asked for what only the tests need.
+# check_deps.sh: building does not require packages that only the tests need.
 # Usage: check_deps.sh SOURCE_FOLDER
 set -euo pipefail
 deps=$1/tools/deps.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A system without the tools of the tests, whose apt-get only says what it was asked for.
+# A system without the tools of the tests, whose apt-get only prints its arguments.
 for name in bash gcc cmake ninja pkg-config bible id env; do
     ln -s "$(command -v $name)" "$work/$name"
 done

@@ -30,7 +30,7 @@ expect() {
     echo "$name: $got"
 }
 
-# The manual, the completions, and the studies that --help names come along.
+# The manual, the completions, and the studies that --help names are installed.
 for name in man/man1/softrnn.1 man/man1/softrnn-data-prepare.1 \
     bash-completion/completions/softrnn zsh/site-functions/_softrnn \
     fish/vendor_completions.d/softrnn.fish softrnn/studies/full.yaml; do
@@ -40,7 +40,7 @@ done
     { echo "studies/full.yaml is not found beside the program"; exit 1; }
 
 # With both kinds of a library in one folder the linker takes the shared one, so static ones are named
-# by their files; all of them is linked, so that a dependency missing from the .pc file is noticed.
+# by their files; all of each is linked, so that a dependency missing from the .pc file is noticed.
 strict=(-std=c11 -Wall -Wextra -Wpedantic -Werror)
 for program in attention lab; do
     library=softrnn
@@ -57,7 +57,7 @@ for program in attention lab; do
     [ $program = lab ] || mv "$work/shared" "$work/attends"
 done
 
-# As the README has it, the example that calls functions of libm itself too.
+# As in the README; also the example that calls functions of libm itself.
 line=$(sed -n 's/^    cc program.c //p' "$source/../../README.md")
 [ -n "$line" ] || { echo "README.md has no line that compiles a program"; exit 1; }
 (cd "$work" && eval "\"$compiler\" \"$source/../../examples/state.c\" -o state $line")
@@ -70,7 +70,7 @@ for program in attention_shared attention_static lab_shared lab_static; do
     expect "find_package, $program" "$work/consumer/$program"
 done
 
-# A program that only attends loads the attention library and the C library, and nothing else.
+# A program that uses only attention loads the attention library and the C library, and nothing else.
 loaded=$(LD_LIBRARY_PATH=$libraries ldd "$work/attends" | awk '{print $1}' | sed 's,.*/,,')
 if grep -Ev '^(libsoftrnn|libm|libc|libpthread|libdl|librt|linux-vdso|ld-linux[-a-z0-9_]*)\.so' <<<"$loaded"; then
     echo "a program that only attends loads more than libsoftrnn"
@@ -78,12 +78,12 @@ if grep -Ev '^(libsoftrnn|libm|libc|libpthread|libdl|librt|linux-vdso|ld-linux[-
 fi
 grep -q '^libsoftrnn\.so' <<<"$loaded"
 
-# names LIBRARY: what a shared library shows, with the version of each name.
+# names LIBRARY: the exported symbols of a shared library, with their versions.
 names() {
     nm -D --defined-only --with-symbol-versions "$libraries/lib$1.so" | awk '$2 != "A" {print $3}'
 }
-# The attention library shows its public names, and its inner ones to the laboratory of the same release
-# only; the laboratory shows its public names.
+# The attention library exports its public symbols, and internal ones for the laboratory of the same release
+# only; the laboratory exports its public symbols.
 if names softrnn | grep -Ev '^(srnn_[a-z0-9_]+@@SOFTRNN_[0-9.]+|sr_[A-Za-z0-9_]+@@SOFTRNN_PRIVATE_[0-9.]+)$' ||
     names softrnn_lab | grep -v '^srnl_'; then
     echo "a shared library shows names that are not public"

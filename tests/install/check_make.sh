@@ -6,7 +6,7 @@ source=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# ccache that is installed after the first build does not compile every file again.
+# Installing ccache after the first build does not recompile every file.
 cp "$source/Makefile" "$work"
 printf '#!/bin/sh\n' >"$work/ccache"
 chmod +x "$work/ccache"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_wheel.sh: installs a wheel into an empty environment; then the program trains and generates, and the package
-# attends, with a path on which there is no compiler.
+# computes attention, with a PATH without a compiler.
 # Usage: check_wheel.sh WHEEL
 set -euo pipefail
 wheel=$(realpath "$1")
@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/environment"
 "$work/environment/bin/pip" install --quiet "$wheel"
 cd "$work"
-# What this script calls, and nothing else.
+# A PATH with only the commands of this script.
 mkdir commands
 for command in bash cat grep rm seq; do ln -s "$(command -v $command)" commands; done
 PATH=$work/environment/bin:$work/commands

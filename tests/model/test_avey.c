@@ -1,5 +1,5 @@
-/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients are those of the
- * values, and what is said about later tokens is so. */
+/* test_avey.c: Avey's ranker and block give the golden numbers, their gradients match differences,
+ * and the documented effect of later tokens is real. */
 #include "golden.h"
 #include "model/avey/avey.h"
 #include "model/pass.h"
@@ -23,19 +23,30 @@ static void expect(const char *name, const float *got, const float *want, size_t
         fail_msg("%s is off by %.2e", name, error);
 }
 
+/* The ranking of e, with room for what it saves, which the caller frees. */
+static sr_ranking ranking_of(const sr_avey *kind, const float *e) {
+    sr_ranking ranking = sr_avey_ranking(kind, GOLDEN_B, N, E);
+    ranking.e = e;
+    ranking.saved = malloc(cpu->rank_bytes(cpu, &ranking));
+    assert_non_null(ranking.saved);
+    return ranking;
+}
+
 static void ranker(void **state) {
     (void)state;
     static float y[GOLDEN_B * N * ROWS * E];
-    const sr_avey_ranking ranking = {&avey, GOLDEN_B, N, E, 2, 0};
     float *e = numbers("context.", "e", GOLDEN_B * N * CHUNK * E);
     float *want = numbers("context.", "y", GOLDEN_B * N * ROWS * E);
-    assert_int_equal(sr_avey_rank(&ranking, y, e), SRNN_OK);
+    const sr_ranking ranking = ranking_of(&avey, e);
+    assert_int_equal(cpu->rank_forward(cpu, y, &ranking), SRNN_OK);
     expect("the contexts", y, want, GOLDEN_B * N * ROWS * E);
+    free(ranking.saved);
     free(e);
     free(want);
 }
 
-/* Half of the mixed channels, as the authors count them: floor(share width), made even upwards. */
+/* Half of the mixed channels, as in the authors' code: floor(share width), rounded up to an even
+ * number. */
 static void odd_shares_are_rounded_up(void **state) {
     (void)state;
     static const struct {
@@ -58,10 +69,10 @@ static void odd_shares_are_rounded_up(void **state) {
 }
 
 /* sum of contexts times fixed numbers */
-static double value(const sr_avey_ranking *ranking, const float *e, const float *d) {
+static double value(const sr_ranking *ranking, const float *d) {
     static float y[GOLDEN_B * N * ROWS * E];
     double sum = 0;
-    assert_int_equal(sr_avey_rank(ranking, y, e), SRNN_OK);
+    assert_int_equal(cpu->rank_forward(cpu, y, ranking), SRNN_OK);
     for (int i = 0; i < GOLDEN_B * N * ROWS * E; i++)
         sum += (double)y[i] * (double)d[i];
     return sum;
@@ -73,22 +84,24 @@ static void ranker_gradients(void **state) {
     for (int causal = 0; causal < 2; causal++) {
         sr_avey kind = avey;
         kind.causal = causal;
-        const sr_avey_ranking ranking = {&kind, GOLDEN_B, N, E, 2, 0};
         float *e = numbers("context.", "e", GOLDEN_B * N * CHUNK * E);
+        const sr_ranking ranking = ranking_of(&kind, e);
+        assert_int_equal(cpu->rank_forward(cpu, d_y, &ranking), SRNN_OK);
         for (int i = 0; i < GOLDEN_B * N * ROWS * E; i++)
             d_y[i] = (float)sin(0.7 * i);
-        assert_int_equal(sr_avey_rank_back(&ranking, d_e, d_y, e), SRNN_OK);
+        assert_int_equal(cpu->rank_backward(cpu, d_e, d_y, &ranking), SRNN_OK);
         for (int i = 0; i < GOLDEN_B * N * CHUNK * E; i += 13) {
             const float here = e[i], step = 2e-3f;
             e[i] = here + step;
-            const double above = value(&ranking, e, d_y);
+            const double above = value(&ranking, d_y);
             e[i] = here - step;
-            const double below = value(&ranking, e, d_y);
+            const double below = value(&ranking, d_y);
             e[i] = here;
             const double want = (above - below) / (2 * (double)step);
             if (!(fabs((double)d_e[i] - want) <= 2e-2 * (1 + fabs(want))))
                 fail_msg("d_e[%d] is %g, not %g", i, (double)d_e[i], want);
         }
+        free(ranking.saved);
         free(e);
     }
 }
@@ -152,7 +165,7 @@ static void block(void **state) {
     sr_tensor_table_free(&table);
 }
 
-/* Fed token by token, a causal model gives the logits of the whole sequence; any model those of
+/* Fed token by token, a causal model gives the logits of the whole sequence, any model those of
  * each prefix. */
 static void generation(void **state) {
     enum { B = 2, T = 14, V = 32 };
@@ -209,7 +222,7 @@ static void generation(void **state) {
     }
 }
 
-/* How far the logits of the first tokens of a chunk move when its last token changes. */
+/* The change of the logits of a chunk's first tokens when its last token changes. */
 static double leak(const char *attention) {
     enum { T = 16 };
     sr_model_config config = {.V = 32,

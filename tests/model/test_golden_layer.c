@@ -32,7 +32,7 @@ static const sr_tensor *find_weight(const void *context, const char *name) {
     return sr_safetensors_find(f->file, key);
 }
 
-/* The sizes that the shapes of the weights tell. */
+/* Infers the sizes from the shapes of the weights. */
 static void find_dims(sr_layer_setup *setup, const fixture *f) {
     const int H = f->what.H;
     const sr_layer_sizes sizes =
@@ -95,9 +95,9 @@ static void expect(const char *variant, const char *name, const float *got, cons
         fail_msg("%s: %s is off by %.2e", variant, name, error);
 }
 
-/* A norm that follows a gate hides it but for its epsilon, so the gate's gradient is a small rest
- * of large numbers, and the reference's float rounding (up to 4e-4 of it, by a double computation)
- * shows. There the error is measured against the layer's whole gradient. */
+/* A norm after a gate cancels it except for its epsilon, so the gate's gradient is a small
+ * difference of large numbers, in which the reference's float rounding shows (up to 4e-4 of it, by
+ * a double computation). There the error is measured against the layer's whole gradient. */
 static void expect_gradient(const char *variant, const sr_tensor_spec *spec, const float *got,
                             const float *want, double whole) {
     const double error = golden_norm(got, want, spec->count);
@@ -155,7 +155,7 @@ static void feed(const fixture *f, sr_layer_state *memory, float *y, float *x, i
     sr_layer_state_advance(memory, T);
 }
 
-/* Fed by pieces, however cut, the layer gives the same outputs. */
+/* Fed in pieces of any lengths, the layer gives the same outputs. */
 static void pieces_make_the_whole(void **state) {
     static const int cuts[][GOLDEN_T] = {{11}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {3, 1, 5, 2}};
     (void)state;

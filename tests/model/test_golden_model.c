@@ -36,7 +36,7 @@ static const sr_tensor *find_weight(const void *context, const char *name) {
     return sr_safetensors_find(f->file, key);
 }
 
-/* The sizes that the shapes of the weights tell. */
+/* Infers the sizes from the shapes of the weights. */
 static void find_sizes(sr_model_config *config, const fixture *f) {
     if (config->is_avey)
         return;
@@ -98,12 +98,12 @@ static void logits(void **state) {
     }
 }
 
-/* The gate in front of a norm: see test_golden_layer.c. */
+/* The gate before a norm: see test_golden_layer.c. */
 static bool is_rest(const char *name) {
     return strstr(name, "out_gate_proj") != NULL;
 }
 
-/* Of the variants; those of the systems are with their layers. */
+/* Of the variants; those of the systems are tested with their layers. */
 static void check_gradients(fixture *f) {
     const sr_tensor_table *table = &f->model->table;
     const float *gradients = sr_pass_gradient(f->pass);

@@ -1,5 +1,5 @@
-/* test_layers_cuda.c: layers of every wiring on a GPU, real or emulated: losses, gradients and fed
- * tokens are the CPU's. */
+/* test_layers_cuda.c: layers of every wiring on a GPU, real or emulated: losses, gradients and
+ * decoding agree with the CPU. */
 #include "base/bf16.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -30,7 +30,8 @@ static sr_model *model_of(sr_backend *backend, const char *attention) {
                               .rope_theta = 100,
                               .tied = true,
                               .bos = 1,
-                              .eos = 2};
+                              .eos = 2,
+                              .given = {.D = 8, .rank = 3}};
     sr_model *model;
     assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
@@ -73,7 +74,7 @@ static step step_of(sr_model *model, bool packed, bool recompute) {
     return s;
 }
 
-/* How far rounding the weights alone to bf16 moves a gradient says how well it is conditioned. */
+/* The change of a gradient when only the weights are rounded to bf16 measures its conditioning. */
 static double tolerance(const float *rounded, const float *want, size_t count) {
     return is_bf16() ? 0.05 + 4 * small_error(rounded, want, count) : 1e-4;
 }
@@ -122,6 +123,8 @@ static const char *const wirings[] = {
     "gate,decay=learned,layer=gla",
     "gate,value_gate=sigmoid,layer=delta_net,short_conv=4",
     "linear_elu,layer=rat",
+    "gate,layer=2mamba,short_conv=2,conv_activation=none",
+    "gate,decay=learned,layer=kda,short_conv=4",
     "gate,layer=grela",
     "gate,layer=grela,short_conv=2",
     "gated_softmax_no_gate_rmsnorm,layer=nala",
@@ -134,11 +137,73 @@ static void steps(void **state) {
         check_step(wirings[i], (i + is_bf16()) % 2 == 0);
 }
 
+/* Chunks that the rows end in the middle of; blocks that mix all channels, an odd share, or few. */
+static const char *const aveys[] = {
+    "avey_causal,chunk=4,chunks=3",
+    "avey,chunk=4,chunks=3,expansion=3,share=0.3",
+    "avey_causal,chunk=5,chunks=2,expansion=2,share=1",
+    "avey_causal,chunk=6,chunks=1",
+};
+enum { AVEYS = sizeof aveys / sizeof *aveys };
+
+static void avey_steps(void **state) {
+    (void)state;
+    for (int i = 0; i < AVEYS; i++)
+        check_step(aveys[i], false);
+}
+
+/* ---- steps that are captured */
+
+static float *gradients_of(sr_pass *pass, const sr_model *model) {
+    const size_t bytes = model->table.numbers * sizeof(float);
+    float *gradients = malloc(bytes);
+    assert_non_null(gradients);
+    assert_int_equal(sr_device_copy_out(gpu->device, gradients, sr_pass_gradient(pass), bytes),
+                     SRNN_OK);
+    return gradients;
+}
+
+/* Launched, captured, replayed: the same bits as launched for each of three batches. */
+static void check_captured(const char *attention) {
+    sr_model *model = model_of(gpu, attention);
+    const sr_pass_setup setup = {.B = B, .T = T, .train = true};
+    sr_pass *plain, *repeated;
+    float losses[ROWS];
+    void *stats;
+    assert_int_equal(sr_pass_create(&plain, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_create(&repeated, model, &setup), SRNN_OK);
+    assert_int_equal(sr_device_allocate(gpu->device, &stats, sizeof(sr_step_stats)), SRNN_OK);
+    assert_int_equal(sr_device_zero(gpu->device, stats, sizeof(sr_step_stats)), SRNN_OK);
+    for (uint64_t round = 0; round < 3; round++) {
+        int32_t ids[ROWS], targets[ROWS];
+        small_ids(ids, ROWS, V, 2 * round);
+        small_ids(targets, ROWS, V, 2 * round + 1);
+        assert_int_equal(sr_pass_zero_gradient(plain), SRNN_OK);
+        assert_int_equal(sr_pass_zero_gradient(repeated), SRNN_OK);
+        assert_int_equal(sr_pass_gradients(plain, losses, ids, targets, 0.01), SRNN_OK);
+        assert_int_equal(sr_pass_step(repeated, stats, ids, targets, 0.01), SRNN_OK);
+        float *want = gradients_of(plain, model), *got = gradients_of(repeated, model);
+        assert_memory_equal(got, want, model->table.numbers * sizeof *got);
+        free(want), free(got);
+    }
+    sr_device_release(gpu->device, stats);
+    sr_pass_free(plain);
+    sr_pass_free(repeated);
+    sr_model_free(model);
+}
+
+static void captured_steps(void **state) {
+    (void)state;
+    check_captured("gate,decay=learned,layer=mamba_block,short_conv=4");
+    check_captured("gate,layer=grela");
+    check_captured(aveys[0]);
+}
+
 /* ---- feeding */
 
 enum { BEFORE = 5, STEPS = 4, FED = BEFORE + STEPS };
 
-/* logits (STEPS, B, V) of tokens fed one by one behind BEFORE at once. */
+/* logits (STEPS, B, V) of tokens fed one by one after BEFORE at once. */
 static void feed(float *logits, sr_session *session, const int32_t *ids) {
     int32_t piece[B * BEFORE];
     assert_int_equal(sr_session_reset(session), SRNN_OK);
@@ -187,6 +252,12 @@ static void feeding(void **state) {
         check_feeding(wirings[i]);
 }
 
+static void avey_feeding(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        check_feeding(aveys[i]);
+}
+
 static int open_gpu(bool bf16) {
     const sr_backend_settings settings = {.device = "cuda", .bf16 = bf16};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
@@ -216,7 +287,9 @@ int main(void) {
     }
     sr_backend_free(gpu);
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(feeding)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps), cmocka_unit_test(feeding), cmocka_unit_test(avey_steps),
+        cmocka_unit_test(captured_steps), cmocka_unit_test(avey_feeding)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

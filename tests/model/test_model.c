@@ -1,4 +1,5 @@
-/* test_model.c: decoding equals prefill, gradients are slopes, documents do not see each other. */
+/* test_model.c: decoding equals prefill, gradients are slopes, documents do not affect each
+ * other. */
 #include "attention/cuda/shared/computes.h"
 #include "base/random.h"
 #include "equation/facts.h"
@@ -13,8 +14,8 @@ enum { B = 2, T = 13, ROWS = B * T };
 
 static sr_backend *cpu;
 
-/* Every layer of its own with convolutions that its authors do not give it, and keys of another
- * width turned. */
+/* Layers with their own wiring, with convolutions that their authors do not use, and RoPE on keys
+ * of another width. */
 static const char *const layers[] = {"forget,short_conv=3,skip=conv:2",
                                      "mamba2,short_conv=3,skip=conv:2,position=rope",
                                      "gated_softmax_plusplus_mamba,short_conv=3,skip=conv:2",
@@ -38,8 +39,8 @@ static float *whole_logits(sr_model *model, const int32_t *ids) {
     return logits;
 }
 
-/* Feeds the rows in pieces of the given lengths and gathers all logits. Room is made for more or
- * fewer tokens on the way. */
+/* Feeds the rows in pieces of the given lengths and gathers all logits. Capacity is reserved for
+ * more or fewer tokens in between. */
 static float *piece_logits(sr_model *model, const int32_t *ids, const int *pieces) {
     const sr_session_setup setup = {.B = B, .T = T};
     const int V = model->config.V;
@@ -82,8 +83,7 @@ static void check_decoding(const char *attention) {
     sr_model_free(model);
 }
 
-/* The token that a session follows by itself is the one after the last feed, whatever feed that
- * was. */
+/* The token that a session continues with is the one chosen by the last feed, of whatever kind. */
 static void chosen_follows_the_last_feed(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -144,52 +144,10 @@ static void sinks_start_like_matrices(void **state) {
     sr_model_free(model);
 }
 
-/* The loss of a batch, for slopes. */
-static double loss_of(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
-    float losses[ROWS];
-    double sum = 0;
-    assert_int_equal(sr_pass_losses(pass, losses, ids, targets), SRNN_OK);
-    for (int i = 0; i < ROWS; i++)
-        sum += (double)losses[i];
-    return sum;
-}
-
-/* Along the gradient itself the loss must rise by its squared length. */
+/* Along the gradient the loss must rise by its squared norm. */
 static void check_slope(const char *attention, sr_mlp mlp, bool bias, bool tied) {
     sr_model *model = small_model(cpu, attention, mlp, bias, tied);
-    const sr_pass_setup setup = {.B = B, .T = T, .train = true};
-    sr_pass *pass;
-    int32_t ids[ROWS], targets[ROWS];
-    float losses[ROWS];
-    small_ids(ids, ROWS, model->config.V, 5);
-    small_ids(targets, ROWS, model->config.V, 6);
-    targets[3] = targets[20] = -1;
-    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
-    assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
-    const float *gradient = sr_pass_gradient(pass);
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        double squares = 0;
-        for (size_t n = 0; n < spec->count; n++)
-            squares += pow((double)gradient[spec->start + n], 2);
-        const double step = 3e-3 / sqrt(squares + 1e-12);
-        double ends[2];
-        float *weight = model->weights + spec->start, *kept = malloc(spec->count * sizeof *kept);
-        memcpy(kept, weight, spec->count * sizeof *kept);
-        for (int end = 0; end < 2; end++) {
-            for (size_t n = 0; n < spec->count; n++)
-                weight[n] =
-                    kept[n] + (float)((end ? step : -step) * (double)gradient[spec->start + n]);
-            ends[end] = loss_of(pass, ids, targets);
-        }
-        memcpy(weight, kept, spec->count * sizeof *kept);
-        free(kept);
-        const double slope = (ends[1] - ends[0]) / (2 * step);
-        if (!(fabs(slope - squares) <= 0.02 * squares + 2e-3 * sqrt(squares)))
-            fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", attention, spec->name,
-                     squares, slope);
-    }
-    sr_pass_free(pass);
+    small_check_slopes(model, attention);
     sr_model_free(model);
 }
 
@@ -205,8 +163,8 @@ static void gradients_are_slopes(void **state) {
         check_slope(layers[i], SR_MLP_SWIGLU, i % 2 == 0, false);
 }
 
-/* Weights of all that an attention layer projects its input to follow each other, which lets a
- * backend take them for one matrix. */
+/* The weights of all input projections of an attention layer are adjacent, so that a backend can
+ * treat them as one matrix. */
 static void check_projections(const char *attention, bool bias, int want) {
     sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, bias, false);
     size_t end = 0;
@@ -267,7 +225,7 @@ static void bits_stay(void **state) {
     free(first);
 }
 
-/* A document gives the same logits alone and packed behind another. */
+/* A document gives the same logits alone and packed after another. */
 static void documents_are_apart(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 5, 13, 26};
@@ -296,7 +254,7 @@ static void documents_are_apart(void **state) {
     }
 }
 
-/* A pass that is told other documents is one created with them, gradients included. */
+/* A pass that is given other documents behaves like one created with them, including gradients. */
 static void documents_change(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 5, 13, 26};
@@ -349,14 +307,14 @@ static void sampling(void **state) {
     for (uint64_t i = 0; i < 100; i++)
         assert_int_not_equal(sr_sampler_choose(sampler, logits, 0, i), 4);
     sr_sampler_free(sampler);
-    /* The two best have more than half of what the three best have together, one has not. Of all
-     * five they would not make up 0.8. */
+    /* The two best have more than 0.8 of the mass of the three best, one alone has not. Of the mass
+     * of all five they would have less than 0.8. */
     settings = (sr_sampler_settings){.temperature = 1, .top_k = 3, .top_p = 0.8, .seed = 4};
     assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
     for (uint64_t i = 0; i < 200; i++)
         assert_int_equal(sr_sampler_choose(sampler, logits, 0, i) % 2, 1);
     sr_sampler_free(sampler);
-    /* What is not a number is not chosen. */
+    /* NaN is not chosen. */
     const float holes[5] = {NAN, 0.0f, NAN, 1.0f, NAN};
     for (int greedy = 0; greedy < 2; greedy++) {
         settings = (sr_sampler_settings){.temperature = greedy ? 0 : 1, .seed = 4};
@@ -388,7 +346,8 @@ static double mass_of(const ranked *all, int count) {
     return mass;
 }
 
-/* The chosen token is where its share of the mass begins to its end, were all tokens sorted. */
+/* The draw lies between the start and the end of the chosen token's mass, with all tokens
+ * sorted. */
 static void check_choice(const sr_sampler_settings *s, const ranked *all, int V, int32_t token,
                          double share) {
     int count = s->top_k > 0 ? s->top_k : V, at = 0;
@@ -416,7 +375,7 @@ static void sampling_as_if_sorted(void **state) {
     };
     static float logits[V];
     static ranked all[V];
-    for (int token = 0; token < V; token++) /* some of them alike, as in bf16 */
+    for (int token = 0; token < V; token++) /* some of them equal, as in bf16 */
         logits[token] = (float)floor(40 * sr_random_normal(9, 0, (uint64_t)token)) / 16;
     for (size_t n = 0; n < sizeof settings / sizeof *settings; n++) {
         sr_sampler *sampler;
@@ -431,7 +390,7 @@ static void sampling_as_if_sorted(void **state) {
     }
 }
 
-/* A NaN is no number, however small the others are; a tiny temperature takes the largest. */
+/* A NaN is never chosen, however small the others are; a tiny temperature gives the largest. */
 static void sampling_at_the_edges(void **state) {
     (void)state;
     const float with_nan[3] = {NAN, -INFINITY, NAN}, plain[3] = {1, 3, 2};

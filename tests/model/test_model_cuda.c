@@ -1,5 +1,5 @@
-/* test_model_cuda.c: a model that was read from files onto a GPU, real or emulated, multiplies with
- * what it read. */
+/* test_model_cuda.c: a model loaded from files to a GPU, real or emulated, computes with the loaded
+ * weights. */
 #include "base/bf16.h"
 #include "files/folder.h"
 #include "model/files/model_folder.h"
@@ -20,7 +20,7 @@ static int write_models(void **state) {
     snprintf(saved, sizeof saved, "%s/model", folder);
     snprintf(exported, sizeof exported, "%s/model.bin", folder);
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true);
-    model->config.rope_theta = 10000; /* the only one that llama2.c has */
+    model->config.rope_theta = 10000; /* the only value in llama2.c */
     assert_int_equal(sr_folder_make(saved), SRNN_OK);
     assert_int_equal(sr_model_save(model, saved, SR_DTYPE_F32), SRNN_OK);
     assert_int_equal(sr_model_save_llama2c(model, exported), SRNN_OK);
@@ -28,7 +28,7 @@ static int write_models(void **state) {
     return 0;
 }
 
-/* The working copy is the masters, rounded. */
+/* The working copy is the rounded master weights. */
 static void check_working(const sr_model *model) {
     const size_t count = model->table.numbers;
     float *weights = malloc(count * sizeof *weights);
@@ -93,13 +93,13 @@ static sr_model *model_of(sr_backend *backend, const char *attention, int D) {
     return model;
 }
 
-/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32
- * lanes hold. */
+/* Wide enough for every kernel of generation; the heads of a layer are not as wide as a warp's
+ * vectors. */
 static sr_model *wide_model(sr_backend *backend, const char *attention) {
     return model_of(backend, attention, 32);
 }
 
-/* The session has chosen the first of the largest logits (B, V). */
+/* The session has chosen the first largest logit of each row of (B, V). */
 static void check_chosen(sr_session *session, const float *logits, int B) {
     int32_t chosen[MANY];
     assert_int_equal(sr_session_chosen(session, chosen), SRNN_OK);
@@ -112,7 +112,7 @@ static void check_chosen(sr_session *session, const float *logits, int B) {
     }
 }
 
-/* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B,
+/* logits (STEPS, B, V) of tokens fed one by one after `before` at once, all from the same ids (B,
  * LONGEST). */
 static void feed_steps(float *logits, sr_session *session, const int32_t *ids, int B, int before) {
     int32_t piece[MANY * BEFORE];
@@ -130,8 +130,8 @@ static void feed_steps(float *logits, sr_session *session, const int32_t *ids, i
     }
 }
 
-/* Feeding a GPU gives what feeding the CPU does, and the same bits again: the first time by
- * starting kernels, then by repeating what was recorded. */
+/* Feeding on a GPU gives the results of the CPU, and the same bits a second time: first by
+ * launching kernels, then by replaying the captured graph. */
 static void check_feeding(const char *attention, srnn_form form, int B, int before) {
     const size_t numbers = (size_t)(STEPS * B) * 71;
     const sr_session_setup setup = {.B = B, .T = BEFORE, .form = form};
@@ -165,23 +165,23 @@ static void check_feeding(const char *attention, srnn_form form, int B, int befo
 static void feeding(void **state) {
     (void)state;
     check_feeding("softmax", SRNN_FORM_AUTO, 1, 0);
-    check_feeding("softmax", SRNN_FORM_AUTO, 1, BEFORE); /* keys that blocks share */
+    check_feeding("softmax", SRNN_FORM_AUTO, 1, BEFORE); /* keys shared by several blocks */
     check_feeding("norm", SRNN_FORM_AUTO, 3, 2);
     check_feeding("gated_softmax", SRNN_FORM_AUTO, 4,
-                  1); /* kernels between those that go together */
+                  1); /* other kernels between those that are coalesced */
     check_feeding("gated_softmax_decay", SRNN_FORM_AUTO, 2, 1);
     check_feeding("softmax", SRNN_FORM_AUTO, TEXTS, 2); /* too many for one kernel */
     check_feeding("gated_softmax", SRNN_FORM_AUTO, 5, 1);
     check_feeding("linear_elu", SRNN_FORM_PARALLEL, 3, 1);
-    check_feeding("linear_elu", SRNN_FORM_RECURRENT, 1, 2); /* a state that is asked for */
+    check_feeding("linear_elu", SRNN_FORM_RECURRENT, 1, 2); /* a requested state */
     check_feeding("linear_elu", SRNN_FORM_RECURRENT, 5, 0);
     check_feeding("softmax", SRNN_FORM_AUTO, MANY,
-                  2); /* products of the library, and attention that turns */
+                  2); /* GEMMs of the library, and attention that applies RoPE */
     check_feeding("gated_softmax_plusplus", SRNN_FORM_AUTO, TEXTS,
-                  2); /* what convolutions made is turned there too */
+                  2); /* RoPE there after convolutions too */
 }
 
-/* chosen (STEPS, B): what follows ids (B, 3), each fed before the next is chosen. */
+/* chosen (STEPS, B): the tokens after ids (B, 3), each fed before the next is chosen. */
 static void choose_steps(int32_t *chosen, sr_session *session, const int32_t *ids, int B) {
     assert_int_equal(sr_session_reset(session), SRNN_OK);
     assert_int_equal(sr_session_feed_greedy(session, chosen, ids, 3), SRNN_OK);
@@ -191,7 +191,7 @@ static void choose_steps(int32_t *chosen, sr_session *session, const int32_t *id
                          SRNN_OK);
 }
 
-/* The same, left to the device. */
+/* The same, chosen by the device. */
 static void follow_steps(int32_t *chosen, sr_session *session, const int32_t *ids, int B) {
     assert_int_equal(sr_session_reset(session), SRNN_OK);
     assert_int_equal(sr_session_feed_greedy(session, chosen, ids, 3), SRNN_OK);
@@ -227,7 +227,7 @@ static void following(void **state) {
     check_following(gpu, TEXTS);
 }
 
-/* ---- a step that is recorded before the text begins ---- */
+/* ---- a step that is captured before the text begins ---- */
 
 static srnn_status (*record)(srnn_device *, void **, srnn_status (*)(void *), void *);
 static int recordings;
@@ -238,7 +238,7 @@ static srnn_status count_recording(srnn_device *device, void **recording,
     return record(device, recording, work, context);
 }
 
-/* Makes ready, which records so often, and feeds as if nothing had happened. */
+/* Prepares the session, which captures `expected` times, and checks that feeding gives the same. */
 static void check_ready(sr_session *session, const float *want, const int32_t *ids, int B,
                         int expected) {
     const size_t numbers = (size_t)(STEPS * B) * 71;
@@ -251,7 +251,7 @@ static void check_ready(sr_session *session, const float *want, const int32_t *i
     assert_int_equal(sr_session_position(session), 0);
     assert_int_equal(sr_session_chosen(session, chosen), SRNN_ERR_ARGUMENT);
     feed_steps(got, session, ids, B, 3);
-    assert_int_equal(sr_session_prepare(session), SRNN_OK); /* too late: nothing happens */
+    assert_int_equal(sr_session_prepare(session), SRNN_OK); /* too late: no effect */
     assert_int_equal(sr_session_position(session), 3 + STEPS);
     assert_int_equal(recordings, expected);
     assert_memory_equal(got, want, numbers * sizeof *got);
@@ -272,11 +272,11 @@ static void check_preparing(const char *attention, srnn_form form, int B) {
     assert_int_equal(sr_session_create(&session, model, &setup), SRNN_OK);
     check_ready(session, want, ids, B, 1);
     assert_int_equal(sr_session_reset(session), SRNN_OK);
-    check_ready(session, want, ids, B, 0); /* it still is */
+    check_ready(session, want, ids, B, 0); /* still captured */
     assert_int_equal(sr_session_reset(session), SRNN_OK);
     assert_int_equal(sr_session_grow(session, 5000), SRNN_OK);
     check_ready(session, want, ids, B,
-                sr_session_is_recurrent(session) ? 0 : 1); /* keys have moved */
+                sr_session_is_recurrent(session) ? 0 : 1); /* the KV cache was reallocated */
     sr_session_free(plain);
     sr_session_free(session);
     sr_model_free(model);
@@ -295,7 +295,7 @@ static void preparing(void **state) {
     gpu->device->capture = record;
 }
 
-/* The CPU has nothing to record. */
+/* The CPU captures nothing. */
 static void preparing_a_cpu(void **state) {
     (void)state;
     sr_model *model = wide_model(cpu, "softmax");
@@ -329,8 +329,8 @@ static float *gradients_of(sr_model *model, const int32_t *ids, const int32_t *t
     return gradients;
 }
 
-/* Heads of the kernels for Hopper (64, 128) and of others: positions are turned back once, whoever
- * does it. */
+/* Heads of the kernels for Hopper (64, 128) and of others: the inverse RoPE is applied once, in
+ * whichever kernel. */
 static void gradients(void **state) {
     (void)state;
     static const int heads[] = {32, 64, 128};

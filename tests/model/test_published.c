@@ -1,9 +1,9 @@
-/* test_published.c: models of the neighbouring systems as their public code writes them give its
- * logits, come back in its names, and are refused by name where they differ.
+/* test_published.c: models of related systems as saved by their public code give its logits, are
+ * saved under its names, and are refused by name if they differ.
  *
  * tests/crosscheck/systems.py made tests/inputs/published: configurations, names and shapes of
- * tensors, tokens and logits, Mamba-2's by transformers. Weights follow from the names (weight_of),
- * there and here. */
+ * tensors, tokens and logits, Mamba-2's by transformers. Weights are a function of the names
+ * (weight_of), there and here. */
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -45,7 +45,7 @@ static float weight_of(const char *name, size_t i) {
     return (float)(0.3 * sin(phase % 97 + 0.61 * (double)i) + (strstr(name, "norm") ? 1 : 0));
 }
 
-/* The numbers, which the writer reads later; free() them. */
+/* Returns the data, which the writer reads later; free() it. */
 static float *add_tensor(sr_safetensors_writer *writer, const char *name, const json_t *shape) {
     sr_tensor tensor = {.name = name, .rank = (int)json_array_size(shape)};
     size_t count = 1;
@@ -109,7 +109,7 @@ static void read_record(int32_t *ids, float *logits, const json_t *record) {
     }
 }
 
-/* Whole, and fed by pieces as generation does. */
+/* As a whole, and fed in pieces as in generation. */
 static void check_logits(sr_model *model, const json_t *record, const char *name) {
     const sr_pass_setup setup = {.B = 1, .T = TOKENS};
     float want[TOKENS * WORDS], got[TOKENS * WORDS];
@@ -188,7 +188,7 @@ static void written_as_they_were(void **state) {
     }
 }
 
-/* What no public model computes keeps the names of here. */
+/* What no public model computes keeps softrnn's own names. */
 static void others_keep_their_names(void **state) {
     (void)state;
     static const struct {
@@ -209,7 +209,7 @@ static void others_keep_their_names(void **state) {
     }
 }
 
-/* ---- what is not read */
+/* ---- models that are refused */
 
 static void differences_are_refused(void **state) {
     (void)state;
@@ -287,8 +287,8 @@ static void nonsense_is_refused(void **state) {
     }
 }
 
-/* int(12 * 32.125 * 2 / 3) = 257, and then a multiple of 256; of 2 int(12 * 32.125) / 3 it would be
- * 256. */
+/* int(12 * 32.125 * 2 / 3) = 257, then rounded up to a multiple of 256; 2 int(12 * 32.125) / 3
+ * would give 256. */
 static void width_of_the_mlp(void **state) {
     (void)state;
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -310,7 +310,7 @@ static void width_of_the_mlp(void **state) {
     json_decref(record);
 }
 
-/* A tensor that would be left out, and one that is ours but not theirs. */
+/* A tensor that would be ignored, and one that softrnn has but the public model does not. */
 static void tensors_without_a_place(void **state) {
     (void)state;
     static const struct {
@@ -334,8 +334,8 @@ static void tensors_without_a_place(void **state) {
     }
 }
 
-/* Tensors of other sizes than config.json says, or with biases that it denies, are not read by what
- * they look like. */
+/* Tensors of other sizes than config.json says, or with biases that it excludes, are refused
+ * instead of being inferred from shapes. */
 static void shapes_do_not_overrule(void **state) {
     (void)state;
     sr_model *model;
@@ -358,7 +358,7 @@ static void shapes_do_not_overrule(void **state) {
     json_decref(record);
 }
 
-/* As older versions of transformers wrote it, which is no JSON. */
+/* As older versions of transformers wrote it, which is not valid JSON. */
 static void infinity_is_read(void **state) {
     (void)state;
     static const char text[] =
@@ -374,8 +374,8 @@ static void infinity_is_read(void **state) {
     sr_model_config_free(&config);
 }
 
-/* Widths that are no whole multiple of the model's, and epsilons with many digits, come back from
- * the file. */
+/* Widths that are not integer multiples of the model's, and epsilons with many digits, round-trip
+ * through the file. */
 static void uneven_sizes_come_back(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,4 @@
-/* cblas.c: a matrix product as it is written in books. */
+/* cblas.c: a textbook matrix product. */
 #include "cblas.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* fake_cublaslt.c: a library with cuBLASLt's names that multiplies in host memory, for
  * test_cublaslt.c.
  *
- * It knows only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n), D = A
- * B + beta C. */
+ * It implements only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n),
+ * D = A B + beta C. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,6 +19,8 @@ typedef struct layout {
     int type; /* 0: float, 14: bf16 */
     uint64_t rows, columns;
     int64_t stride;
+    int32_t batch;  /* matrices */
+    int64_t offset; /* numbers from one to the next */
 } layout;
 
 typedef struct preference {
@@ -34,8 +36,7 @@ typedef struct result {
     int reserved[4];
 } result;
 
-/* How often it was asked what to do, and which of its proposals was taken last; read by the
- * test. */
+/* The number of heuristic queries, and the proposal used last; read by the test. */
 EXPORT int fake_questions;
 EXPORT int fake_taken;
 int cublasLtCreate(void **handle);
@@ -47,6 +48,7 @@ int cublasLtMatmulDescSetAttribute(void *out, int attribute, const void *value, 
 int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t columns,
                                int64_t stride);
 int cublasLtMatrixLayoutDestroy(void *memory);
+int cublasLtMatrixLayoutSetAttribute(void *out, int attribute, const void *value, size_t bytes);
 int cublasLtMatmulPreferenceCreate(void **out);
 int cublasLtMatmulPreferenceDestroy(void *memory);
 int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value, size_t bytes);
@@ -104,12 +106,24 @@ EXPORT int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint6
                                       int64_t stride) {
     const int status = make(out, sizeof(layout));
     if (status == 0)
-        *(layout *)*out = (layout){type, rows, columns, stride};
+        *(layout *)*out = (layout){type, rows, columns, stride, 1, 0};
     return status;
 }
 
 EXPORT int cublasLtMatrixLayoutDestroy(void *memory) {
     free(memory);
+    return 0;
+}
+
+EXPORT int cublasLtMatrixLayoutSetAttribute(void *out, int attribute, const void *value,
+                                            size_t bytes) {
+    layout *m = out;
+    if (attribute == 5 && bytes == sizeof m->batch)
+        memcpy(&m->batch, value, bytes);
+    else if (attribute == 6 && bytes == sizeof m->offset)
+        memcpy(&m->offset, value, bytes);
+    else
+        return 7;
     return 0;
 }
 
@@ -150,10 +164,11 @@ static int fits(const description *desc, const layout *a, const layout *b, const
            op_columns(b, desc->transpose[1]) == d->columns && c->rows == d->rows &&
            c->columns == d->columns && a->stride >= (int64_t)a->rows &&
            b->stride >= (int64_t)b->rows && c->stride >= (int64_t)c->rows &&
-           d->stride >= (int64_t)d->rows;
+           d->stride >= (int64_t)d->rows && a->batch == d->batch && b->batch == d->batch &&
+           c->batch == d->batch;
 }
 
-/* What is proposed, and said of each: family, tile, parts of K. */
+/* The proposals with their properties: family, tile, split-K. */
 static const struct {
     int32_t config[3];
     float waves;
@@ -163,8 +178,8 @@ static const struct {
 };
 enum { PROPOSALS = sizeof proposals / sizeof *proposals, FIRST_NAME = 42 };
 
-/* It knows nothing for matrices of 13 columns, so that a refusal can be tried; of 12, only the
- * first three. cuBLASLt's own parameters. */
+/* It has no proposal for matrices of 13 columns, to test a refusal; for 12, only the first three.
+ * cuBLASLt's own parameters. */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
                                           void *d, void *wish, int wanted, void *results,
                                           int *found) {
@@ -198,8 +213,15 @@ EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const void *algorithm, int attri
     return 0;
 }
 
+static int batch_place; /* which of a batch is being multiplied */
+
+static size_t place_of(const layout *m, uint64_t row, uint64_t column) {
+    return (size_t)row + (size_t)column * (size_t)m->stride +
+           (size_t)batch_place * (size_t)m->offset;
+}
+
 static float number_at(const void *data, const layout *m, uint64_t row, uint64_t column) {
-    const size_t at = (size_t)row + (size_t)column * (size_t)m->stride;
+    const size_t at = place_of(m, row, column);
     float x;
     if (m->type == 0) {
         memcpy(&x, (const char *)data + at * sizeof x, sizeof x);
@@ -212,9 +234,23 @@ static float number_at(const void *data, const layout *m, uint64_t row, uint64_t
     return x;
 }
 
-static float op_at(const void *data, const layout *m, int32_t transpose, uint64_t row,
-                   uint64_t column) {
-    return transpose ? number_at(data, m, column, row) : number_at(data, m, row, column);
+typedef struct operand {
+    const void *data;
+    const layout *layout;
+    int32_t transpose;
+} operand;
+
+static float op_at(const operand *x, uint64_t row, uint64_t column) {
+    return x->transpose ? number_at(x->data, x->layout, column, row)
+                        : number_at(x->data, x->layout, row, column);
+}
+
+static float product_at(const operand *a, const operand *b, uint64_t row, uint64_t column) {
+    const uint64_t K = op_columns(a->layout, a->transpose);
+    float sum = 0;
+    for (uint64_t k = 0; k < K; k++)
+        sum += op_at(a, row, k) * op_at(b, k, column);
+    return sum;
 }
 
 /* cuBLASLt's own parameters. */
@@ -235,15 +271,14 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
     fake_taken = (int)(chosen - FIRST_NAME);
     if (to->type != 0) /* it stores floats only */
         return 0;
-    const uint64_t K = op_columns(a_layout, how->transpose[0]);
-    for (uint64_t row = 0; row < to->rows; row++)
-        for (uint64_t column = 0; column < to->columns; column++) {
-            float sum = more != 0 ? more * number_at(c, c_layout, row, column) : 0;
-            for (uint64_t k = 0; k < K; k++)
-                sum += factor * op_at(a, a_layout, how->transpose[0], row, k) *
-                       op_at(b, b_layout, how->transpose[1], k, column);
-            memcpy((char *)d + (row + column * (uint64_t)to->stride) * sizeof sum, &sum,
-                   sizeof sum);
+    const operand first = {a, a_layout, how->transpose[0]};
+    const operand second = {b, b_layout, how->transpose[1]};
+    for (batch_place = 0; batch_place < to->batch; batch_place++)
+        for (uint64_t n = 0; n < to->rows * to->columns; n++) {
+            const uint64_t row = n % to->rows, column = n / to->rows;
+            const float addend = more != 0 ? more * number_at(c, c_layout, row, column) : 0;
+            const float sum = addend + factor * product_at(&first, &second, row, column);
+            memcpy((char *)d + place_of(to, row, column) * sizeof sum, &sum, sizeof sum);
         }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* test_bf16.c: rounding to bf16, and linear layers in bf16 where the machine has them. */
+/* test_bf16.c: rounding to bf16, and linear layers in bf16 if the machine supports them. */
 #include "base/random.h"
 #include "ops/backend.h"
 #include "ops/cpu/rows.h"
@@ -68,7 +68,7 @@ static void check_shape(sr_backend *whole, sr_backend *half, int64_t rows, int64
     const int64_t sizes[3] = {rows * N, rows * K, N * K};
     float *want = products(whole, rows, N, K), *got = products(half, rows, N, K);
     for (int64_t part = 0, at = 0; part < 3; at += sizes[part++]) {
-        /* Each operand is off by at most 2^-9 of itself. */
+        /* Each operand has a relative error of at most 2^-9. */
         const double error = error_of(got + at, want + at, sizes[part]);
         if (!(error <= 4e-3))
             fail_msg("%lld x %lld x %lld: product %lld is off by %.2e", (long long)rows,

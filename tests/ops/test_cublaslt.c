@@ -1,5 +1,4 @@
-/* test_cublaslt.c: what cuBLASLt is asked for, with a library of the test's own in its place
- * (fake_cublaslt.c). */
+/* test_cublaslt.c: calls of cuBLASLt, with a fake library in its place (fake_cublaslt.c). */
 #include "base/bf16.h"
 #include "ops/cuda/gemm/cublaslt.h"
 #include "test.h"
@@ -12,8 +11,8 @@
 enum { MOST = 64 * 64 };
 
 static sr_cublaslt *library;
-static char room[64];
-static const sr_cublaslt_place place = {room, room, sizeof room};
+static char workspace[64];
+static const sr_cublaslt_place place = {workspace, workspace, sizeof workspace};
 
 static int open_library(void **state) {
     (void)state;
@@ -43,11 +42,12 @@ static void fill(void) {
     }
 }
 
-static double wanted(const sr_cuda_gemm_call *p, int64_t m, int64_t n) {
-    double sum = p->c ? (double)c[m * p->c_stride + n] : 0;
+static double wanted(const sr_cuda_gemm_call *p, int64_t z, int64_t m, int64_t n) {
+    const float *own_a = a + z * p->batch.a, *own_b = b + z * p->batch.b;
+    double sum = p->c ? (double)c[z * p->batch.c + m * p->c_stride + n] : 0;
     for (int64_t k = 0; k < p->K; k++)
-        sum += (double)a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
-               (double)b[p->transpose_b ? n * p->b_stride + k : k * p->b_stride + n];
+        sum += (double)own_a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
+               (double)own_b[p->transpose_b ? n * p->b_stride + k : k * p->b_stride + n];
     return sum;
 }
 
@@ -59,11 +59,13 @@ static void check(sr_cuda_gemm_call p) {
     p.d = d;
     assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &place), SRNN_OK);
     assert_true(started);
-    for (int64_t m = 0; m < p.M; m++) {
+    for (int64_t i = 0; i < (p.batch.count > 1 ? p.batch.count : 1) * p.M; i++) {
+        const int64_t z = i / p.M, m = i % p.M;
+        const float *row = d + z * p.batch.d + m * p.d_stride;
         for (int64_t n = 0; n < p.N; n++)
-            assert_true(fabs((double)d[m * p.d_stride + n] - wanted(&p, m, n)) < 1e-3);
+            assert_true(fabs((double)row[n] - wanted(&p, z, m, n)) < 1e-3);
         for (int64_t n = p.N; n < p.d_stride; n++)
-            assert_true(isnan(d[m * p.d_stride + n]));
+            assert_true(isnan(row[n]));
     }
 }
 
@@ -88,6 +90,29 @@ static void products(void **state) {
     }
 }
 
+/* Several products of one shape in one call. */
+static void batches(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 6; kind++) {
+        const bool transpose_a = kind % 3 == 2, transpose_b = kind % 3 == 0;
+        const int64_t M = 5, N = 7, K = 11;
+        check((sr_cuda_gemm_call){
+            .c = kind < 3 ? c : NULL,
+            .a_stride = transpose_a ? M : K,
+            .b_stride = transpose_b ? K : N,
+            .c_stride = N,
+            .d_stride = N + 1,
+            .M = M,
+            .N = N,
+            .K = K,
+            .transpose_a = transpose_a,
+            .transpose_b = transpose_b,
+            .in = kind < 3 ? SRNN_F32 : SRNN_BF16,
+            .out = SRNN_F32,
+            .batch = {.count = 3, .a = M * K, .b = N * K + 2, .c = M * N, .d = M * (N + 1) + 8}});
+    }
+}
+
 static sr_cuda_gemm_call square(int64_t M, int64_t K) {
     return (sr_cuda_gemm_call){.a = a,
                                .b = b,
@@ -102,7 +127,8 @@ static sr_cuda_gemm_call square(int64_t M, int64_t K) {
                                .out = SRNN_F32};
 }
 
-/* One question a shape; more shapes than there is room for are forgotten and asked again. */
+/* One heuristic query per shape; beyond the capacity of the cache shapes are evicted and queried
+ * again. */
 static void questions(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
@@ -124,8 +150,8 @@ static void questions(void **state) {
     dlclose(file);
 }
 
-/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the
- * GPU; else the first. */
+/* Of the proposals (fake_cublaslt.c): the tile for the output's type, without split-K, that fills
+ * the GPU; else the first. */
 static void proposals(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
@@ -153,7 +179,7 @@ static void refusals(void **state) {
         assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, &place), SRNN_OK);
         assert_false(started);
     }
-    const sr_cublaslt_place nowhere = {NULL, room, sizeof room};
+    const sr_cublaslt_place nowhere = {NULL, workspace, sizeof workspace};
     const sr_cuda_gemm_call known = square(2, 4);
     assert_int_equal(sr_cublaslt_multiply(library, &started, &known, &nowhere),
                      SRNN_ERR_UNSUPPORTED);
@@ -176,8 +202,8 @@ static void libraries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products), cmocka_unit_test(questions), cmocka_unit_test(proposals),
-        cmocka_unit_test(refusals), cmocka_unit_test(libraries),
+        cmocka_unit_test(products),  cmocka_unit_test(batches),  cmocka_unit_test(questions),
+        cmocka_unit_test(proposals), cmocka_unit_test(refusals), cmocka_unit_test(libraries),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -99,7 +99,7 @@ static void linear_layers(void **state) {
     (void)state;
     for (int s = 0; s < SHAPES; s++)
         check_linear(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][1] / 2);
-    check_linear(5, 520, 12, 320); /* the first one's sum is cut into parts, the other's is not */
+    check_linear(5, 520, 12, 320); /* split-K for the first one, not for the other */
 }
 
 static double norm_loss(const double *x, const double *w, const float *d_out, int64_t rows,
@@ -178,7 +178,7 @@ static void rope_turns_and_turns_back(void **state) {
             table[p * D + c] = (float)cos(p * (c + 1) * 0.3);
             table[p * D + D / 2 + c] = (float)sin(p * (c + 1) * 0.3);
         }
-    const sr_rope rope = {table, positions, HEADS, D};
+    const sr_rope rope = {table, positions, HEADS, D, 0, false};
     const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE, SRNN_F32};
     assert_int_equal(cpu->rope_forward(cpu, X, &rope), SRNN_OK);
     for (int r = 0; r < ROWS; r++)
@@ -369,7 +369,7 @@ static void sums(void **state) {
 enum { CONV_ROWS = 14, CONV_T = 7, CHANNELS = 67, WIDTH = 4 };
 static const int32_t conv_positions[CONV_ROWS] = {0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6};
 
-/* sum of d_out * silu(conv(x)) in double, over any array types through one flat parameter. */
+/* sum of d_out * silu(conv(x)) in double, with all arrays in one flat parameter. */
 static double conv_loss(const double *x, const double *weight, const double *bias,
                         const float *d_out, double *out) {
     double loss = 0;
@@ -386,7 +386,7 @@ static double conv_loss(const double *x, const double *weight, const double *bia
     return loss;
 }
 
-/* Its parameters are those of one op, and what to change. */
+/* The parameters of one op, and which one to vary. */
 static void slopes(double *slope, double *parameter, int n, const double *x, const double *weight,
                    const double *bias, const float *d_out) {
     const double h = 1e-5;
@@ -522,8 +522,8 @@ static void find_stack(void) {
     stack_end = stack_begin + bytes;
 }
 
-/* A library may use memory of the heap as its stack: a handler that ran there would destroy what
- * lies below. */
+/* A library may use heap memory as its stack: a signal handler that ran there would overwrite
+ * memory below. */
 static void handlers_run_on_the_stack(void **state) {
     (void)state;
     enum { SIZE = 512, MOST = 20000 };

@@ -39,7 +39,7 @@ static float noise(uint32_t *seed) {
     return (float)(*seed >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Numbers that the type can hold. */
+/* Numbers that are exact in the type. */
 static float *numbers(int64_t count, uint32_t seed, srnn_dtype dtype) {
     float *x = host_array((size_t)count * sizeof *x);
     for (int64_t i = 0; i < count; i++) {
@@ -60,7 +60,7 @@ static void *device_bytes(const void *host, size_t bytes) {
     assert_true(device_count < ARRAYS);
     device_arrays[device_count++] = memory;
     assert_int_equal(sr_device_copy_in(gpu->device, memory, host, bytes), SRNN_OK);
-    assert_int_equal(srnn_device_wait(gpu->device), SRNN_OK); /* the host's may change now */
+    assert_int_equal(srnn_device_wait(gpu->device), SRNN_OK); /* the host's copy may change now */
     return memory;
 }
 
@@ -90,7 +90,7 @@ static float *fetched(const void *memory, int64_t count, srnn_dtype dtype) {
     return x;
 }
 
-/* A matrix of noise whose rows lie `gap` numbers apart, on both sides. */
+/* A matrix of noise with `gap` elements between its rows, on host and device. */
 typedef struct both {
     float *host; /* (rows, columns), without gaps */
     sr_matrix device;
@@ -118,8 +118,7 @@ static float *fetched_matrix(both m) {
     return x;
 }
 
-/* Close as numbers of this type can be: the errors together, and each with what it is rounded
- * to. */
+/* As close as this type allows: the total error, and each element up to its rounding. */
 static void close_to(const float *got, const double *want, int64_t count, srnn_dtype dtype) {
     const double each = dtype == SRNN_BF16 ? 1.0 / 128 : 1e-5;
     double difference = 0, size = 1e-30;
@@ -147,7 +146,7 @@ typedef struct linear_case {
     bool apart;     /* weights do not follow each other */
     bool bias;      /* of the second layer, or the only one */
     int addend;     /* 0: none, 1: another matrix, 2: y itself */
-    bool float_out; /* y is float whatever the numbers are */
+    bool float_out; /* y is float for every number type */
 } linear_case;
 
 static const linear_case linear_cases[] = {
@@ -333,7 +332,11 @@ static void check_rope(int heads, int D, int64_t rows, int64_t gap) {
     for (int64_t r = 0; r < rows; r++)
         positions[r] = (int32_t)(r * 5 % POSITIONS);
     const sr_rope rope = {on_device(table, (int64_t)POSITIONS * D, SRNN_F32),
-                          device_bytes(positions, (size_t)rows * sizeof *positions), heads, D};
+                          device_bytes(positions, (size_t)rows * sizeof *positions),
+                          heads,
+                          D,
+                          0,
+                          false};
     for (int64_t i = 0; i < rows * heads * D; i++) {
         const int64_t c = i % D, half = D / 2, r = i / (heads * D);
         const double cosine = (double)table[positions[r] * D + c % half];
@@ -359,7 +362,7 @@ static void positions_turn(void **state) {
     check_rope(20, 128, 3, 0);
 }
 
-/* Texts that are fed a token each. */
+/* Sequences that are fed one token each. */
 typedef struct turned_case {
     const char *attention;
     int B, H, Hkv, D;
@@ -406,8 +409,8 @@ static void *saved_state(const srnn_state *state, size_t *bytes) {
     return saved;
 }
 
-/* A state that turns what it is fed gives the bits of one that is fed what was turned, and keeps
- * them. */
+/* A state that applies RoPE gives the same bits as one that is fed rotated q and k, and stores the
+ * same. */
 static void check_turned_state(const turned_case *c) {
     enum { POSITIONS = 9, TOKENS = 5 };
     const int64_t turned = c->H + c->Hkv, columns = (turned + c->Hkv) * c->D;
@@ -421,7 +424,7 @@ static void check_turned_state(const turned_case *c) {
         for (int b = 0; b < c->B; b++)
             positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
         const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
-        const sr_rope rope = {angles, places, (int)turned, c->D};
+        const sr_rope rope = {angles, places, (int)turned, c->D, 0, false};
         const float *got = feed_one(inside, c, x.device, (sr_rope_angles){angles, places});
         right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
         const float *want = feed_one(before, c, x.device, (sr_rope_angles){0});
@@ -442,7 +445,7 @@ static void states_turn(void **state) {
         {"softmax", 5, 3, 3, 64, 0},
         {"softmax", 7, 4, 2, 32, 16},
         {"softmax", 34, 12, 4, 16,
-         5}, /* more rows than blocks are wanted, and rows that do not begin at 16 bytes */
+         5}, /* more rows than blocks, and rows that are not aligned to 16 bytes */
         {"norm", 6, 2, 1, 22, 3},
         {"norm", 6, 2, 1, 96, 8},
         {"softmax_taylor_80terms_intended", 5, 2, 2, 144, 0}};
@@ -513,12 +516,12 @@ static void activations(void **state) {
 /* ---- products of a norm, all at once for few rows ---- */
 
 typedef struct normed_case {
-    int64_t rows, C, gates; /* columns behind the heads, with a bias */
-    int heads, D, turned;   /* of the heads, so many turn */
+    int64_t rows, C, gates; /* columns after the heads, with a bias */
+    int heads, D, turned;   /* `turned` of the heads have RoPE */
 } normed_case;
 
-/* x (rows, C) times the norm's weights as they are multiplied: more rows than a few are in the
- * number type then. */
+/* x (rows, C) times the norm's weights as in the product: for more than a few rows rounded to the
+ * number type. */
 static float *scaled_rows(const float *x, const float *norm, int64_t rows, int64_t C) {
     float *scaled = host_array((size_t)(rows * C) * sizeof *scaled);
     for (int64_t i = 0; i < rows * C; i++) {
@@ -579,7 +582,11 @@ static void check_normed_linear(const normed_case *c) {
                                 {sr_number_at(weights, plain * c->C, gpu->number),
                                  on_device(bias, c->gates, SRNN_F32), c->gates}};
     const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
-                          device_bytes(places, (size_t)c->rows * sizeof *places), c->turned, c->D};
+                          device_bytes(places, (size_t)c->rows * sizeof *places),
+                          c->turned,
+                          c->D,
+                          0,
+                          false};
     const sr_norm_linear of = {norm_over(x, norm, c->rows, c->C),
                                on_device(x, c->rows * c->C, gpu->number),
                                layers,
@@ -628,7 +635,7 @@ static void normed_products(void **state) {
     check_normed_swiglu(1, 264, 7);
     check_normed_swiglu(4, 1032, 66);
     if (gpu->number == SRNN_BF16 && sr_cuda_few_rows(gpu, 1) < SR_CUDA_MANY_ROWS)
-        return; /* more rows go step by step, and are rounded at each */
+        return; /* more rows are computed in steps, with rounding at each */
     check_normed_linear(&(normed_case){11, 24, 3, 3, 8, 2});
     check_normed_linear(&(normed_case){32, 1032, 5, 3, 64, 2});
     check_normed_linear(&(normed_case){17, 264, 0, 7, 6, 5});
@@ -644,7 +651,7 @@ static void largest_of_rows(void **state) {
         const int64_t V = columns[i], rows = 4;
         float *x = numbers(rows * V, (uint32_t)i, gpu->number);
         int32_t want[4] = {0}, got[4] = {0};
-        for (int64_t v = 0; v < V; v++) /* the last row is all of one size, but for a NaN */
+        for (int64_t v = 0; v < V; v++) /* the last row is constant, except for a NaN */
             x[3 * V + v] = v == 0 && V > 1 ? NAN : -INFINITY;
         x[V + V / 2] = x[V + V - 1] = 2; /* the first of equals */
         want[1] = (int32_t)(V / 2);
@@ -680,15 +687,15 @@ static const conv_case conv_cases[] = {
  * of what it fills. */
 static bool conv_input(double *x, const conv_case *c, const float *inputs, const float *history,
                        const int32_t *positions, int64_t row, int j, int64_t channel) {
-    const int64_t token = row % c->T - j, kept = c->width - 1;
+    const int64_t token = row % c->T - j, cached = c->width - 1;
     if (positions[row] < j || (token < 0 && !history))
         return false;
     *x = (double)(token >= 0 ? inputs[(row - j) * c->C + channel]
-                             : history[(row / c->T * kept + kept + token) * c->C + channel]);
+                             : history[(row / c->T * cached + cached + token) * c->C + channel]);
     return true;
 }
 
-/* Documents of 7 tokens, or, with a history, one that goes on. */
+/* Documents of 7 tokens, or, with a history, one that continues. */
 static int32_t *conv_positions(const conv_case *c) {
     int32_t *positions = host_array((size_t)(c->B * c->T) * sizeof *positions);
     for (int64_t row = 0; row < c->B * c->T; row++)
@@ -698,11 +705,11 @@ static int32_t *conv_positions(const conv_case *c) {
 
 static void check_conv(const conv_case *c) {
     const srnn_dtype number = gpu->number;
-    const int64_t rows = c->B * c->T, kept = c->B * (c->width - 1) * c->C;
+    const int64_t rows = c->B * c->T, cached = c->B * (c->width - 1) * c->C;
     both x = matrix(rows, c->C, c->gap, 1, number), out = matrix(rows, c->C, c->gap, 2, number);
     both d_out = matrix(rows, c->C, c->gap, 3, number), d_x = matrix(rows, c->C, c->gap, 4, number);
     float *weight = numbers(c->C * c->width, 5, SRNN_F32), *bias = numbers(c->C, 6, SRNN_F32);
-    float *history = numbers(kept, 7, number), *d_w = numbers(c->C * c->width, 8, SRNN_F32);
+    float *history = numbers(cached, 7, number), *d_w = numbers(c->C * c->width, 8, SRNN_F32);
     float *d_b = numbers(c->C, 9, SRNN_F32);
     int32_t *positions = conv_positions(c);
     double *want = doubles(rows * c->C), *want_x = doubles(rows * c->C);
@@ -734,7 +741,7 @@ static void check_conv(const conv_case *c) {
                                 c->width,
                                 false,
                                 c->T,
-                                c->history ? on_device(history, kept, number) : NULL};
+                                c->history ? on_device(history, cached, number) : NULL};
     right(gpu->short_conv_forward(gpu, out.device, &conv));
     close_to(fetched_matrix(out), want, rows * c->C, number);
     if (c->history)
@@ -751,15 +758,15 @@ static void check_conv(const conv_case *c) {
 
 static void check_history(const conv_case *c) {
     const srnn_dtype number = gpu->number;
-    const int64_t kept = c->width - 1, count = c->B * kept * c->C;
+    const int64_t cached = c->width - 1, count = c->B * cached * c->C;
     both x = matrix(c->B * c->T, c->C, c->gap, 1, number);
     float *old = numbers(count, 2, number), *want = host_array((size_t)count * sizeof *want);
     void *got = on_device(numbers(count, 3, number), count, number);
     for (int64_t i = 0; i < count; i++) {
-        const int64_t batch = i / (kept * c->C), row = i / c->C % kept, channel = i % c->C;
-        const int64_t token = c->T - kept + row;
+        const int64_t batch = i / (cached * c->C), row = i / c->C % cached, channel = i % c->C;
+        const int64_t token = c->T - cached + row;
         want[i] = token >= 0 ? x.host[(batch * c->T + token) * c->C + channel]
-                             : old[(batch * kept + kept + token) * c->C + channel];
+                             : old[(batch * cached + cached + token) * c->C + channel];
     }
     const sr_short_conv conv = {
         .x = x.device, .width = c->width, .T = c->T, .history = on_device(old, count, number)};
@@ -778,7 +785,7 @@ static void short_convolutions(void **state) {
 
 /* ---- embedding ---- */
 
-/* Sums are done row by row, as here: the same bits. */
+/* Sums are computed row by row, as here: the same bits. */
 static void check_embed(int64_t rows, int64_t C, int64_t V, int64_t gap) {
     both out = matrix(rows, C, gap, 1, SRNN_F32), d_out = matrix(rows, C, gap, 2, SRNN_F32);
     float *weight = numbers(V * C, 3, SRNN_F32), *d_weight = numbers(V * C, 4, SRNN_F32);
@@ -883,8 +890,8 @@ static void losses(void **state) {
     check_losses(9, 100, 0, 4, 0);
 }
 
-/* A row of NaN gives NaN, is not a hit and leaves its neighbours alone; one that does not count
- * gives zeros. */
+/* A row of NaN gives NaN, is not a hit and does not affect its neighbours; an ignored row gives
+ * zeros. */
 static void losses_of_nan(void **state) {
     (void)state;
     enum { V = 40 };
@@ -948,7 +955,7 @@ static void tallies(void **state) {
 typedef struct adamw_case {
     int64_t n;
     double loss, clip;
-    float gradient; /* a number to put among the gradients; 0: none */
+    float gradient; /* a value to insert among the gradients; 0: none */
     bool applied;
 } adamw_case;
 
@@ -1042,7 +1049,7 @@ static void sums_and_copies(void **state) {
     }
 }
 
-/* Rows with gaps between them, which stay as they are. */
+/* Rows with gaps between them, which must not change. */
 static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
     const int64_t stride = columns + gap, count = rows * stride;
     float *x = numbers(count, 1, gpu->number), *y = numbers(count, 2, gpu->number);
@@ -1065,7 +1072,7 @@ static void added_rows(void **state) {
     check_added_rows(2, 600, 1);
 }
 
-/* ---- a step: called, and recorded and replayed, with the same bits ---- */
+/* ---- a step: called, then captured and replayed, with the same bits ---- */
 
 enum { STEP_ROWS = 300, STEP_C = 24, STEP_V = 40, STEP_N = (2 * STEP_V + 1) * STEP_C };
 
@@ -1166,7 +1173,7 @@ static void steps(void **state) {
     assert_memory_equal(fetched(called.weight, STEP_N, SRNN_F32),
                         fetched(replayed.weight, STEP_N, SRNN_F32), STEP_N * sizeof(float));
     assert_int_equal(a.updates, STEPS);
-    assert_int_equal(a.targets, STEPS * STEP_ROWS); /* the host would have begun anew each time */
+    assert_int_equal(a.targets, STEPS * STEP_ROWS); /* the host would have reset it each time */
     assert_true(a.loss < STEPS * first_loss);
     gpu->device->forget(gpu->device, recording);
     free_arrays();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """check_ranks.py: one run shared by several ranks, as mpirun starts them.
 
-Usage: check_ranks.py PROGRAM CASE. The cases are the functions below whose names begin with case_; their first lines
-say what they show. Exit 77: what a case needs is not here. SOFTRNN_KILLS says how often case_killed kills (3).
+Usage: check_ranks.py PROGRAM CASE. The cases are the functions below whose names begin with case_; their docstrings
+describe them. Exit 77: a dependency of the case is missing. SOFTRNN_KILLS says how often case_killed kills (3).
 """
 import json
 import os
@@ -39,19 +39,19 @@ def check(truth, message):
 
 
 def launcher(ranks):
-    """What starts so many ranks; one: nothing does. case_hosts has another."""
+    """The command that starts this many ranks; empty for one. case_hosts replaces it."""
     return ["mpirun", "-n", str(ranks)] if ranks > 1 else []
 
 
 def start(ranks, *arguments):
-    """The program on so many ranks, under way."""
+    """Starts the program on this many ranks."""
     before = LAUNCHER(ranks)
     return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True, errors="replace",
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def end(process, seconds=200):
-    """Exit code and output of what was started."""
+    """Exit code and output of a started program."""
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -68,7 +68,7 @@ def run(ranks, *arguments):
 
 
 def processes(folder):
-    """rank -> process of the ranks at work in a run's folder."""
+    """rank -> process of the ranks working in a run's folder."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -93,7 +93,7 @@ def records(folder):
 
 
 def weights(checkpoint):
-    """name -> bytes of every tensor of a model, from whatever files it lies in."""
+    """name -> bytes of every tensor of a model, from all of its files."""
     found = {}
     for path in checkpoint.glob("model*.safetensors"):
         data = path.read_bytes()
@@ -116,13 +116,19 @@ def same(a, b):
 
 
 def case_bits(here):
-    """N ranks have the bits of one that accumulates N times, with moments in shares and without."""
+    """N ranks have the bits of one that accumulates N times, with sharded moments and without."""
     train = [*MODEL, "--steps", 6, "--save-every", 3]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
     for ranks, sharding in ((2, "optimizer"), (4, "optimizer"), (4, "none"), (2, "none")):
         name = here / f"{ranks}-{sharding}"
         run(ranks, "train", "--out", name, *train, "--accumulate", 4 // ranks, "--shard", sharding)
         same(here / "one", name)
+    muon = [*train, "--optimizer", "muon"]
+    run(1, "train", "--out", here / "muon", *muon, "--accumulate", 2)
+    run(2, "train", "--out", here / "muon2", *muon, "--stop-step", 4)
+    run(2, "train", "--resume", here / "muon2", "--stop-step", 0)
+    same(here / "muon", here / "muon2")
+    check(records(here / "muon") != records(here / "one"), "Muon is AdamW")
     pieces = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("optimizer*"))
     check(len(pieces) == 4, f"a checkpoint of 4 ranks has {pieces}")
     files = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("model-*"))
@@ -143,7 +149,7 @@ def case_bits(here):
 
 
 def close(a, b):
-    """Two runs have the same losses and gradients, but for the order in which numbers were added."""
+    """Two runs have the same losses and gradients, up to the order of summation."""
     pairs = list(zip(*([json.loads(line) for line in records(f)] for f in (a, b))))
     check(len(pairs) == len(records(a)) == len(records(b)), f"{a} and {b} have other steps")
     for one, other in pairs:
@@ -152,14 +158,14 @@ def close(a, b):
 
 
 def case_gpus(here):
-    """Ranks on GPUs, which are emulated here and so is NCCL: the numbers of one that accumulates, and the same bits again."""
+    """Ranks on emulated GPUs with a fake NCCL: the numbers of one rank that accumulates, and the same bits again."""
     train = [*MODEL, "--device", "cuda", "--steps", 4, "--validate-every", 2]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
     for name, more in (("two", []), ("again", []), ("none", ["--shard", "none"])):
         run(2, "train", "--out", here / name, *train, *more)
         close(here / "one", here / name)
     same(here / "two", here / "again")
-    same(here / "two", here / "none")  # two numbers have one sum
+    same(here / "two", here / "none")  # a sum of two has only one order
     run(1, "train", "--out", here / "four", *train, "--accumulate", 4)
     run(2, "train", "--out", here / "rounds", *train, "--accumulate", 2, "--stop-step", 2)
     run(1, "train", "--resume", here / "rounds", "--stop-step", 3)
@@ -180,14 +186,14 @@ def case_gpus(here):
 
 
 def start_two(variable, *arguments, second=()):
-    """Two ranks, of which the second alone has this variable in its environment, and more arguments."""
+    """Two ranks; only the second has this environment variable, and more arguments."""
     program = [str(PROGRAM), *map(str, arguments)]
     return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program, *map(str, second)],
                             env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def case_gpus_begin(here):
-    """A rank on a GPU that cannot begin says why at once, though the others wait for it by then."""
+    """A rank on a GPU that cannot start reports why at once, although the others are already waiting for it."""
     train = [*MODEL, "--device", "cuda", "--steps", 3]
     run(1, "train", "--out", here / "run", *train, "--stop-step", 1)
     for name in ("good", "bad"):
@@ -195,14 +201,14 @@ def case_gpus_begin(here):
         for file in ("config.json", "model.safetensors"):
             shutil.copy(here / "run/checkpoints/step-000000001" / file, here / name)
     bad = here / "bad/model.safetensors"
-    bad.write_bytes(bad.read_bytes().replace(b'"model.norm.weight"', b'"model.gone.weight"'))  # seen when weights are read
+    bad.write_bytes(bad.read_bytes().replace(b'"model.norm.weight"', b'"model.gone.weight"'))  # detected when weights are read
     code, output = end(start_two("NOTHING=1", "train", "--out", here / "two", *train, "--model", here / "good",
                                  second=["--model", here / "bad"]), 40)
     check(code != 0 and "bad: " in output and "gave no answer" not in output, f"exit code {code}\n{output}")
 
 
 def case_gpus_lost(here):
-    """A rank on a GPU that dies, hangs or has no NCCL is named within seconds by the others, which end, and nothing is lost."""
+    """A rank on a GPU that dies, hangs or has no NCCL is named within seconds; the others end, nothing is lost."""
     train = [*MODEL, "--device", "cuda", "--steps", 500, "--save-every", 1, "--validate-every", 0, "--precision", "bf16"]
     name = here / "killed"
     started = start(2, "train", "--out", name, *train)
@@ -219,12 +225,12 @@ def case_gpus_lost(here):
 
 
 def measure(ranks, name, sharding, *train):
-    """Bytes of each rank, as the program tells and as rank 1 uses, and how many numbers the model has."""
-    ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed is given back
+    """Bytes per rank as reported by the program and as used by rank 1, and the number of parameters."""
+    ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed memory is returned to the system
     started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
     wait_for(lambda: len(records(name)) > 2, "a step")
     status, used = Path("/proc") / str(processes(name)[1]) / "status", []
-    for _ in range(100):  # the least: between messages, which take memory too
+    for _ in range(100):  # the minimum: between messages, which need memory too
         used.append(int(status.read_text().split("RssAnon:")[1].split()[0]) * 1024)
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGUSR1)
@@ -245,14 +251,14 @@ MEASURED = ["--data", "recall:pairs=4", "--heads", 2, "--batch", 1, "--steps", 1
 
 
 def case_memory(here):
-    """A rank with its share of moments and sums holds as much less as was counted, and says so."""
+    """A rank with sharded moments and sums uses less memory by the computed amount, and reports that."""
     train = [*MEASURED, "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4]
     whole, divided = (measure(4, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
     check_less(whole, divided, 12 * whole["numbers"] * 3 / 4)
 
 
 def case_gpus_memory(here):
-    """A rank on a GPU has its share of moments and masters, a sum of its share beside, and floats of what no product reads."""
+    """A rank on a GPU has its shard of moments, masters and sum, and floats of the weights outside of GEMMs."""
     train = [*MEASURED, "--hidden", 64, "--mlp-hidden", 4096, "--layers", 2, "--device", "cuda", "--precision", "bf16"]
     whole, divided = (measure(2, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
     numbers = whole["numbers"]
@@ -261,7 +267,7 @@ def case_gpus_memory(here):
 
 
 def case_resume(here):
-    """A run goes on with 4, 2, 1 and 3 ranks as if it had never stopped."""
+    """A run resumed with 4, 2, 1 and 3 ranks has the bits of an uninterrupted one."""
     train = [*MODEL, "--steps", 16, "--save-every", 100]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
     run(4, "train", "--out", here / "many", *train, "--stop-step", 4)
@@ -275,7 +281,7 @@ def bytes_read(process):
 
 
 def case_sums(here):
-    """Ranks share the reading of a checkpoint's files, whose checksums it keeps; one that is damaged is named."""
+    """Ranks share the verification of a checkpoint's files by their checksums; a damaged one is named."""
     train = [*MODEL, "--hidden", 96, "--mlp-hidden", 384, "--layers", 4, "--steps", 100000, "--save-every", 5]
     name = here / ("long" * 50) / ("path" * 50) / "many"
     name.parent.mkdir(parents=True)
@@ -311,7 +317,7 @@ def case_sums(here):
 
 
 def case_killed(here):
-    """A rank that is killed takes the others with it within seconds, and nothing is lost."""
+    """If a rank is killed the others end within seconds, and nothing is lost."""
     kills = int(os.environ.get("SOFTRNN_KILLS", "3"))
     train = [*MODEL, "--steps", 50 + 50 * kills, "--save-every", 10, "--validate-every", 200]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
@@ -340,7 +346,7 @@ def case_killed(here):
 
 
 def case_slow(here):
-    """A rank that stands still for a while is waited for."""
+    """A rank that pauses for a while is waited for."""
     train = [*MODEL, "--steps", 60]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
     started = start(2, "train", "--out", here / "two", *train)
@@ -357,7 +363,7 @@ def case_slow(here):
 
 
 def case_hung(here):
-    """A rank that stands still for longer than the others' patience is named, and the run goes on later."""
+    """A rank that hangs for longer than the others' patience is named, and the run can be resumed."""
     train = [*MODEL, "--steps", 2000, "--save-every", 5, "--rank-patience", 2]
     for victim in (2, 0):
         name = here / str(victim)
@@ -367,16 +373,16 @@ def case_hung(here):
         code, output = end(started, 60)
         check(code != 0 and f"rank {victim} on" in output and "gave no answer" in output, output)
         run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 2, "--rank-patience", 60)
-    name = here / "checkpoint"  # whose messages are still under way: no reason to go on without it
+    name = here / "checkpoint"  # its messages are still in flight: the run must not continue without it
     started = start(2, "train", "--out", name, *MODEL, "--steps", 100000, "--save-every", 1, "--rank-patience", 2)
     wait_for(lambda: len(records(name)) > 2, "some steps")
     stop_while(processes(name)[1], (name / "checkpoints/.writing").exists)
     code, output = end(started, 60)
-    check(code != 0 and "rank 1 on" in output and "going on" not in output, output)
+    check(code != 0 and "rank 1 on" in output and ", continuing: " not in output, output)
 
 
 def stop_while(process, condition):
-    """Stops the process at a moment at which this stays true without it."""
+    """Stops the process while this is true, and checks that it stays true."""
     for _ in range(100):
         os.kill(process, signal.SIGSTOP)
         time.sleep(0.2)
@@ -388,7 +394,7 @@ def stop_while(process, condition):
 
 
 def case_signal(here):
-    """What a scheduler sends, to one rank or all, makes them write a checkpoint of the same step."""
+    """A scheduler's signal, to one rank or all, makes them write a checkpoint of the same step."""
     train = [*MODEL, "--steps", 100000, "--save-every", 0]
     for number, to_all in ((signal.SIGTERM, False), (signal.SIGUSR1, True), (signal.SIGXCPU, False)):
         name = here / f"{number}"
@@ -403,14 +409,14 @@ def case_signal(here):
 
 
 def case_disk(here):
-    """A full disk on rank 0 or another skips checkpoints, ends nothing, and the last one stays whole."""
+    """A full disk on rank 0 or another skips checkpoints, ends nothing, and the last one stays intact."""
     for victim in (1, 0):
         name = here / str(victim)
         started = start(2, "train", "--out", name, *MODEL, "--steps", 100000, "--save-every", 20)
         wait_for(lambda: list((name / "checkpoints").glob("step-*")), "a checkpoint")
         begin, before = time.monotonic(), len(records(name))
         wait_for(lambda: len(records(name)) > before + 40, "more steps")
-        pause = 1 + 2 * (time.monotonic() - begin)  # in which a checkpoint is due, however slow all is
+        pause = 1 + 2 * (time.monotonic() - begin)  # long enough for a checkpoint to become due on a slow machine
         process = processes(name)[victim]
         resource.prlimit(process, resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))
         frozen = len(records(name))
@@ -468,7 +474,7 @@ tasks:
 
 
 def case_missing(_):
-    """Without MPI's module a rank says what is missing; without ranks nobody asks for it."""
+    """Without the MPI module a rank reports what is missing; without ranks it is not needed."""
     ranked = dict(ENVIRONMENT, OMPI_COMM_WORLD_SIZE="2", SOFTRNN_MPI="/nonexistent/softrnn_mpi.so")
     command = [str(PROGRAM), "train", "--out", "/nonexistent/run", *MODEL]
     for environment, words in ((ranked, "libopenmpi-dev"),
@@ -478,7 +484,7 @@ def case_missing(_):
 
 
 def case_hosts(here):
-    """The ranks of two hosts, which are network namespaces: bits, resuming, a killed and a slow rank, full disks."""
+    """Ranks on two hosts (network namespaces): bits, resuming, a killed and a slow rank, full disks."""
     global LAUNCHER
     if os.getuid() != 0 or not shutil.which("ip"):
         sys.exit(SKIPPED)
@@ -488,7 +494,7 @@ def case_hosts(here):
     for number, host in enumerate(hosts, 1):
         commands += [f"ip -n {host} address add 10.77.0.{number}/24 dev v{host}",
                      f"ip -n {host} link set v{host} up", f"ip -n {host} link set lo up"]
-    shell = here / "shell"  # mpirun's way to the other host
+    shell = here / "shell"  # how mpirun reaches the other host
     shell.write_text(f"#!/bin/sh\nshift\nexec ip netns exec {hosts[1]} \"$SHELL_OF_TEST\" -c \"$*\"\n")
     shell.chmod(0o755)
     ENVIRONMENT["SHELL_OF_TEST"] = "/bin/sh"

@@ -1,11 +1,11 @@
-/* fake_nccl.c: as much of NCCL as softrnn uses, over MPI, for GPUs that are emulated: a library
- * that SOFTRNN_NCCL names.
+/* fake_nccl.c: the part of NCCL that softrnn uses, over MPI, for emulated GPUs: a library named by
+ * SOFTRNN_NCCL.
  *
- * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream
- * comes to it, and which may touch the GPU's memory. Ranks must therefore come to their streams'
- * calls in the same order, as with NCCL. FAKE_NCCL_SECONDS: how long a rank waits for others before
- * the communicator has failed; FAKE_NCCL_REFUSES: it cannot begin on this rank; FAKE_NCCL_STOPS:
- * this rank stands still before its work with that number. */
+ * Work is queued in the stream as a host function, which the emulated GPU calls in stream order,
+ * and which may access the GPU's memory. Ranks must therefore queue the same calls in the same
+ * order, as with NCCL. FAKE_NCCL_SECONDS: how long a rank waits for others before the communicator
+ * fails; FAKE_NCCL_REFUSES: it cannot start on this rank; FAKE_NCCL_STOPS: this rank hangs before
+ * its work item of that number. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <sched.h>
@@ -26,7 +26,7 @@ typedef struct comm {
 
 typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
 
-/* One piece of work. It is kept for ever: a recorded one is made again and again. */
+/* One piece of work. Never freed: a captured one is executed repeatedly. */
 typedef struct work {
     kind kind;
     const void *from;
@@ -81,14 +81,14 @@ static void sum(const work *w, void *to, size_t count) {
     finish(w->comm, &request);
 }
 
-/* Everybody makes the whole sum, and keeps what is asked for. */
+/* Every rank computes the whole sum, and keeps the requested part. */
 static void sum_part(const work *w, size_t all, size_t first, int keeps) {
     char *whole = malloc(all * bytes_of(w->type));
     if (!whole)
         abort();
     sum(w, whole, all);
     if (w->comm->failed)
-        return; /* MPI still has it */
+        return; /* still used by MPI */
     if (keeps)
         memcpy(w->to, whole + first * bytes_of(w->type), w->count * bytes_of(w->type));
     free(whole);
@@ -134,16 +134,16 @@ static void run(void *context) {
 
 static int start(work w, void *stream) {
     static int (*launch)(void *stream, void (*function)(void *), void *context);
-    work *kept = malloc(sizeof *kept);
+    work *item = malloc(sizeof *item);
     void *symbol = dlsym(RTLD_DEFAULT, "cudaLaunchHostFunc");
-    if (!kept || !symbol)
+    if (!item || !symbol)
         return 1;
     memcpy(&launch, &symbol, sizeof launch);
-    *kept = w;
-    return launch(stream, run, kept);
+    *item = w;
+    return launch(stream, run, item);
 }
 
-#pragma GCC visibility push(default) /* what follows is found by name */
+#pragma GCC visibility push(default) /* the following symbols are exported */
 
 const char *ncclGetErrorString(int result) {
     return result == REMOTE_ERROR ? "a rank is missing"

@@ -1,5 +1,5 @@
-/* test_ranks.c: ranks that wait in vain name whom they wait for, and leave alone what may still
- * arrive. */
+/* test_ranks.c: ranks that time out name the silent ranks, and keep buffers that may still be
+ * written. */
 #include "base/clock.h"
 #include "ranks/ranks.h"
 #include "test.h"
@@ -10,14 +10,14 @@
 
 enum { RANKS = 4, SILENT = -1, QUESTION = 1, ANSWER = 2 };
 
-/* A link on which nothing ever arrives but answers to the roll call. */
+/* A link on which nothing arrives except answers to the poll. */
 static struct {
     int answers[RANKS]; /* what each rank answers; SILENT: nothing */
     bool asked[RANKS];
-    void *late; /* where a gather would still write */
+    void *late; /* buffer that a late gather would write */
     size_t late_bytes;
-    int told; /* the last answer that this rank gave */
-    int asks; /* a rank that asks this one; SILENT: none */
+    int told; /* the last answer of this rank */
+    int asks; /* a rank that polls this one; SILENT: none */
     int gone; /* a rank to which nothing can be sent; SILENT: none */
 } world;
 
@@ -108,7 +108,7 @@ static void assert_told(const char *words) {
         fail_msg("\"%s\" is not in: %s", words, srnn_error_detail());
 }
 
-/* The verdicts of others may come after this rank gave up: their place must still be there. */
+/* The verdicts of others may arrive after this rank gave up: their buffer must still exist. */
 static void test_gives_up(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, SILENT, 0);
@@ -116,11 +116,11 @@ static void test_gives_up(void **state) {
     assert_told("rank 2 on c gave no answer for 0.15 seconds");
     assert_null(strstr(srnn_error_detail(), "rank 1"));
     assert_true(ranks.broken);
-    memset(world.late, 1, world.late_bytes); /* freed memory, as a sanitizer sees */
+    memset(world.late, 1, world.late_bytes); /* a use after free, if the buffer was freed */
     free(world.late);
 }
 
-/* What a caller hands over, on its stack perhaps, is never written late. */
+/* The caller's memory, possibly on its stack, is never written late. */
 static void test_own_memory(void **state) {
     (void)state;
     int all[RANKS] = {7};
@@ -134,7 +134,7 @@ static void test_own_memory(void **state) {
     free(world.late);
 }
 
-/* A failure because nobody is heard is not told to those who do not hear. */
+/* A communication failure is not sent to other ranks. */
 static void test_agree_when_broken(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, SILENT, 0);
@@ -152,7 +152,7 @@ static void test_all_wait(void **state) {
     free(world.late);
 }
 
-/* What a device that never ends looks like. */
+/* A device that never finishes. */
 static srnn_status never(void *context, bool *done) {
     (void)context;
     *done = false;
@@ -170,7 +170,7 @@ static void test_hanging_device(void **state) {
     assert_told("rank 2 on c gave no answer");
 }
 
-/* A device that is at work for twice as long as others are waited for. */
+/* A device that is busy for twice the patience. */
 typedef struct long_step {
     sr_ranks *ranks;
     double begin;
@@ -190,10 +190,10 @@ static void test_long_step(void **state) {
     world.told = SILENT;
     assert_int_equal(
         sr_ranks_wait_until(&ranks, work, &(long_step){&ranks, sr_clock_seconds()}, 1e-3), SRNN_OK);
-    assert_int_equal(world.told, 1); /* who asks hears that it is at work */
+    assert_int_equal(world.told, 1); /* a poll is answered with "busy" */
 }
 
-/* A device whose own library has noticed that others are gone. */
+/* A device whose library has detected lost ranks. */
 static srnn_status lost(void *context, bool *done) {
     (void)context, (void)done;
     return SR_FAIL(SRNN_ERR_IO, "the link is down");
@@ -210,7 +210,7 @@ static void test_lost_rank(void **state) {
     assert_string_equal(srnn_error_detail(), "the link is down");
 }
 
-/* Who cannot even be asked is named, with what was known before. */
+/* A rank that cannot even be asked is named, with the original error. */
 static void test_dead_rank(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, SILENT, 0);

@@ -14,7 +14,7 @@ fail() {
     failures=$((failures + 1))
 }
 
-# open_page PAGE WIDTH: the page's elements after its own self-test, and what the browser says.
+# open_page PAGE WIDTH: the page's elements after its own self-test, and the browser's messages.
 open_page() {
     HOME=$work timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" \
         --enable-logging=stderr --window-size="$2",900 --virtual-time-budget=10000 \
@@ -37,7 +37,7 @@ for kind in plain hostile one-seed broken systems; do
     [ "$(grep -c '<script' "$work/dom")" = 4 ] || fail "$kind: there are other scripts than the page's own"
 done
 
-# A system's own page.
+# The page of a system.
 open_page "$work/systems/systems/4-mamba2/report.html" 390 || fail "a system: the browser failed"
 grep -q '<math' "$work/dom" || fail "a system: no equation"
 ! grep 'CONSOLE' "$work/messages" || fail "a system: words on the console"
@@ -57,7 +57,7 @@ for width in 1200 390; do
         fail "orders at $width: words on the console"
     fi
 done
-# The axis has room for seven letters; it would cut off longer ones, and show other numbers.
+# The axis fits seven characters; longer labels would be cut off and show wrong numbers.
 labels=$(grep -o 'dygraph-axis-label-y[^>]*>[^<]*<' "$work/dom" | sed 's/.*>//; s/<//')
 [ -n "$labels" ] || fail "orders: an axis without labels"
 ! grep '........' <<<"$labels" || fail "orders: a label that the axis cuts off"

@@ -2,8 +2,8 @@
 """Every sentence of a study's report against its numbers, for studies of awkward shapes.
 
 Makes records of studies that are partial, unbalanced, of one seed, with failed runs, without their baseline, of two
-sizes or learning rates, and so on; reports each; and compares what the page says with numbers worked out here from
-summary.json and from the endings that the runs were given. Usage: check_sentences.py SOFTRNN MAKE_RECORDS"""
+sizes or learning rates, and so on; reports each; and compares the page with numbers computed here from
+summary.json and from the given endings of the runs. Usage: check_sentences.py SOFTRNN MAKE_RECORDS"""
 import csv
 import json
 import math
@@ -16,7 +16,7 @@ import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
-MARGIN = 0.02  # of what the baseline ends with: what counts as keeping up
+MARGIN = 0.02  # relative to the baseline's result: the margin for keeping up
 PAPER = {"norm": "normed", "bare": "unbounded", "elu": "linear", "relu": "linear",
          "order 1": "truncated", "order 2": "truncated", "order 4": "truncated"}
 ORDERS = {"elu": 1, "relu": 1, "order 1": 1, "order 2": 2, "order 4": 4}
@@ -498,7 +498,7 @@ class Check:
             self.expect((int(more[1]) if more else 0) == len(cell.of("too few")), "headline:", text)
 
     def predicate(self, words, cell, entry):
-        """What the headline says of one variant."""
+        """The headline's part on one variant."""
         said = ("unstable" if "is unstable" in words else "too few" if "too few runs" in words else
                 "level" if "nothing that shows" in words else "open" if "cannot be judged" in words else
                 "better" if words.startswith("gains") else "worse" if words.startswith("costs") else words)
@@ -639,8 +639,8 @@ class Check:
 
 
 def check_time(program, make_records, folder):
-    """A report of 3,000 runs is linear in them: it took 39 s of one core when families of cells were sought in all
-    pairs of cells, and takes less than a second."""
+    """A report of 3,000 runs is linear in them: it took 39 s on one core when families of cells were searched in all
+    pairs of cells, and takes less than a second now."""
     study = Study(["softmax", "norm", "gate", "rms", "order 2"], [f"recall{i}" for i in range(300)], seeds=2)
     study.end({}, dice=random.Random(0)).write(folder, make_records)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime

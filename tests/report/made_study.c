@@ -1,4 +1,4 @@
-/* made_study.c: the records of a study that nobody ran, to test and to look at reports. */
+/* made_study.c: made-up records of a study, to test and inspect reports. */
 #include "made_study.h"
 
 #include "softrnn.h"
@@ -95,7 +95,7 @@ static ending ending_of(made_kind kind, int t, int v, int seed) {
     return t == 0 && v == 9 && seed == 2 ? NOT_FINITE : FINISHED;
 }
 
-/* The measure that variant v ends with in task t; 0: it is not in it. */
+/* The final measure of variant v in task t; 0: it is not in the task. */
 static double goal(int t, int v) {
     if (t == 2)
         return v == 0 || v == 1 || v == 12 ? 0.9 * variants[v].accuracy : 0;
@@ -207,7 +207,7 @@ static int write_plan(const char *folder, made_kind kind) {
         char text[256];
         if (srnn_attention_parse(&attention, variant_text(v, kind)) == SRNN_OK)
             srnn_attention_print(text, sizeof text, &attention);
-        else if (kind == MADE_SYSTEMS) /* Avey is no attention */
+        else if (kind == MADE_SYSTEMS) /* Avey is not an attention */
             snprintf(text, sizeof text, "%s", systems[v]);
         else
             return -1;
@@ -239,7 +239,7 @@ static int write_plan(const char *folder, made_kind kind) {
     return failed;
 }
 
-/* Numbers of the seeds that ended with one. */
+/* Results of the seeds that have one. */
 typedef struct sample {
     double values[SEEDS];
     int seeds[SEEDS], count;
@@ -249,7 +249,7 @@ static double end_of(int t, int v, int seed, bool accuracy) {
     return accuracy ? accuracy_at(t, v, seed, STEPS) : loss_at(t, v, seed, STEPS);
 }
 
-/* Ends of variant v, minus those of variant `minus` (-1: none). */
+/* Results of variant v, minus those of variant `minus` (-1: none). */
 static sample ends_of(made_kind kind, int t, int v, int minus, bool accuracy) {
     sample s = {.count = 0};
     for (int seed = 1; seed <= seeds_of(kind); seed++)
@@ -295,7 +295,7 @@ static const char *verdict_of(made_kind kind, int t, int v, double low, double h
     return !(low > 0) && !(high < 0) ? "unclear" : (low > 0) == accuracy ? "better" : "worse";
 }
 
-/* Of one seed the loss is compared. */
+/* With one seed the loss is compared. */
 static json_t *difference(made_kind kind, int t, int v) {
     const bool accuracy = is_recall(t) && kind != MADE_ONE_SEED;
     const sample s = ends_of(kind, t, v, 0, accuracy);

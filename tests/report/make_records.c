@@ -1,10 +1,9 @@
-/* make_records.c: writes the records of a study whose runs ended as a list says, without training,
- * with the statistics that `softrnn study` would make of them: make_records STUDY.yaml ENDINGS
- * FOLDER
+/* make_records.c: writes the records of a study from a list of its runs' results, without training,
+ * with the statistics of `softrnn study`: make_records STUDY.yaml ENDINGS FOLDER
  *
  * A line of the list: a run's id, how it ended ("finished", "diverged", "failed", "running"), its
  * last validation loss and accuracy ("nan": none), skipped steps. Runs that are not in it have not
- * begun; those called "unasked" were not asked for. */
+ * begun; those marked "unasked" were not requested. */
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
@@ -27,7 +26,7 @@ static void print_number(FILE *out, const char *key, double value) {
         fprintf(out, ", \"%s\": null", key);
 }
 
-/* Four validations, the last with the numbers of the list; batches scatter alike in every run. */
+/* Four validations, the last with the numbers of the list; batches scatter equally in every run. */
 static int write_metrics(FILE *out, const ending *e, int64_t steps) {
     enum { VALIDATIONS = 4, BATCHES = 6 };
     const int count = strcmp(e->status, "finished") == 0 ? VALIDATIONS : 2;
@@ -86,7 +85,7 @@ static const sr_study_run *run_of(const sr_study *study, const char *id) {
     return NULL;
 }
 
-/* Writes the runs of the list; asked[i]: run i of the study was asked for. */
+/* Writes the runs of the list; asked[i]: run i of the study was requested. */
 static int write_runs(const sr_study *study, const char *list, const char *folder, bool *asked) {
     FILE *in = fopen(list, "r");
     ending e;

@@ -1,4 +1,4 @@
-/* test_report.c: a report says what its records say, and texts from files stay texts. */
+/* test_report.c: reports agree with their records, and text from files is escaped. */
 #include "files/file.h"
 #include "files/folder.h"
 #include "made_study.h"
@@ -76,7 +76,7 @@ static void wrong_bytes_are_replaced(void **state) {
         free(got);
     }
     expect_escaped(sr_escape_html, "\u00e9\u4e2d\U0001F600", "\u00e9\u4e2d\U0001F600");
-    expect_escaped(sr_escape_html, "a\u202eb", "a\ufffdb"); /* would turn the text round */
+    expect_escaped(sr_escape_html, "a\u202eb", "a\ufffdb"); /* would reverse the text direction */
 }
 
 static size_t occurrences(const char *text, const char *part) {
@@ -86,7 +86,7 @@ static size_t occurrences(const char *text, const char *part) {
     return count;
 }
 
-/* What the hostile name would add to the page if it were taken for anything but text. */
+/* What the hostile name would add to the page if it were not escaped. */
 static void hostile_names_stay_text(void **state) {
     (void)state;
     static const char *const parts[] = {"<script", "</script>", "<img", "onerror=alert(2)>"};
@@ -126,7 +126,7 @@ static void pages_need_no_network(void **state) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         assert_null(strstr(page, parts[i]));
     assert_non_null(strstr(page, "default-src 'none'"));
-    /* The paper's address is a link that a reader may follow; there is no other. */
+    /* The only external link is the paper's. */
     assert_int_equal(occurrences(page, "href=\"http"), 1);
     assert_int_equal(occurrences(page, "<a href=\"https://arxiv.org/abs/2507.23632\">"), 1);
     free(page);
@@ -149,7 +149,7 @@ static double last_value(const char *run, const char *key) {
     return value;
 }
 
-/* The next field of a CSV row, which ends at `end`, without its quotes; *at moves past it. */
+/* The next field of a CSV row, which ends at `end`, without its quotes; *at is advanced. */
 static void next_field(char field[PATH], char **at) {
     size_t length = 0;
     const bool quoted = **at == '"';
@@ -196,7 +196,7 @@ static void expect_field(const char *folder, const char *file, const char *name,
     assert_string_equal(field, want);
 }
 
-/* Tables have nine digits. */
+/* Tables print nine digits. */
 static void same_digits(double shown, double computed) {
     assert_true(fabs(shown - computed) < 2e-8 * fmax(1, fabs(computed)));
 }
@@ -259,7 +259,7 @@ static void expect_no_text(const char *folder, const char *file, const char *par
     free(text);
 }
 
-/* The first sentence has the effect that the metrics have, and stands before everything else. */
+/* The first sentence has the effect that the metrics have, and comes first. */
 static void the_headline_comes_from_the_metrics(void **state) {
     (void)state;
     char want[200];
@@ -336,7 +336,7 @@ static void intervals_show_their_side(void **state) {
                         "+0.003 [\u22120.027, +0.033]");
     assert_string_equal(sr_format_interval(0.003, NAN, NAN).text, "+0.003 (no interval)");
     assert_string_equal(sr_format_size(0.378).text, "0.38");
-    /* The ends of an interval read alike in a sentence and in a table. */
+    /* The bounds of an interval have the same digits in a sentence and in a table. */
     assert_string_equal(sr_format_interval(0.01, -0.0242, 0.0443).text,
                         "+0.010 [\u22120.024, +0.044]");
     assert_string_equal(sr_format_bound(0.0443, -0.0242, 0.0443).text, "0.044");
@@ -410,7 +410,7 @@ static void restore(const char *folder, const char *name, char *old) {
     free(old);
 }
 
-/* Reports the folder with an edited file, and expects words in the page, which stays so. */
+/* Writes the report with an edited file, and expects words in the page, which is not restored. */
 static void expect_after(const char *folder, const char *name, const char *from, const char *to,
                          const char *part) {
     char *old = edit(folder, name, from, to);
@@ -419,7 +419,7 @@ static void expect_after(const char *folder, const char *name, const char *from,
     restore(folder, name, old);
 }
 
-/* Before the verdict the page says what is asked, in words of its own. */
+/* Before the verdict the page states the question. */
 static void the_question_comes_first(void **state) {
     (void)state;
     char *page = read_text(plain, "report.html");
@@ -438,7 +438,7 @@ static void the_question_comes_first(void **state) {
             fail_msg("before the verdict the page lacks: %s", parts[i]);
     }
     free(page);
-    /* A study of other things does not speak of the paper. */
+    /* A study of other variants does not mention the paper. */
     char *old =
         edit(plain, "study.json", "\"text\": \"score=exp\"", "\"text\": \"score=exp,norm=rms\"");
     report_again(plain, SRNN_OK);
@@ -448,7 +448,7 @@ static void the_question_comes_first(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* The text of @text is the one that was trained on. */
+/* The text of @text is named. */
 static void the_text_is_named(void **state) {
     (void)state;
     expect_text(plain, "report.html", "</b>: the King James Bible; loss in nats");
@@ -469,7 +469,7 @@ static void pairs_have_a_chart(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* The verdict is the summary's; one that its interval denies is not repeated. */
+/* The verdict is the summary's; one that its interval contradicts is not repeated. */
 static void verdicts_are_read(void **state) {
     (void)state;
     expect_field(plain, text_task, "norm", "verdict", "unclear");
@@ -481,8 +481,7 @@ static void verdicts_are_read(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* A speed that was not measured side by side with the baseline's has a mark, and the mark a
- * note. */
+/* A speed measured under other conditions than the baseline's is marked, with a footnote. */
 static void speeds_apart_are_marked(void **state) {
     (void)state;
     expect_no_text(plain, "report.html", "side by side");
@@ -493,7 +492,7 @@ static void speeds_apart_are_marked(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* What training took: FLOPs as an axis and a figure, gradient norms, and the axes one by one. */
+/* Training costs: FLOPs as an axis and a figure, gradient norms, and single axes. */
 static void training_is_shown(void **state) {
     (void)state;
     expect_text(plain, "figures/2-kjv-gradient-norm.svg", "Gradient norm by step");
@@ -506,6 +505,29 @@ static void training_is_shown(void **state) {
     expect_no_text(plain, "tables/2-kjv-axes.csv", "norm,");                   /* two axes */
 }
 
+/* A study with one rate for all says so; one that tuned shows what it tried. */
+static void tuning_is_said(void **state) {
+    (void)state;
+    static const char tuning[] =
+        "{\"format\": \"softrnn-tuning\", \"version\": 1, \"runs\": 12, \"flops\": 1e12, "
+        "\"rates\": ["
+        "{\"task\": \"recall\", \"size\": \"\", \"variant\": \"norm\", \"learning_rate\": 0.003,"
+        " \"edge\": true, \"trials\": [{\"learning_rate\": 0.003, \"round\": 1, \"losses\": [0.5]},"
+        " {\"learning_rate\": 0.001, \"round\": 1, \"losses\": [0.75]},"
+        " {\"learning_rate\": 0.01, \"round\": 1, \"losses\": [null]}]}]}";
+    char path[PATH];
+    expect_text(plain, "report.html", "<strong>not tuned</strong>");
+    snprintf(path, sizeof path, "%s/tuning.json", plain);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_true(fputs(tuning, out) >= 0 && fclose(out) == 0);
+    expect_after(plain, "summary.json", "\"confidence\"", "\"tuned\": true, \"confidence\"",
+                 "Learning rates were tuned for each variant before the comparison");
+    expect_no_text(plain, "report.html", "not tuned");
+    assert_int_equal(remove(path), 0);
+    report_again(plain, SRNN_OK);
+}
+
 static void write_tests(const char *run, const char *tests) {
     char path[PATH];
     snprintf(path, sizeof path, "%s/runs/%s/tests.json", plain, run);
@@ -515,7 +537,7 @@ static void write_tests(const char *run, const char *tests) {
 }
 
 /* Tests of finished runs: a curve over each setting in which they differ, means over seeds in a
- * table; a file that is no JSON is as if it were not there. */
+ * table; a file that is not JSON is ignored. */
 static void tests_are_shown(void **state) {
     (void)state;
     static const char first[] =
@@ -547,7 +569,7 @@ static void tests_are_shown(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-/* Only checkpoints that are there have links, as paths of the study's folder. */
+/* Only existing checkpoints have links, as paths of the study's folder. */
 static void checkpoints_have_links(void **state) {
     (void)state;
     char path[PATH];
@@ -575,7 +597,7 @@ static void damaged_records_are_said(void **state) {
     expect_no_text(plain, "report.html", "Damaged records");
 }
 
-/* Two variants of one order, alike in everything, are both drawn. */
+/* Two identical variants of one order are both drawn. */
 static void no_order_is_dropped(void **state) {
     (void)state;
     expect_text(plain, "figures/1-recall-orders.svg", ">order 1 \u2026 order 8<");
@@ -650,7 +672,7 @@ static void wrong_records_are_refused(void **state) {
     }
 }
 
-/* Numbers of any size, and texts where numbers belong, make no chart fail. */
+/* Charts survive numbers of any size, and text in place of numbers. */
 static void absurd_numbers_are_survived(void **state) {
     (void)state;
     static const struct {
@@ -719,7 +741,7 @@ static void orders_are_of_one_family(void **state) {
     }
 }
 
-/* Every name with a layer of its own, and what docs/SYSTEMS.md says it chooses. */
+/* Every variant with its own layer, with its axes from docs/SYSTEMS.md. */
 static void every_system_is_told(void **state) {
     (void)state;
     char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "SYSTEMS.md");
@@ -752,13 +774,13 @@ static void systems_have_pages(void **state) {
     expect_text(systems, "report.html", "Not causal: avey");
     expect_text(systems, "report.html", "href=\"systems/11-rat/report.html\"");
     expect_text(systems, "report.html", "systems, <strong>");
-    /* What the equation's four lines alone would say wrongly. */
+    /* Details that a generic equation would get wrong. */
     expect_text(systems, "systems/5-gla/report.html", "<msub><mi>C</mi><mi>jc</mi></msub>");
     expect_no_text(systems, "systems/5-gla/report.html", "<msub><mi>C</mi><mi>j</mi></msub>");
     expect_text(systems, "systems/11-rat/report.html", "of its own only itself");
     expect_text(systems, "systems/11-rat/report.html", "Positions are the numbers of chunks");
     expect_text(systems, "systems/12-grela/report.html", "and not in the row sum below");
-    /* They are more than linear attention, about which the paper speaks. */
+    /* They are not the plain linear attention of the paper. */
     expect_no_text(systems, "report.html", "The paper says");
     expect_no_text(systems, "report.html", "against the order");
     expect_no_text(plain, "report.html", "one by one");
@@ -784,6 +806,7 @@ int main(void) {
         cmocka_unit_test(verdicts_are_read),
         cmocka_unit_test(speeds_apart_are_marked),
         cmocka_unit_test(training_is_shown),
+        cmocka_unit_test(tuning_is_said),
         cmocka_unit_test(tests_are_shown),
         cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),

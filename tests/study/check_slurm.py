@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""check_slurm.py: a real Slurm on this machine: a study by array jobs, with nodes that go down and come back, and a run that
-is shared by the ranks that srun starts.
+"""check_slurm.py: a real Slurm on this machine: a study by array jobs, with nodes that go down and come back, and a run
+shared by ranks started by srun.
 
-Usage: check_slurm.py PROGRAM. Starts munged, slurmctld and two slurmd of its own and ends them. Exit 77: there is no Slurm
-here, or this is not root.
+Usage: check_slurm.py PROGRAM. Starts its own munged, slurmctld and two slurmd and ends them. Exit 77: Slurm is missing, or
+this is not root.
 """
 import json
 import os
@@ -128,7 +128,7 @@ def finish(process, code=0, seconds=300):
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.terminate()  # it ends its runs
+        process.terminate()  # its runs end
         process.communicate()
         raise
     if process.returncode != code:
@@ -184,7 +184,7 @@ def train(launcher, *options):
 
 
 def rank_process(folder, rank):
-    """The process of a rank that srun started in a run's folder."""
+    """The process of a rank started by srun in a run's folder."""
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes() and \
@@ -196,7 +196,7 @@ def rank_process(folder, rank):
 
 
 def show_ranks(folder, slurm):
-    """Two ranks by srun: the bits of one; what Slurm sends before a time limit writes a checkpoint; a rank that dies ends all."""
+    """Two ranks by srun: the bits of one; the signal before a time limit saves; if one rank dies all end."""
     srun = ["srun", "--mpi=pmix", "--nodes=1", "--ntasks=2", "--overcommit", "--kill-on-bad-exit=1"]
     steps_of_all = ["--steps", 3000, "--stop-step", 40]
     finish(train([], "--out", folder / "one", *TRAIN, *steps_of_all, "--accumulate", 2))

@@ -1,5 +1,6 @@
-/* test_statistics.c: statistics against numbers worked out by hand or printed in tables. */
+/* test_statistics.c: statistics against numbers computed by hand or from tables. */
 #include "base/random.h"
+#include "study/results/power.h"
 #include "study/results/shrinkage.h"
 #include "test.h"
 
@@ -85,7 +86,7 @@ static void priors(void **state) {
     near(prior.variance, 14.5 / 3, 1e-14);
     const double share = (13.0 / 3) / (14.5 / 3);
     near(prior.degrees, 3 / (1 + 2 * share * share) - 1, 1e-14);
-    /* Differences that scatter less than the prior thinks, and more. */
+    /* Differences that scatter less than the prior, and more. */
     const double quiet[] = {1, 1}, loud[] = {-60, 60};
     sr_interval i = sr_interval_shrunk(quiet, 2, &prior, 0.95);
     near(i.degrees, 1 + prior.degrees, 1e-3);
@@ -96,14 +97,14 @@ static void priors(void **state) {
     i = sr_interval_shrunk(loud, 2, &prior, 0.95);
     assert_true(i.degrees < 1.1);
     near(i.high / sr_interval_of(loud, 2, 0.95).high, 1, 0.2);
-    /* One sample has nothing in common with others: Student's interval. */
+    /* A single sample has no prior: Student's interval. */
     prior = sr_prior_of(alike, 1, 2);
     assert_true(prior.degrees == 0);
     near(sr_interval_shrunk(loud, 2, &prior, 0.95).high, sr_interval_of(loud, 2, 0.95).high, 1e-9);
     assert_true(sr_interval_shrunk(loud, 1, &prior, 0.95).degrees == 0);
 }
 
-/* Scatters that differ by orders of magnitude have nothing in common; none at all is floored. */
+/* Scatters that differ by orders of magnitude have no common prior; zero scatter is floored. */
 static void priors_of_unlike_scatter(void **state) {
     (void)state;
     const double apart[] = {1, 2, 3, 1e-3, 0, -1e-3, 0, 0, 0, 100, 0, -100};
@@ -115,9 +116,70 @@ static void priors_of_unlike_scatter(void **state) {
     assert_true(none.low < -1e-5 && none.high > 1e-5);
 }
 
+/* Seeds that are said to be enough see the difference about as often as is said. */
+static void seeds_needed_are_enough(void **state) {
+    (void)state;
+    enum { TRIALS = 4000 };
+    static const double effects[] = {3, 1, 0.5};
+    static const double expected[] = {4, 10, 34}; /* tables of the paired t test, alpha 0.05 */
+    for (uint64_t e = 0; e < 3; e++) {
+        const double needed = sr_seeds_needed(1, effects[e], 0.95, 0.8);
+        near(needed, expected[e], 1);
+        size_t seen = 0, count = (size_t)needed;
+        for (uint64_t trial = 0; trial < TRIALS; trial++) {
+            double differences[64];
+            for (uint64_t i = 0; i < count; i++)
+                differences[i] = effects[e] + sr_random_normal(e, trial, i);
+            const sr_interval interval = sr_interval_of(differences, count, 0.95);
+            seen += interval.low > 0;
+        }
+        assert_in_range(seen, 0.77 * TRIALS, 0.99 * TRIALS);
+        assert_true(sr_seeds_needed(1, effects[e], 0.95, 0.8) <=
+                    sr_seeds_needed(1.5, effects[e], 0.95, 0.8));
+    }
+    assert_true(isnan(sr_seeds_needed(1, 0, 0.95, 0.8)));
+    /* The 20 % points of chi-square with 1 and 4 degrees of freedom. */
+    near(sr_deviation_most(1, 1), 1 / sqrt(0.06418), 1e-3);
+    near(sr_deviation_most(2, 4), 2 / sqrt(1.64878 / 4), 1e-3);
+}
+
+/* How often the intervals of differences that are 0 in truth hold that at all of 2, 3, .. seeds, when
+ * each has the confidence that sr_summary_make gives those of a study that may end early. */
+static double sequential_coverage(size_t seeds, uint64_t stream) {
+    enum { TRIALS = 10000, MOST_LOOKS = 16 };
+    const double confidence = 1 - 0.05 / ((double)seeds - 1);
+    size_t held = 0;
+    double t[MOST_LOOKS + 1];
+    for (size_t look = 2; look <= seeds; look++)
+        t[look] = sr_student_t((double)look - 1, confidence);
+    for (uint64_t trial = 0; trial < TRIALS; trial++) {
+        double differences[MOST_LOOKS];
+        bool holds = true;
+        for (uint64_t s = 0; s < seeds; s++)
+            differences[s] = sr_random_normal(9, stream, trial * MOST_LOOKS + s);
+        for (size_t look = 2; look <= seeds; look++)
+            holds = holds &&
+                    fabs(sr_mean(differences, look)) <=
+                        t[look] * sr_standard_deviation(differences, look) / sqrt((double)look);
+        held += holds;
+    }
+    return (double)held / TRIALS;
+}
+
+/* Who looks after every seed and stops when it suits must still be right in 95 % of cases. */
+static void sequential_intervals_hold(void **state) {
+    (void)state;
+    static const size_t seeds[] = {3, 5, 8, 12};
+    for (uint64_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        const double share = sequential_coverage(seeds[i], i);
+        print_message("up to %zu seeds: %.3f\n", seeds[i], share);
+        assert_true(share >= 0.95 && share < 0.99);
+    }
+}
+
 enum { MOST_VARIANTS = 20, MOST_SEEDS = 3, DRAWS = 5000 };
 
-/* How often the interval of the last variant holds its true difference, 0. scatters[0] is the
+/* How often the interval of the last variant contains its true difference, 0. scatters[0] is the
  * baseline's. */
 static double coverage(const double *scatters, size_t count, size_t seeds, uint64_t stream) {
     double differences[MOST_VARIANTS * MOST_SEEDS];
@@ -182,6 +244,8 @@ int main(void) {
         cmocka_unit_test(priors_of_unlike_scatter),
         cmocka_unit_test(intervals_hold_as_often_as_they_say),
 
+        cmocka_unit_test(seeds_needed_are_enough),
+        cmocka_unit_test(sequential_intervals_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static void costs_are_worked_out(void **state) {
     sr_study_free(&study);
 }
 
-/* A run that stops before its schedule ends costs what it makes until then. */
+/* A run that stops before the end of its schedule costs only the steps until then. */
 static void stops_are_counted(void **state) {
     (void)state;
     static const struct {
@@ -129,7 +129,7 @@ static void stops_are_counted(void **state) {
     }
 }
 
-/* Who was too late to see that a run is finished does not call it failed. */
+/* A late report does not turn a finished run into a failed one. */
 static void what_is_finished_stays(void **state) {
     (void)state;
     char folder[] = "/tmp/softrnn-told-XXXXXX";
@@ -163,7 +163,7 @@ static void selections(void **state) {
     assert_int_equal(count_runs("only: [norm]"), 16);
     assert_int_equal(count_runs("only: [recall]\nskip: ['*.7', deep]"), 6);
     assert_int_equal(count_runs("only: ['a/b <i>']"), 8);
-    /* Words of one kind add up, kinds narrow each other. */
+    /* Words of one kind are alternatives, different kinds are combined. */
     assert_int_equal(count_runs("only: [copy, recall]"),
                      count_runs("only: [copy]") + count_runs("only: [recall]"));
     assert_int_equal(count_runs("only: [copy, norm]"), 8);
@@ -176,7 +176,7 @@ static void selections(void **state) {
     assert_non_null(strstr(srnn_error_detail(), "\"copy\""));
 }
 
-/* Wherever a study may name its data. */
+/* In every place where a study can name its data. */
 static void texts_are_asked_for(void **state) {
     (void)state;
     static const char *const places[] = {
@@ -251,7 +251,7 @@ static void wrong_settings(void **state) {
     }
 }
 
-/* Names that become one folder's name. */
+/* Names that map to the same folder. */
 static void clashes_are_refused(void **state) {
     (void)state;
     sr_study study;
@@ -302,7 +302,7 @@ static sr_model *make_model(sr_backend *backend, const char *attention, uint64_t
     return model;
 }
 
-/* A gated variant has tensors in between that softmax has not. */
+/* A gated variant has additional tensors in between. */
 static void shared_tensors_start_equal(void **state) {
     (void)state;
     sr_backend *backend;
@@ -427,7 +427,7 @@ static void verdicts(void **state) {
     assert_int_equal(verdict_of(better, 1), SR_VERDICT_BETTER);
 }
 
-/* However well the other seed went: what is left of it is no fair sample. */
+/* However good the other seed is: the remaining runs are a biased sample. */
 static void divergence_is_unstable(void **state) {
     (void)state;
     made m;
@@ -444,7 +444,8 @@ static void divergence_is_unstable(void **state) {
     assert_int_equal(verdict_of(baseline, 1), SR_VERDICT_TOO_FEW);
 }
 
-/* A run that came to its end with no number: its mean is that of the others, and it counts. */
+/* A run that finished without a finite result: the mean is that of the others, and it is
+ * counted. */
 static void numbers_that_are_not_finite(void **state) {
     (void)state;
     made m;
@@ -456,7 +457,7 @@ static void numbers_that_are_not_finite(void **state) {
     unmake(&m);
 }
 
-/* Two learning rates, of which softmax likes the first and norm the second. */
+/* Two learning rates; the first is better for softmax, the second for norm. */
 static void each_at_its_best_rate(void **state) {
     (void)state;
     made m;
@@ -485,8 +486,8 @@ static void each_at_its_best_rate(void **state) {
     unmake(&m);
 }
 
-/* Runs that were not asked for count only once they have ended; a variant of one run in a cell of
- * two seeds is compared by what the others are, and not judged. */
+/* Runs that were not requested count only once they have ended; a variant with one run in a cell of
+ * two seeds is compared by the same measure as the others, without a verdict. */
 static void what_was_not_asked_for(void **state) {
     (void)state;
     made m;
@@ -512,7 +513,7 @@ static void what_was_not_asked_for(void **state) {
     unmake(&m);
 }
 
-/* softmax and norm ran beside each other, elu alone; then norm on another machine. */
+/* softmax and norm ran concurrently, elu alone; then norm on another machine. */
 static void speeds_that_do_not_compare(void **state) {
     (void)state;
     made m;
@@ -538,7 +539,8 @@ static void speeds_that_do_not_compare(void **state) {
     unmake(&m);
 }
 
-/* With one seed the interval is of the loss, also where accuracy ranks, and so is the verdict. */
+/* With one seed the interval is of the loss, even if accuracy is the measure, and so is the
+ * verdict. */
 static void one_seed_compares_losses(void **state) {
     (void)state;
     made m;
@@ -558,7 +560,7 @@ static void one_seed_compares_losses(void **state) {
     unmake(&m);
 }
 
-/* A variant that is called "order N" is that one, and one with the name of a variant is it. */
+/* A study's variant named "order N" or like a known variant must be that variant. */
 static void names_say_what_is_computed(void **state) {
     (void)state;
     sr_study study = {0};
@@ -583,7 +585,7 @@ static void names_say_what_is_computed(void **state) {
     sr_study_free(&study);
 }
 
-/* A file that only nests is refused at once. */
+/* A deeply nested file is refused at once. */
 static void deep_files_are_refused(void **state) {
     (void)state;
     enum { BYTES = 200000 };

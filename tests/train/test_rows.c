@@ -1,4 +1,4 @@
-/* test_rows.c: what training and evaluation make of rows: documents apart, front tokens. */
+/* test_rows.c: rows in training and evaluation: separate documents, prefix tokens. */
 #include "small_model.h"
 #include "train/evaluate.h"
 #include "train/trainer.h"
@@ -25,7 +25,7 @@ static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split
 static const sr_source packed = {
     .vocab = 23, .T = T, .rows = {INT64_MAX, INT64_MAX}, .fill = fill_row};
 
-/* The summed loss of `count` tokens in a row of their own, `front` empty ones before them. */
+/* The summed loss of `count` tokens in their own row, after `front` empty ones. */
 static double loss_alone(sr_model *model, const int32_t *ids, const int32_t *targets, int count,
                          int front) {
     const sr_pass_setup setup = {.B = 1, .T = front + count};
@@ -68,7 +68,7 @@ static void check_packed(const char *attention, int front) {
     double want = 0;
     assert_int_equal(fill_row(&packed, &row, SR_SPLIT_TRAIN, 0), SRNN_OK);
     for (int n = 0; n < DOCUMENTS; n++) {
-        const int64_t at = starts[n] + n * front; /* where the row has it */
+        const int64_t at = starts[n] + n * front; /* position in the row */
         int64_t count = starts[n + 1] - starts[n];
         if (count > T - at - front)
             count = T - at - front;
@@ -109,7 +109,7 @@ static void rows_count_once(void **state) {
     sr_model_free(model);
 }
 
-/* Rows that are given exactly get no front tokens. */
+/* Rows of an exact source get no prefix tokens. */
 static void exact_rows_stay(void **state) {
     (void)state;
     sr_source exact = packed;
@@ -142,7 +142,7 @@ static void prefix_tokens(void **state) {
     assert_memory_equal(offsets, want_offsets, sizeof want_offsets);
 }
 
-/* Every token of a text counts once, whatever the model puts in front. */
+/* Every token of a text counts once, whatever the number of prefix tokens. */
 static void text_is_whole(void **state) {
     (void)state;
     char text[] = "no token of this text is left out";

@@ -1,5 +1,5 @@
-/* test_oracle.c: the oracle's derivatives are those of its values, and every kernel agrees with it
- * over random combinations of all axes. */
+/* test_oracle.c: the oracle's derivatives match differences of its values, and every kernel agrees
+ * with it over random combinations of all axes. */
 #include "base/random.h"
 #include "equation/axes.h"
 #include "test.h"
@@ -49,7 +49,7 @@ static double sign_of(uint64_t direction, int64_t n) {
     return sr_random_uniform(23, direction, (uint64_t)n) < 0.5 ? -1 : 1;
 }
 
-/* All numbers of the operand moved by `step` in a direction of signs. */
+/* The loss with all elements of the operand moved by `step` in a direction of signs. */
 static double loss_along(attention_call *call, sr_operand which, const double *from,
                          uint64_t direction, double step) {
     const sr_shape shape = sr_operand_shape(which, &call->problem);
@@ -58,7 +58,7 @@ static double loss_along(attention_call *call, sr_operand which, const double *f
     return loss(call);
 }
 
-/* The derivative along some directions of random signs: a wrong number of the gradient shows in
+/* The derivative along some directions of random signs: a wrong element of the gradient shows in
  * each of them. */
 static void check_derivative(attention_call *call, sr_operand which) {
     const sr_shape shape = sr_operand_shape(which, &call->problem);
@@ -85,14 +85,14 @@ static void check_derivative(attention_call *call, sr_operand which) {
     free(from);
 }
 
-/* Probes of clamped scores stand on a grid, and so on the kink of relu. */
+/* Probes of clamped scores are on a grid, and therefore on the kink of relu. */
 static void leave_grid(attention_call *call, sr_operand which) {
     const sr_shape shape = sr_operand_shape(which, &call->problem);
     for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
         ((double *)call->host.operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
 }
 
-/* Numbers of which none stands so near to an edge of the equation that the steps below cross it. */
+/* Numbers far enough from the edges of the equation that the steps below do not cross one. */
 static void draw_clear(attention_call *call, const srnn_problem *problem, uint64_t seed) {
     static const double CLEAR = 3e-3;
     enum { ATTEMPTS = 64 };
@@ -111,7 +111,7 @@ static void draw_clear(attention_call *call, const srnn_problem *problem, uint64
     }
 }
 
-/* A detached normaliser has no differences to be compared with. */
+/* A detached normaliser cannot be compared with differences. */
 static void check_derivatives(srnn_attention a, uint64_t seed) {
     a.detach = false;
     const srnn_problem problem = small_problem(a);
@@ -164,8 +164,7 @@ static void kernels_agree_on_random_combinations(void **state) {
     }
 }
 
-/* Gates near one leave little of each token: what they leave must have as many digits as they
- * have. */
+/* Gates near one leave little of each token, which must have the precision of the gates. */
 static void pool_gates_near_one(void **state) {
     (void)state;
     srnn_problem problem = {.B = 1, .H = 2, .Hkv = 2, .T = 37, .D = 16, .Dv = 16};
@@ -191,8 +190,8 @@ static void pool_gates_near_one(void **state) {
     call_free(&oracle);
 }
 
-/* A decay of 11 at every token, and one of hundreds at one: what a key would have been worth to the
- * queries before it is more than a float holds, and must be worth nothing. */
+/* A decay of 11 at every token, and one of hundreds at one: the weight of a key for earlier queries
+ * would overflow float, and must be zero. */
 static void check_steep_decay(const char *name, float a_log, float once) {
     srnn_problem problem = {.B = 1, .H = 1, .Hkv = 1, .T = 70, .D = 16, .Dv = 16};
     attention_call oracle, run;
@@ -209,7 +208,7 @@ static void check_steep_decay(const char *name, float a_log, float once) {
     assert_int_equal(call_forward_backward(&run), SRNN_OK);
     const double output = probe_output_error(&run, &oracle),
                  gradient = probe_gradient_error(&run, &oracle);
-    /* of levels it loses more than the limit, as hardly anything is left of a key */
+    /* with levels it exceeds the limit, as hardly anything is left of a key */
     probe_errors plain;
     assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
     const double limit = fmax(probe_limit(&problem, SRNN_FORM_CHUNKED), 2 * probe_worst(&plain));
@@ -237,7 +236,7 @@ static void check_wide_values(const char *name, srnn_form form) {
     call_free(&oracle);
 }
 
-/* As published models of gla and gated_delta_net have them. */
+/* As in published models of gla and gated_delta_net. */
 static void wide_values(void **state) {
     (void)state;
     static const char *const parallel[] = {"softmax",         "norm",      "mamba2", "gla",
@@ -250,18 +249,18 @@ static void wide_values(void **state) {
         check_wide_values(chunked[n], SRNN_FORM_CHUNKED);
 }
 
-/* A combination, the numbers of its operands, and a way to compute it. */
+/* A combination, its operands, and a way to compute it. */
 typedef struct cancelling_case {
     const char *attention, *kernel;
     uint64_t seed;
     int chunk;
-    bool ungrouped; /* each head has keys of its own */
+    bool ungrouped; /* each head has its own keys */
     double limit;
 } cancelling_case;
 
-/* Where terms of a gradient cancel before they are rounded, nothing of them is left: of a skip's
- * weight where the skip is all that a norm sees, of the gates of heads that are normed alone, and
- * of pairs that stand in front of the same gate, most of all each token's with itself. */
+/* Gradients whose terms cancel, leaving only rounding errors: of a skip's weight if the skip is a
+ * norm's only input, of the gates of heads that are normalised separately, and of pairs behind the
+ * same gate, especially each token's with itself. */
 static void cancelling_terms(void **state) {
     (void)state;
     static const cancelling_case cases[] = {
@@ -313,7 +312,7 @@ static void steep_decays(void **state) {
     }
 }
 
-/* The combinations above hold every word of every axis of the equation at least once. */
+/* The combinations above contain every word of every axis of the equation at least once. */
 static void combinations_cover_every_axis(void **state) {
     (void)state;
     const sr_axis *axis;
@@ -345,8 +344,8 @@ static double plain_error(const srnn_problem *p) {
     return probe_worst(&errors);
 }
 
-/* One key leaves hardly anything to round; the weights of many are rounded, and their
- * error is that of bf16: neither that of float nor that of a mistake. */
+/* With one key hardly anything is rounded; with many the weights are, and the error is that of
+ * bf16: larger than float's, smaller than a mistake's. */
 static void plain_bf16(void **state) {
     (void)state;
     srnn_problem p = {.dtype = SRNN_BF16, .B = 1, .H = 2, .Hkv = 2, .T = 1, .D = 8, .Dv = 8};
@@ -358,7 +357,7 @@ static void plain_bf16(void **state) {
 
 /* ---- errors that any computation has */
 
-/* Where the right answer is zero, any other is infinitely wrong, a plain one too. */
+/* If the right result is zero, any other is infinitely wrong, also a plain computation's. */
 static void nothing_infinite_is_excused(void **state) {
     (void)state;
     enum { T = 5, D = 4 };
@@ -416,7 +415,7 @@ static void run_with_fault(attention_call *call, fault wrong) {
     }
 }
 
-/* True if a kernel with this fault in softmax over T tokens passes. */
+/* Whether a kernel with this fault in softmax over T tokens would pass. */
 static bool passes(int T, fault wrong) {
     srnn_problem p = {.dtype = SRNN_F32, .B = 1, .H = 1, .Hkv = 1, .T = T, .D = 16, .Dv = 16};
     attention_call oracle, run;
@@ -434,7 +433,7 @@ static bool passes(int T, fault wrong) {
     return probe_worst(&errors) <= limit || probe_is_excused(&errors, &losses, limit);
 }
 
-/* One weight that is 1e-4 off in one row, and one key in a hundred that is not looked at. */
+/* One weight with an error of 1e-4 in one row, and one key in a hundred that is ignored. */
 static void little_that_is_wrong_is_refused(void **state) {
     (void)state;
     assert_true(passes(2, (fault){1, 2, 1}));
@@ -443,7 +442,7 @@ static void little_that_is_wrong_is_refused(void **state) {
     assert_false(passes(129, (fault){99, 100, 0}));
 }
 
-/* Pairs stand exactly at the clamp, where the slope jumps: that excuses nothing. */
+/* Pairs exactly at the clamp, where the slope jumps: that excuses no error. */
 static void clamps_excuse_nothing(void **state) {
     (void)state;
     static const char *const clamped[] = {"gate", "softmax_divs", "softmax_clamp_denom"};
@@ -464,8 +463,8 @@ static void clamps_excuse_nothing(void **state) {
     }
 }
 
-/* The weight of a power or a series of that order, or of what is left of it where one product of
- * the state, that of the first channels, is multiplied by `factor`. */
+/* The weight of a power or a series of that order, with one product of the state, that of the first
+ * channels, multiplied by `factor`. */
 static double expanded_weight(const attention_call *call, int i, int j, double factor) {
     const int D = call->problem.D, order = call->problem.attention.order;
     const bool power = call->problem.attention.score == SRNN_SCORE_POWER;
@@ -481,8 +480,8 @@ static double expanded_weight(const attention_call *call, int i, int j, double f
     return (power ? term : sum) + product;
 }
 
-/* True if a kernel is excused, whatever the limit, in whose state one product is that much too
- * large, before an l2 norm. */
+/* Whether a kernel whose state has one product too large by `factor`, before an l2 norm, would be
+ * excused at any limit. */
 static bool is_excused_through_state(const char *name, uint64_t seed, double factor) {
     enum { T = 41, D = 6 };
     srnn_problem p = {.dtype = SRNN_F32,
@@ -497,8 +496,7 @@ static bool is_excused_through_state(const char *name, uint64_t seed, double fac
     probe_errors losses;
     assert_int_equal(srnn_attention_parse(&p.attention, name), SRNN_OK);
     assert_int_equal(probe_oracle(&oracle, &p, seed), SRNN_OK);
-    for (int n = 0; n < T * D;
-         n++) /* long enough that the highest order of a series is more than a trifle */
+    for (int n = 0; n < T * D; n++) /* long enough that the highest order of a series matters */
         ((double *)oracle.host.operand[SR_OPERAND_Q])[n] *= 4;
     assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
     assert_int_equal(probe_find_losses(&losses, &p, &oracle), SRNN_OK);
@@ -521,8 +519,8 @@ static bool is_excused_through_state(const char *name, uint64_t seed, double fac
     return probe_is_excused(&errors, &losses, 0);
 }
 
-/* What any state of floats loses excuses no coefficient that is 1e-3 off, and no product that is
- * missing. */
+/* The unavoidable error of float states excuses neither a coefficient with an error of 1e-3 nor a
+ * missing product. */
 static void states_excuse_no_fault(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -539,8 +537,8 @@ static void states_excuse_no_fault(void **state) {
         }
 }
 
-/* (q k)^p may be small where the products that a state has of it are not. That is lost through any
- * state of floats, where no pair is computed by itself, and excused there alone. */
+/* (q k)^p may be small although the products in a state are not. That precision is lost in any
+ * float state, which computes no pair separately, and is excused only there. */
 static void states_lose_what_pairs_do_not(void **state) {
     (void)state;
     static const int64_t documents[] = {0, 1, 18, 35, 97};
@@ -574,7 +572,7 @@ static void states_lose_what_pairs_do_not(void **state) {
 }
 
 /* Combinations with exp whose sums, or the delta rule itself, once left the range of float; and,
- * the last, one in which a pair once stood nearer to the clamp than float can tell. */
+ * the last, one in which a pair was once closer to the clamp than float resolves. */
 static void draws_are_in_range(void **state) {
     (void)state;
     static const uint64_t seeds[] = {9094,  9104,  9148,    9218,    20277,

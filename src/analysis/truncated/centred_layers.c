@@ -10,7 +10,7 @@ struct sr_centred_layers {
     const sr_survey *survey;
     const sr_cut *cuts; /* (L) */
     sr_logit_rows *rows;
-    int layer; /* that is being replaced, and where its output lies */
+    int layer; /* the layer being replaced, and its output */
     srnn_tensor o;
 };
 

@@ -1,4 +1,4 @@
-/* head.c: what becomes of one head's weights and outputs when the series of exp ends. */
+/* head.c: errors of one head's weights and outputs when the series of exp is truncated. */
 #include "analysis/truncated/head.h"
 
 #include <math.h>
@@ -7,11 +7,11 @@
 /* Below this the plain sum of the series loses digits that matter; above this exp overflows. */
 static const double cancels = -8, overflows = 690;
 
-/* Terms of the series that are smaller than this share of exp(x) are as good as zero. */
+/* Terms of the series below this fraction of exp(x) are negligible. */
 static const double vanishes = 1e-20;
 
-/* Reciprocals, and the last term that is computed: where |x| is at most the order, those after it
- * have vanished. */
+/* Reciprocals, and the last term computed: if |x| is at most the order, later ones are
+ * negligible. */
 enum { FAR = 3 * SR_TAYLOR_ORDER_MAX };
 typedef struct reciprocals {
     double of[FAR + 1]; /* from 1 on */
@@ -81,8 +81,9 @@ static parts parts_of(double *scratch, const sr_truncation_row *row, int cuts) {
                    .truncated = x + 4 * count + row->facts.D};
 }
 
-/* table (cuts) of one column: for x far below zero, orders of |x| and more are exp(x) less the rest
- * of the series, whose terms alternate and fall. The rest begins where its terms do not count. */
+/* table (cuts) of one column, for x far below zero: orders from |x| on are exp(x) minus the rest of
+ * the series, whose terms alternate and decrease. The rest is summed from its negligible terms
+ * upwards. */
 static void mend(double *table, int stride, double x, int cuts, const reciprocals *one_by) {
     const double whole = exp(x), enough = vanishes * whole, inverse_x = 1 / x;
     double term = 1, rest = 0;
@@ -123,7 +124,7 @@ static void fill_table(const parts *p, int count, int most_order) {
             mend(p->table + j, count, p->x[j], cuts, &one_by);
 }
 
-/* out (D) = what the layer makes of these weights. */
+/* out (D) = the layer's output for these weights. */
 static void mix(double *out, const double *weights, double row_sum, const sr_truncation_row *row) {
     const int D = row->facts.D;
     for (int d = 0; d < D; d++)
@@ -168,8 +169,8 @@ static double centre_of(sr_centre centre, const sr_truncation_row *row) {
     return NAN;
 }
 
-/* What makes weights comparable: their sum where only shares count, else what the layer divides
- * by. */
+/* The normalisation that makes weights comparable: their sum if only ratios matter, else the
+ * layer's denominator. */
 static double unit_of(const sr_row_facts *facts, double row_sum) {
     return sr_row_scale_invariant(facts->attention) ? row_sum : sr_row_denominator(facts, row_sum);
 }
@@ -210,7 +211,7 @@ static void add_cut(double *weights, double *outputs, const parts *p, const doub
     *outputs += unit != 0 ? differences : INFINITY;
 }
 
-/* False if a logit is so far from the centre that exp of it has no number. */
+/* False if a logit is so far from the centre that exp overflows. */
 static bool shift(const parts *p, const sr_truncation_row *row, double centre) {
     bool fits = true;
     for (int j = 0; j < row->facts.count; j++) {

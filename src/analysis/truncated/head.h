@@ -1,30 +1,29 @@
-/* head.h (private): what becomes of one head's weights and outputs when the series of exp ends at a
- * finite order.
+/* head.h (private): errors of one head's weights and outputs when the series of exp is truncated.
  *
- * Where the layer divides by the sum of its weights, or by the length of what they add up to, a
+ * If the layer divides by the sum of its weights, or by the length of their weighted sum, a
  * constant added to a row of logits changes nothing (sr_row_scale_invariant), so exp may be
  * expanded about any centre: with T_N the series up to order N, weights are T_N(s_ij - c) / sum_j
- * T_N(s_ij - c). A centre asks for no more state, since
+ * T_N(s_ij - c). A centre needs no additional state, since
  *     T_N(s - c) = sum_{n=0}^{N} s^n/n! T_{N-n}(-c):
  * it only changes the factor with which a query reads the state of each order. It may differ from
- * row to row as long as the query can know it: the mean of a row is scale * q_i . (mean of k),
- * which D running sums give. The middle of a row is a bound on what centres can save: T_N is good
- * from about -N to N, so half the range of the logits is the least that N can be, but no finite
- * state knows the extremes of a row.
+ * row to row if the query can compute it: the mean of a row is scale * q_i . (mean of k), which
+ * needs D running sums. The middle of a row bounds what centres can save: T_N is accurate from
+ * about -N to N, so N is at least half the range of the logits, but no finite state has the
+ * extremes of a row.
  *
- * Elsewhere zero is the only centre, and weights have a size of their own: they are what the layer
- * divides them by. A clamp is not a power series: the truncated layer has none. */
+ * Otherwise zero is the only centre, and weights are compared after the layer's own division. A
+ * clamp is not a power series: the truncated layer has none. */
 #ifndef SR_ANALYSIS_TRUNCATED_HEAD_H
 #define SR_ANALYSIS_TRUNCATED_HEAD_H
 
 #include "analysis/truncated/row_equation.h"
 
 typedef enum sr_centre {
-    SR_CENTRE_ZERO = 0,    /* every state knows it */
-    SR_CENTRE_HEAD_MEAN,   /* of all logits of the head */
-    SR_CENTRE_HEAD_MIDDLE, /* between its least and its largest logit */
-    SR_CENTRE_ROW_MEAN,    /* of the row's logits */
-    SR_CENTRE_ROW_MIDDLE,  /* between the row's least and largest: a bound, not a design */
+    SR_CENTRE_ZERO = 0,    /* available to every state */
+    SR_CENTRE_HEAD_MEAN,   /* mean of all logits of the head */
+    SR_CENTRE_HEAD_MIDDLE, /* between its smallest and its largest logit */
+    SR_CENTRE_ROW_MEAN,    /* mean of the row's logits */
+    SR_CENTRE_ROW_MIDDLE,  /* between the row's smallest and largest: a bound, not implementable */
     SR_CENTRES,
 } sr_centre;
 
@@ -40,7 +39,7 @@ int sr_cut_count(int most_order);
 /* Sums of squares over rows; { 0 } is empty. */
 typedef struct sr_truncation {
     double weights[SR_CENTRES][SR_CUTS], outputs[SR_CENTRES][SR_CUTS]; /* of differences */
-    double weights_size, outputs_size; /* of the untruncated layer itself */
+    double weights_size, outputs_size; /* of the untruncated layer */
 } sr_truncation;
 
 typedef struct sr_truncation_row {
@@ -59,8 +58,8 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
                        double *scratch);
 size_t sr_truncation_scratch(int count, int D, int most_order);
 
-/* out (D) = the row's output truncated at this order about this centre; not finite where that has
- * no number. The same scratch. */
+/* out (D) = the row's output truncated at this order about this centre; not finite on overflow. The
+ * same scratch. */
 void sr_truncation_output(double *out, const sr_truncation_row *row, sr_centre centre, int order,
                           double *scratch);
 

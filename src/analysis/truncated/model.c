@@ -1,4 +1,4 @@
-/* model.c: a model whose layers stop the series of exp at a finite order. */
+/* model.c: runs a model with the series of exp truncated at a finite order. */
 #include "analysis/truncated/model.h"
 
 #include "analysis/truncated/centred_layers.h"
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What can be measured order by order: softmax with any epilogue whose parts have one number per
- * head and position. */
+/* Attention that can be measured order by order: softmax with any epilogue of one value per head
+ * and position. */
 static const char MEASURED[] =
     "score=exp position=rope|none scale=inverse_sqrt|one clamp=any value_gate=off|sigmoid "
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "
@@ -33,8 +33,8 @@ srnn_attention sr_attention_truncated(const srnn_attention *attention, int order
     return truncated;
 }
 
-/* *view = the model with its own list of attentions, for the caller to change and to free;
- * everything else is the model's. */
+/* *view = the model with a separate list of attentions, for the caller to change and to free;
+ * everything else is shared. */
 static srnn_status view_of(sr_model *view, const sr_model *model) {
     const size_t L = (size_t)model->config.L;
     void *memory;
@@ -146,7 +146,7 @@ static srnn_status observe(double *loss, double *error, const sr_trial *trial, s
     return status;
 }
 
-/* view: the layers cut about zero are so already. */
+/* `view` already truncates the layers cut about zero. */
 static srnn_status run(double *loss, double *error, const sr_trial *trial, sr_model *view,
                        const sr_survey *survey, const sr_cut *cuts) {
     sr_centred_layers *layers;
@@ -170,23 +170,23 @@ srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_
 }
 
 /* Feeds the prompt, then token after token. */
-static srnn_status speak(sr_tokens *said, sr_session *session, sr_sampler *sampler, float *logits,
-                         int tokens, const sr_model_config *config) {
-    for (size_t i = 0; i < said->count; i++) {
-        const int32_t id = (int32_t)said->ids[i];
+static srnn_status generate(sr_tokens *sequence, sr_session *session, sr_sampler *sampler,
+                            float *logits, int tokens, const sr_model_config *config) {
+    for (size_t i = 0; i < sequence->count; i++) {
+        const int32_t id = (int32_t)sequence->ids[i];
         SR_TRY(sr_session_feed(session, logits, &id, 1));
     }
-    for (int i = 0; i < tokens && (int64_t)said->count < config->positions; i++) {
+    for (int i = 0; i < tokens && (int64_t)sequence->count < config->positions; i++) {
         const int32_t id = sr_sampler_choose(sampler, logits, 0, (uint64_t)i);
         if (id == config->eos || id == config->bos)
             break;
-        SR_TRY(sr_tokens_push(said, (uint32_t)id));
+        SR_TRY(sr_tokens_push(sequence, (uint32_t)id));
         SR_TRY(sr_session_feed(session, logits, &id, 1));
     }
     return SRNN_OK;
 }
 
-static srnn_status speak_with(sr_tokens *said, sr_model *model, int tokens) {
+static srnn_status generate_with(sr_tokens *sequence, sr_model *model, int tokens) {
     const sr_session_setup setup = {.B = 1, .T = 1, .form = SRNN_FORM_PARALLEL};
     const sr_sampler_settings settings = {.temperature = 0};
     sr_session *session = NULL;
@@ -198,7 +198,7 @@ static srnn_status speak_with(sr_tokens *said, sr_model *model, int tokens) {
     if (status == SRNN_OK)
         status = sr_alloc(&logits, (size_t)model->config.V, sizeof(float));
     if (status == SRNN_OK)
-        status = speak(said, session, sampler, logits, tokens, &model->config);
+        status = generate(sequence, session, sampler, logits, tokens, &model->config);
     free(logits);
     sr_sampler_free(sampler);
     sr_session_free(session);
@@ -207,19 +207,19 @@ static srnn_status speak_with(sr_tokens *said, sr_model *model, int tokens) {
 
 srnn_status sr_truncated_text(sr_bytes *text, sr_model *model, const sr_tokenizer *tokenizer,
                               const sr_tokens *prompt, int order, int tokens) {
-    sr_tokens said = {0};
+    sr_tokens sequence = {0};
     sr_model view;
     SR_TRY(view_of(&view, model));
     for (int layer = 0; layer < model->config.L; layer++)
         cut_layer(&view, layer, order);
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < prompt->count && status == SRNN_OK; i++)
-        status = sr_tokens_push(&said, prompt->ids[i]);
+        status = sr_tokens_push(&sequence, prompt->ids[i]);
     if (status == SRNN_OK)
-        status = speak_with(&said, &view, tokens);
+        status = generate_with(&sequence, &view, tokens);
     if (status == SRNN_OK)
-        status = sr_tokenizer_decode(tokenizer, text, said.ids, said.count);
-    sr_tokens_free(&said);
+        status = sr_tokenizer_decode(tokenizer, text, sequence.ids, sequence.count);
+    sr_tokens_free(&sequence);
     free(view.config.attention);
     return status;
 }

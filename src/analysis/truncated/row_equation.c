@@ -1,4 +1,4 @@
-/* row_equation.c: what a layer makes of one row's weights, in double. */
+/* row_equation.c: a layer's output from one row's weights, in double. */
 #include "analysis/truncated/row_equation.h"
 
 #include <float.h>

@@ -1,11 +1,11 @@
-/* row_equation.h (private): what a layer makes of one row's weights, in double: the equation of
+/* row_equation.h (private): a layer's output from one row's weights, in double: the equation of
  * softrnn.h from the weights on. */
 #ifndef SR_ANALYSIS_TRUNCATED_ROW_EQUATION_H
 #define SR_ANALYSIS_TRUNCATED_ROW_EQUATION_H
 
 #include "equation/epilogue.h"
 
-/* A query of a layer, beside its logits and values. */
+/* A query of a layer, besides its logits and values. */
 typedef struct sr_row_facts {
     const srnn_attention *attention;
     int count, D;    /* keys that the query sees; width of a value */
@@ -14,13 +14,13 @@ typedef struct sr_row_facts {
     const float *norm_weight, *norm_bias; /* (D), or NULL */
 } sr_row_facts;
 
-/* What the weights of the row are divided by, given their sum. */
+/* The denominator of the row's weights, given their sum. */
 double sr_row_denominator(const sr_row_facts *facts, double row_sum);
 
 /* o (D) holds sum_j w_j v_j and turns into the row's output. */
 void sr_row_finish(double *o, const sr_row_facts *facts, double row_sum);
 
-/* w of a logit, as the layer has it: exp(min(s, clamp)), divided by exp(`shift`). */
+/* w of a logit, as in the layer: exp(min(s, clamp)), divided by exp(`shift`). */
 double sr_row_weight(const srnn_attention *attention, double s, double shift);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { MOST_PARTS = 16, MOST_PART_BYTES = 256, MOST_WEIGHT = 1000000 };
 static const char separator[] = " + ";
-/* Keeps the choice of a part apart from what the part draws for the row. */
+/* Separates the choice of a part from the part's own random numbers. */
 static const uint64_t choice_stream = 0x6d697874757265;
 
 typedef struct mixture {

@@ -4,17 +4,17 @@
 
 #include "data/rows/source.h"
 
-/* True if the text is of this form and its first part the name of a task. */
+/* True if the text has this form and its first part names a task. */
 bool sr_mixture_is(const char *text);
 
 typedef srnn_status sr_mixture_part(sr_source **source, const char *text, uint64_t seed);
 
-/* `create` makes the parts. A row is of part n with the probability of its weight (1 where none is
- * given), and has the number there that it has here. */
+/* `create` creates the parts. A row comes from part n with a probability proportional to its weight
+ * (default 1), and has the same number there. */
 srnn_status sr_mixture_create(sr_source **source, const char *text, uint64_t seed,
                               sr_mixture_part *create);
 
-/* The mean of the parts' by their weights. */
+/* The weighted mean over the parts. */
 double sr_mixture_chance(const sr_source *source);
 
 #endif

@@ -12,6 +12,7 @@ typedef struct shuffle {
     sr_source source; /* first, so that a pointer to it is a pointer to the shuffle */
     sr_dataset datasets[SR_SPLITS];
     sr_shuffle_settings settings;
+    int64_t validation_first; /* row of the validation split that there is */
 } shuffle;
 
 /* Row `number` of the endless sequence is this row of the dataset. */
@@ -19,7 +20,8 @@ static int64_t shuffled(const shuffle *self, sr_split split, int64_t number) {
     int64_t rows = self->source.rows[split];
     uint64_t epoch = (uint64_t)(number / rows);
     uint64_t key = sr_random_bits(self->settings.seed, (uint64_t)split, epoch);
-    return (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
+    const int64_t first = split == SR_SPLIT_VALIDATION ? self->validation_first : 0;
+    return first + (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
 }
 
 /* T+1 tokens from `begin` on, as ids and their targets. Past the end of the dataset the row is
@@ -139,6 +141,22 @@ static void sum_up(sr_source *source, const sr_dataset *datasets) {
     source->verify = verify;
 }
 
+static void take_half(shuffle *self) {
+    int64_t *rows = &self->source.rows[SR_SPLIT_VALIDATION];
+    const int64_t before = *rows - *rows / 2;
+    switch (self->settings.validation_half) {
+    case SR_HALF_ALL:
+        break;
+    case SR_HALF_FIRST:
+        *rows = before;
+        break;
+    case SR_HALF_SECOND:
+        self->validation_first = before;
+        *rows -= before;
+        break;
+    }
+}
+
 static srnn_status create(shuffle **created, const sr_dataset *datasets,
                           const sr_shuffle_settings *settings) {
     static srnn_status (*const fills[])(const sr_source *, sr_token_row *, sr_split, int64_t) = {
@@ -159,6 +177,7 @@ static srnn_status create(shuffle **created, const sr_dataset *datasets,
         source->rows[split] = rows_of(&datasets[split], settings);
     sum_up(source, datasets);
     (*created)->settings = *settings;
+    take_half(*created);
     return SRNN_OK;
 }
 

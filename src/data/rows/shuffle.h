@@ -12,12 +12,17 @@ typedef enum sr_token_layout {
     SR_ROWS_DOCUMENT,   /* the first T+1 tokens of a document, then padding without targets */
 } sr_token_layout;
 
+/* Which rows of the validation split there are. The halves have no token in common, whatever the
+ * seed. */
+typedef enum sr_half { SR_HALF_ALL = 0, SR_HALF_FIRST, SR_HALF_SECOND } sr_half;
+
 typedef struct sr_shuffle_settings {
     uint64_t seed;
     int T;
     sr_token_layout layout;
     bool whole; /* stream, packed: the tokens after the last full row form a row too, padded without
                  * targets */
+    sr_half validation_half;
 } sr_shuffle_settings;
 
 /* A source of the rows of both datasets (the second may be empty): each row once per epoch, in a

@@ -163,8 +163,8 @@ static srnn_status shuffle(sr_source **source, sr_dataset datasets[SR_SPLITS], s
             sr_dataset_free(&datasets[split]);
         return status;
     }
-    const sr_shuffle_settings how = {settings->seed, settings->T, settings->layout,
-                                     settings->whole};
+    const sr_shuffle_settings how = {settings->seed, settings->T, settings->layout, settings->whole,
+                                     settings->validation_half};
     return sr_shuffle_create(source, datasets, &how);
 }
 

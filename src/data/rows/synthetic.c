@@ -159,7 +159,7 @@ double sr_synthetic_chance(const sr_source *source) {
                                           : sr_mixture_chance(source);
 }
 
-/* The shortest text that reads back to the same number. */
+/* The shortest text that parses to the same number. */
 static void print_number(char text[MOST_WORD], double number) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, MOST_WORD, "%.*g", digits, number);

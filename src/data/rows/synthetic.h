@@ -14,14 +14,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* True if the text begins as a task or a mixture of tasks does. */
+/* True if the text begins like a task or a mixture of tasks. */
 bool sr_synthetic_is(const char *text);
 
 /* Reads the text form; settings that are not given have their default. A wrong word fails with
  * SRNN_ERR_FORMAT; the detail names its position and the nearest right word. */
 srnn_status sr_synthetic_create(sr_source **source, const char *text, uint64_t seed);
 
-/* How often a guess is right: one of the answers that the task has. */
+/* The accuracy of random guessing among the task's possible answers. */
 double sr_synthetic_chance(const sr_source *source);
 
 /* The text form with every setting spelled out; like snprintf. `source` is one task. */

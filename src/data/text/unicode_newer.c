@@ -80,7 +80,7 @@ static const struct row *rows_of(const char *property, size_t *count) {
     return script ? scripts : categories;
 }
 
-/* "L" stands for Lu, Ll, .. */
+/* "L" includes Lu, Ll, .. */
 static bool belongs(const struct row *row, const char *property) {
     return property[1] == 0 ? row->property[0] == property[0]
                             : strcmp(row->property, property) == 0;

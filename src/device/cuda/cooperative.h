@@ -1,5 +1,5 @@
-/* cooperative.h: kernels whose blocks are co-resident and wait for each other, all of them or those
- * of a cluster, and how they exchange data. */
+/* cooperative.h: kernels whose blocks are co-resident (all of them, or those of a cluster), and
+ * data exchange between the blocks. */
 #ifndef SR_DEVICE_CUDA_COOPERATIVE_H
 #define SR_DEVICE_CUDA_COOPERATIVE_H
 
@@ -15,8 +15,8 @@ struct alignas(8) sr_marked {
 
 #ifdef __CUDACC__
 
-/* sr_launch (launch.h) for a kernel whose blocks wait for each other: a cooperative launch, all
- * blocks are resident or none. */
+/* sr_launch (launch.h) for a kernel whose blocks synchronise: a cooperative launch, all blocks are
+ * resident or none. */
 template <class... P>
 cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
@@ -52,7 +52,7 @@ SR_DEVICE void cluster_barrier() {
                      : "memory");
 }
 
-/* The last barrier: this block's shared memory stays until all blocks have read it. Orders
+/* The last barrier: this block's shared memory stays valid until all blocks have read it. Orders
  * nothing. */
 SR_DEVICE void cluster_leave() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
@@ -76,7 +76,7 @@ SR_DEVICE float cluster_load(const float *shared, int block) {
 }
 
 /* One block stores a number, or two neighbours (aligned to 16 bytes), and another polls two until
- * their marks are right. Orders nothing else. */
+ * their marks match. Orders nothing else. */
 SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(float_bits(number)),
                  "r"(mark)

@@ -26,7 +26,7 @@ struct cuda_device {
     const sr_cuda_coalescer_kind *kind; /* NULL: none is installed */
     sr_cuda_coalescer *coalescer;       /* NULL: not used yet, or not on this GPU */
     bool coalesces, captures;           /* now; and into a graph */
-    void *lists;                        /* device memory, for what is not captured */
+    void *lists;                        /* device memory, for coalescing without capture */
     readback reader;
 };
 
@@ -81,7 +81,7 @@ static cuda_device *cuda_of(srnn_device *device) {
 
 cudaStream_t sr_cuda_stream(const srnn_device *device) {
     const cuda_device *cuda = (const cuda_device *)device;
-    /* a number in this thread; what fails will fail again at the launch */
+    /* sets a thread-local index; an error will recur at the launch */
     cudaSetDevice(cuda->index);
     if (cuda->coalesces)
         cuda->kind->flush(cuda->coalescer, cuda->stream);

@@ -21,7 +21,7 @@ struct sr_tensor_shape {
  * parameter. Numbers outside the sizes are read as zero. */
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
 
-/* The descriptor of an operand that many bytes further, a multiple of 16: see wgmma_descriptor. One
+/* The descriptor of an operand this many bytes further, a multiple of 16: see wgmma_descriptor. One
  * addition. */
 SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
     return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));

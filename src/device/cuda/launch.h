@@ -21,7 +21,7 @@ template <class T> struct sr_as_declared { using type = T; };
 extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
 
-/* Allows the kernel that much dynamic shared memory. */
+/* Allows the kernel this much dynamic shared memory. */
 static inline cudaError_t sr_allow_shared(const void *function, size_t bytes) {
     if (bytes <= SR_SHARED_BYTES_FREE)
         return cudaSuccess;
@@ -54,7 +54,7 @@ static inline void sr_attribute_early(sr_launch_attributes *attributes) {
     attribute.val.programmaticStreamSerializationAllowed = 1;
 }
 
-/* sr_launch with them. The parameters of CUDA's launch, and the kernel's. */
+/* sr_launch with attributes. The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_with(sr_launch_attributes attributes, void (*kernel)(P...), dim3 grid,
                            dim3 block, size_t shared_bytes, cudaStream_t stream,

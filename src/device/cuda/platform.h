@@ -48,7 +48,7 @@ SR_BOTH float to_float(sr_bf16 x) {
     return bits_float((uint32_t)x.bits << 16);
 }
 
-/* Rounds to nearest, ties to even; every NaN becomes 0x7fff, as the GPU has it. */
+/* Rounds to nearest, ties to even; every NaN becomes 0x7fff, as on the GPU. */
 SR_BOTH sr_bf16 to_bf16(float x) {
 #ifdef __CUDA_ARCH__
     sr_bf16 rounded;
@@ -62,7 +62,7 @@ SR_BOTH sr_bf16 to_bf16(float x) {
 #endif
 }
 
-/* Two bf16 in one register, as matrix instructions take them: the first number in the lower
+/* Two bf16 in one register, as operands of matrix instructions: the first number in the lower
  * half. */
 SR_BOTH uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__

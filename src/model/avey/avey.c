@@ -99,6 +99,16 @@ int64_t sr_avey_joined(const sr_avey *a, int C) {
     return (int64_t)a->expansion * C - sr_avey_mixed(a, C);
 }
 
+sr_ranking sr_avey_ranking(const sr_avey *a, int64_t B, int64_t N, int C) {
+    return (sr_ranking){.B = B,
+                        .N = N,
+                        .C = C,
+                        .stride = N * a->chunk,
+                        .chunk = a->chunk,
+                        .chunks = a->chunks,
+                        .causal = a->causal};
+}
+
 /* ---- tensors */
 
 static srnn_status add(sr_tensor_table *table, const char *prefix, const char *name, int slot,

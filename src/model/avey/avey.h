@@ -1,6 +1,5 @@
 /* avey.h: Avey (2506.11305), a mixer that is not attention: chunks of a sequence that a ranker
- * finds stand before each chunk, and blocks mix the rows of each such context. On the CPU, in
- * float. */
+ * finds stand before each chunk, and blocks mix the rows of each such context. */
 #ifndef SR_MODEL_AVEY_AVEY_H
 #define SR_MODEL_AVEY_AVEY_H
 
@@ -39,22 +38,9 @@ int64_t sr_avey_joined(const sr_avey *avey, int C);
 /* Appends a block's tensors after its norm. */
 srnn_status sr_avey_tensors(sr_tensor_table *table, const char *prefix, const sr_avey *avey, int C);
 
-/* ---- the ranker: from B sequences of N whole chunks to N contexts of each */
-
-typedef struct sr_avey_ranking {
-    const sr_avey *avey;
-    int64_t B, N, C;
-    int threads;
-    int64_t first; /* the chunk from which on contexts are made */
-} sr_avey_ranking;
-
-/* out (B * (N - first) * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory
- * ends. */
-srnn_status sr_avey_rank(const sr_avey_ranking *ranking, float *out, const float *e);
-
-/* d_e = the gradient of e, given that of the contexts. */
-srnn_status sr_avey_rank_back(const sr_avey_ranking *ranking, float *d_e, const float *d_out,
-                              const float *e);
+/* The ranker's part of B sequences of N chunks, without its pointers; sequences follow each
+ * other. */
+sr_ranking sr_avey_ranking(const sr_avey *avey, int64_t B, int64_t N, int C);
 
 /* ---- a block's mixer, over any number of contexts */
 

@@ -22,13 +22,13 @@ srnn_status sr_contexts_check_documents(const sr_contexts *contexts, const int64
 int64_t sr_contexts_rows(const sr_contexts *contexts);
 size_t sr_contexts_bytes(const sr_contexts *contexts);
 
-/* x (rows, C) = the contexts of ids (B, T). */
+/* x (rows, C) = the contexts of ids (B, T); all in device memory, as below. */
 srnn_status sr_contexts_make(sr_contexts *contexts, float *x, const int32_t *ids);
 
 /* out (B * T, C) = each token's row in the context of its own chunk; the gradient goes the other
  * way, to d_x (rows, C). */
-void sr_contexts_read(const sr_contexts *contexts, float *out, const float *x);
-void sr_contexts_read_back(const sr_contexts *contexts, float *d_x, const float *d_out);
+srnn_status sr_contexts_read(const sr_contexts *contexts, float *out, const float *x);
+srnn_status sr_contexts_read_back(const sr_contexts *contexts, float *d_x, const float *d_out);
 
 /* Adds to d_embedding (V, C), given the gradient of the contexts last made. */
 srnn_status sr_contexts_make_back(sr_contexts *contexts, float *d_embedding, const float *d_x);

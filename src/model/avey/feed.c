@@ -5,19 +5,23 @@
 #include "model/layer/block.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct sr_avey_feed {
     sr_model *model;
     int B;
     int64_t fed;      /* tokens of each sequence */
     int64_t capacity; /* chunks that there is room for */
-    float *embedded;  /* (B, capacity * chunk, C); zeros after the last token */
-    float *packed;    /* the same with the chunks that are begun only */
+    float *embedded;  /* (B, capacity * chunk, C); zeros after the last token; device memory, as all
+                         arrays here */
+    void *ranked;     /* what the ranker saves of that many */
     sr_layer_kinds kinds;
     float *in, *out; /* (B * context, C) */
     void *saved;     /* of one block */
 };
+
+static srnn_device *device_of(const sr_avey_feed *f) {
+    return f->model->backend->device;
+}
 
 static const sr_avey *avey_of(const sr_avey_feed *f) {
     return &f->model->config.avey;
@@ -36,18 +40,21 @@ static sr_block block_of(const sr_avey_feed *f, int layer) {
                       .rows = context_rows(f)};
 }
 
+static srnn_status take_floats(sr_avey_feed *f, float **out, size_t count) {
+    void *memory;
+    SR_TRY(sr_device_allocate(device_of(f), &memory, count * sizeof **out));
+    *out = memory;
+    return SRNN_OK;
+}
+
 static srnn_status take(sr_avey_feed *f) {
     const size_t numbers = (size_t)context_rows(f) * (size_t)f->model->config.C;
-    void *memory;
-    SR_TRY(sr_layer_kinds_create(&f->kinds, f->model->backend, &f->model->config,
+    SR_TRY(sr_layer_kinds_create(&f->kinds, f->model,
                                  &(sr_layer_setup){.B = f->B, .T = (int)sr_avey_rows(avey_of(f))}));
     const sr_block block = block_of(f, 0);
-    SR_TRY(sr_device_allocate(f->model->backend->device, &f->saved, sr_block_saved_bytes(&block)));
-    SR_TRY(sr_alloc(&memory, numbers, sizeof *f->in));
-    f->in = memory;
-    SR_TRY(sr_alloc(&memory, numbers, sizeof *f->out));
-    f->out = memory;
-    return SRNN_OK;
+    SR_TRY(sr_device_allocate(device_of(f), &f->saved, sr_block_saved_bytes(&block)));
+    SR_TRY(take_floats(f, &f->in, numbers));
+    return take_floats(f, &f->out, numbers);
 }
 
 srnn_status sr_avey_feed_create(sr_avey_feed **feed, sr_model *model, int B) {
@@ -69,66 +76,72 @@ srnn_status sr_avey_feed_create(sr_avey_feed **feed, sr_model *model, int B) {
 void sr_avey_feed_free(sr_avey_feed *feed) {
     if (!feed)
         return;
+    void *const memory[] = {feed->saved, feed->in, feed->out, feed->embedded, feed->ranked};
     sr_layer_kinds_free(&feed->kinds);
-    sr_device_release(feed->model->backend->device, feed->saved);
-    free(feed->in);
-    free(feed->out);
-    free(feed->embedded);
-    free(feed->packed);
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        sr_device_release(device_of(feed), memory[i]);
     free(feed);
 }
 
+/* Numbers of so many chunks of one sequence. */
 static size_t numbers_of(const sr_avey_feed *f, int64_t chunks) {
-    return (size_t)(f->B * chunks * avey_of(f)->chunk) * (size_t)f->model->config.C;
+    return (size_t)(chunks * avey_of(f)->chunk) * (size_t)f->model->config.C;
 }
 
-void sr_avey_feed_reset(sr_avey_feed *feed) {
+srnn_status sr_avey_feed_reset(sr_avey_feed *feed) {
     feed->fed = 0;
-    if (feed->embedded)
-        memset(feed->embedded, 0, numbers_of(feed, feed->capacity) * sizeof *feed->embedded);
+    return feed->embedded
+               ? sr_device_zero(device_of(feed), feed->embedded,
+                                (size_t)feed->B * numbers_of(feed, feed->capacity) * sizeof(float))
+               : SRNN_OK;
 }
 
 size_t sr_avey_feed_bytes(const sr_avey_feed *feed) {
     return (size_t)(feed->B * feed->fed) * (size_t)feed->model->config.C * sizeof(float);
 }
 
+/* The chunks that are begun, of which the last has a context. */
+static sr_ranking ranking_of(const sr_avey_feed *f, int64_t chunks) {
+    sr_ranking ranking = sr_avey_ranking(avey_of(f), f->B, chunks, f->model->config.C);
+    ranking.e = f->embedded;
+    ranking.stride = f->capacity * avey_of(f)->chunk;
+    ranking.first = chunks - 1;
+    ranking.saved = f->ranked;
+    return ranking;
+}
+
+/* embedded = what was embedded so far, then zeros. */
+static srnn_status fill_grown(const sr_avey_feed *f, const float *before, int64_t chunks) {
+    const size_t from = numbers_of(f, chunks), to = numbers_of(f, f->capacity);
+    SR_TRY(sr_device_zero(device_of(f), f->embedded, (size_t)f->B * to * sizeof(float)));
+    for (size_t b = 0; b < (size_t)f->B && before; b++)
+        SR_TRY(sr_device_copy(device_of(f), f->embedded + b * to, before + b * from,
+                              from * sizeof(float)));
+    return SRNN_OK;
+}
+
 /* Room for twice as many chunks. */
 static srnn_status grow(sr_avey_feed *f) {
-    const int64_t capacity = f->capacity ? 2 * f->capacity : 8;
-    const size_t row = numbers_of(f, 1) / (size_t)f->B * (size_t)f->capacity;
-    void *memory, *packed;
-    SR_TRY(sr_alloc_zero(&memory, numbers_of(f, capacity), sizeof *f->embedded));
-    const srnn_status status = sr_alloc(&packed, numbers_of(f, capacity), sizeof *f->packed);
-    if (status != SRNN_OK) {
-        free(memory);
-        return status;
-    }
-    for (int b = 0; b < f->B && row; b++)
-        memcpy((float *)memory + (size_t)b * numbers_of(f, capacity) / (size_t)f->B,
-               f->embedded + (size_t)b * row, row * sizeof(float));
-    free(f->embedded);
-    free(f->packed);
-    f->embedded = memory;
-    f->packed = packed;
+    sr_backend *backend = f->model->backend;
+    const int64_t chunks = f->capacity, capacity = chunks ? 2 * chunks : 8;
+    float *before = f->embedded, *more;
+    SR_TRY(take_floats(f, &more, (size_t)f->B * numbers_of(f, capacity)));
+    f->embedded = more;
     f->capacity = capacity;
-    return SRNN_OK;
+    const sr_ranking ranking = ranking_of(f, capacity);
+    const srnn_status status = fill_grown(f, before, chunks);
+    sr_device_release(backend->device, before);
+    sr_device_release(backend->device, f->ranked);
+    f->ranked = NULL;
+    SR_TRY(status);
+    return sr_device_allocate(backend->device, &f->ranked, backend->rank_bytes(backend, &ranking));
 }
 
 /* The context of the chunk that the last token stands in, for every sequence. */
 static srnn_status make_context(sr_avey_feed *f) {
     const int64_t N = (f->fed + avey_of(f)->chunk - 1) / avey_of(f)->chunk;
-    const size_t row = numbers_of(f, N) / (size_t)f->B;
-    const sr_avey_ranking ranking = {.avey = avey_of(f),
-                                     .B = f->B,
-                                     .N = N,
-                                     .first = N - 1,
-                                     .C = f->model->config.C,
-                                     .threads = f->model->backend->threads};
-    for (int b = 0; b < f->B; b++)
-        memcpy(f->packed + (size_t)b * row,
-               f->embedded + (size_t)b * numbers_of(f, f->capacity) / (size_t)f->B,
-               row * sizeof(float));
-    return sr_avey_rank(&ranking, f->in, f->packed);
+    const sr_ranking ranking = ranking_of(f, N);
+    return f->model->backend->rank_forward(f->model->backend, f->in, &ranking);
 }
 
 static srnn_status run_blocks(sr_avey_feed *f) {
@@ -145,14 +158,16 @@ static srnn_status run_blocks(sr_avey_feed *f) {
 }
 
 /* A negative id embeds as zeros. */
-static void embed(sr_avey_feed *f, const int32_t *ids, int64_t id_stride) {
+static srnn_status embed(sr_avey_feed *f, const int32_t *ids, int64_t id_stride) {
+    sr_backend *backend = f->model->backend;
     const int64_t C = f->model->config.C;
-    for (int b = 0; b < f->B; b++) {
-        const int32_t id = ids[b * id_stride];
-        if (id >= 0)
-            memcpy(f->embedded + (b * f->capacity * avey_of(f)->chunk + f->fed) * C,
-                   (const float *)f->model->master.embedding + id * C, (size_t)C * sizeof(float));
-    }
+    for (int b = 0; b < f->B; b++)
+        SR_TRY(backend->embed_forward(
+            backend,
+            sr_matrix_of(f->embedded + (b * f->capacity * avey_of(f)->chunk + f->fed) * C, 1, C,
+                         SRNN_F32),
+            f->model->master.embedding, ids + b * id_stride));
+    return SRNN_OK;
 }
 
 srnn_status sr_avey_feed_token(sr_avey_feed *f, float *x, int64_t stride, const int32_t *ids,
@@ -160,13 +175,14 @@ srnn_status sr_avey_feed_token(sr_avey_feed *f, float *x, int64_t stride, const 
     const int64_t C = f->model->config.C, chunk = avey_of(f)->chunk;
     if (f->fed == f->capacity * chunk)
         SR_TRY(grow(f));
-    embed(f, ids, id_stride);
+    SR_TRY(embed(f, ids, id_stride));
     const int64_t place = f->fed % chunk;
     f->fed++;
     SR_TRY(make_context(f));
     SR_TRY(run_blocks(f));
     for (int b = 0; b < f->B; b++)
-        memcpy(x + b * stride, f->in + ((b + 1) * sr_avey_rows(avey_of(f)) - chunk + place) * C,
-               (size_t)C * sizeof *x);
+        SR_TRY(sr_device_copy(device_of(f), x + b * stride,
+                              f->in + ((b + 1) * sr_avey_rows(avey_of(f)) - chunk + place) * C,
+                              (size_t)C * sizeof *x));
     return SRNN_OK;
 }

@@ -13,23 +13,34 @@
 void sr_model_config_free(sr_model_config *config) {
     free(config->attention);
     free(config->sizes);
+    free(config->source);
     *config = (sr_model_config){0};
 }
 
+static srnn_status copy_bytes(void **to, const void *from, size_t count, size_t size) {
+    SR_TRY(sr_alloc(to, count, size));
+    memcpy(*to, from, count * size);
+    return SRNN_OK;
+}
+
 srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from) {
-    void *attention, *sizes;
+    const size_t L = (size_t)from->L;
+    void *attention = NULL, *sizes = NULL, *source = NULL;
     *to = (sr_model_config){0};
-    SR_TRY(sr_alloc(&attention, (size_t)from->L, sizeof *from->attention));
-    const srnn_status status = sr_alloc(&sizes, (size_t)from->L, sizeof *from->sizes);
+    srnn_status status = copy_bytes(&attention, from->attention, L, sizeof *from->attention);
+    if (status == SRNN_OK)
+        status = copy_bytes(&sizes, from->sizes, L, sizeof *from->sizes);
+    if (status == SRNN_OK && from->source)
+        status = copy_bytes(&source, from->source, strlen(from->source) + 1, 1);
     if (status != SRNN_OK) {
         free(attention);
+        free(sizes);
         return status;
     }
-    memcpy(attention, from->attention, (size_t)from->L * sizeof *from->attention);
-    memcpy(sizes, from->sizes, (size_t)from->L * sizeof *from->sizes);
     *to = *from;
     to->attention = attention;
     to->sizes = sizes;
+    to->source = source;
     return SRNN_OK;
 }
 
@@ -38,6 +49,8 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     dims.layers = config->L;
     dims.qkv_bias = config->qkv_bias;
     dims.o_bias = config->o_bias;
+    dims.norm_epsilon = config->norm_epsilon;
+    dims.norm_is_minus_one = config->norm_is_minus_one;
     return dims;
 }
 
@@ -51,11 +64,35 @@ bool sr_model_config_is_softmax(const sr_model_config *c) {
     return !c->is_avey;
 }
 
-int sr_model_config_rope_width(const sr_model_config *c) {
-    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
-        if (c->attention[layer].position == SRNN_POSITION_ROPE)
-            return c->sizes[layer].D;
-    return c->D;
+static bool is_one(double multiplier) {
+    return multiplier == 0 || multiplier == 1;
+}
+
+bool sr_model_config_is_plain(const sr_model_config *c) {
+    return c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN && !c->layer_norm &&
+           !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
+           is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0;
+}
+
+sr_rope_angles_of sr_model_config_rope(const sr_model_config *c, int layer) {
+    const srnn_attention *a = &c->attention[layer];
+    if (c->is_avey || a->position != SRNN_POSITION_ROPE)
+        return (sr_rope_angles_of){0};
+    const int width = sr_layer_rope_width(a, c->sizes[layer].D);
+    if (a->wiring.rope_theta > 0)
+        return (sr_rope_angles_of){.width = width, .theta = a->wiring.rope_theta};
+    return (sr_rope_angles_of){width, c->rope_theta, c->rope_scaling};
+}
+
+int sr_model_config_rope_first(const sr_model_config *c, int layer) {
+    const sr_rope_angles_of own = sr_model_config_rope(c, layer);
+    for (int earlier = 0; earlier < layer; earlier++) {
+        const sr_rope_angles_of other = sr_model_config_rope(c, earlier);
+        if (other.width == own.width && other.theta == own.theta &&
+            other.scaling.kind == own.scaling.kind)
+            return earlier;
+    }
+    return layer;
 }
 
 typedef struct bound {
@@ -86,17 +123,12 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
                        s->Hkv);
     if (c->attention[layer].position != SRNN_POSITION_ROPE)
         return SRNN_OK;
-    if (s->D % 2)
+    const int width = sr_layer_rope_width(&c->attention[layer], s->D);
+    if (width < 2 || width % 2)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "RoPE rotates pairs of channels: keys need an even width, not %d; use "
                        "position=none",
-                       s->D);
-    const int width = sr_model_config_rope_width(c);
-    if (s->D != width)
-        return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "layer %d: RoPE rotates keys of one width in all layers, %d in an "
-                       "earlier one and %d here; use position=none in one of them, or --key-size",
-                       layer, width, s->D);
+                       width);
     return SRNN_OK;
 }
 

@@ -8,11 +8,14 @@
 #include "model/files/tensor_names.h"
 #include "model/layer/rope.h"
 #include "model/layer/sizes.h"
+#include "ops/backend.h"
 
 typedef enum sr_mlp {
     SR_MLP_SWIGLU = 0, /* down(silu(gate(x)) * up(x)) */
     SR_MLP_GELU,       /* down(gelu(up(x))): the reference's plain MLP */
     SR_MLP_NONE,       /* a layer is its attention alone, as in Mamba-2's models */
+    SR_MLP_GATED,      /* down(activation(gate(x)) * up(x)) */
+    SR_MLP_PLAIN,      /* down(activation(up(x))) */
 } sr_mlp;
 
 /* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
@@ -27,7 +30,12 @@ typedef struct sr_model_config {
     int H, Hkv, D; /* num_attention_heads, num_key_value_heads, head_dim */
     int positions; /* max_position_embeddings */
     sr_mlp mlp;
-    double norm_epsilon; /* rms_norm_eps */
+    sr_activation activation; /* of SR_MLP_GATED and SR_MLP_PLAIN */
+    double norm_epsilon;      /* rms_norm_eps */
+    bool layer_norm;          /* norms are LayerNorm with a bias, not RMS */
+    bool norm_is_minus_one;   /* weights of norms are stored as w - 1 */
+    double embedding_multiplier, residual_multiplier, logit_multiplier; /* 0: 1 */
+    double logit_cap; /* c of logits = c tanh(logits / c); 0: none */
     double rope_theta;
     sr_rope_scaling rope_scaling;
     bool tied;             /* tie_word_embeddings: the head is the embedding */
@@ -38,6 +46,7 @@ typedef struct sr_model_config {
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
     const sr_tensor_names *names; /* that the files beside config.json have; NULL: those of here */
+    char *source; /* config.json of the family that the model came from, owned; NULL: none */
 
     sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
 
@@ -83,8 +92,21 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
  * Llama's. */
 bool sr_model_config_is_softmax(const sr_model_config *config);
 
-/* Width of the keys that RoPE rotates, the same in all layers that have it. */
-int sr_model_config_rope_width(const sr_model_config *config);
+/* A model without parts that a Llama of any attention does not have. */
+bool sr_model_config_is_plain(const sr_model_config *config);
+
+/* The angles of a layer: the width that RoPE rotates, 0 where the layer has none; the theta and
+ * scaling it uses. */
+typedef struct sr_rope_angles_of {
+    int width;
+    double theta;
+    sr_rope_scaling scaling;
+} sr_rope_angles_of;
+
+sr_rope_angles_of sr_model_config_rope(const sr_model_config *config, int layer);
+
+/* The first layer with the same angles; `layer` itself if none is earlier. */
+int sr_model_config_rope_first(const sr_model_config *config, int layer);
 
 /* Reads config.json. Unknown keys are ignored; known keys with values that this program does not
  * have are refused. */

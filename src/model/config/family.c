@@ -1,12 +1,13 @@
 /* family.c: the kinds of model that config.json may name. */
 #include "model/config/family.h"
 
+#include "model/config/published.h"
 #include "model/config/system.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { LLAMA, MISTRAL, QWEN2, SOFTRNN, MAMBA2, GLA, DELTA_NET, GATED_DELTA_NET, FAMILIES };
+enum { LLAMA, QWEN2, SOFTRNN, MAMBA2, GLA, DELTA_NET, GATED_DELTA_NET, FAMILIES };
 
 #define TRANSFORMERS .loader = "transformers"
 #define FLA          .loader = "flash-linear-attention"
@@ -16,14 +17,6 @@ static const sr_family families[FAMILIES] = {
                .architecture = "LlamaForCausalLM",
                TRANSFORMERS,
                .positions = 2048},
-    [MISTRAL] = {.model_type = "mistral",
-                 .architecture = "MistralForCausalLM",
-                 TRANSFORMERS,
-                 .key_heads = 8,
-                 .positions = 131072,
-                 .window = 4096,
-                 .window_use = SR_FAMILY_WINDOW_ALWAYS,
-                 .bias = SR_FAMILY_BIAS_NONE},
     [QWEN2] = {.model_type = "qwen2",
                .architecture = "Qwen2ForCausalLM",
                TRANSFORMERS,
@@ -49,29 +42,40 @@ static const sr_family families[FAMILIES] = {
 };
 
 const sr_family *sr_family_at(size_t index) {
-    return index < FAMILIES ? &families[index] : NULL;
+    if (index < FAMILIES)
+        return &families[index];
+    return index - FAMILIES < sr_published_count ? &sr_published_families[index - FAMILIES] : NULL;
 }
 
 const sr_family *sr_family_named(const json_t *model_type) {
+    const sr_family *family;
     if (!model_type || json_is_null(model_type))
         return &families[LLAMA];
-    for (int i = 0; i < FAMILIES && json_is_string(model_type); i++)
-        if (strcmp(json_string_value(model_type), families[i].model_type) == 0)
-            return &families[i];
+    for (size_t i = 0; json_is_string(model_type) && (family = sr_family_at(i)); i++)
+        if (strcmp(json_string_value(model_type), family->model_type) == 0)
+            return family;
     return NULL;
 }
 
 const sr_family *sr_family_of(const sr_model_config *config) {
-    if (!sr_model_config_is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
+    if (!sr_model_config_is_softmax(config) || config->mlp != SR_MLP_SWIGLU ||
+        !sr_model_config_is_plain(config))
         return &families[SOFTRNN];
     if (config->qkv_bias == config->o_bias)
         return &families[LLAMA];
     return &families[config->qkv_bias && !config->mlp_bias ? QWEN2 : SOFTRNN];
 }
 
+const sr_tensor_names *sr_family_tensor_names(const sr_family *family) {
+    if (family->published)
+        return &family->published->names;
+    return family->system ? sr_config_system_names(family->system) : NULL;
+}
+
 void sr_family_names(char *text, size_t bytes) {
+    const sr_family *family;
     size_t length = 0;
-    for (int i = 0; i < FAMILIES && length < bytes; i++)
+    for (size_t i = 0; length < bytes && (family = sr_family_at(i)); i++)
         length += (size_t)snprintf(text + length, bytes - length, "%s%s", i ? ", " : "",
-                                   families[i].model_type);
+                                   family->model_type);
 }

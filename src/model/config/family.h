@@ -8,14 +8,12 @@
 
 typedef enum sr_family_bias {
     SR_FAMILY_BIAS_MEMBER = 0, /* as attention_bias says */
-    SR_FAMILY_BIAS_NONE,
-    SR_FAMILY_BIAS_QKV, /* on q, k and v, whatever the file says */
+    SR_FAMILY_BIAS_QKV,        /* on q, k and v, whatever the file says */
 } sr_family_bias;
 
 typedef enum sr_family_window {
     SR_FAMILY_WINDOW_OFFERED = 0, /* counts unless use_sliding_window is false */
     SR_FAMILY_WINDOW_ASKED,       /* counts only if use_sliding_window is true */
-    SR_FAMILY_WINDOW_ALWAYS,
 } sr_family_window;
 
 /* A family, and what transformers takes for members that its file leaves out. */
@@ -27,8 +25,9 @@ typedef struct sr_family {
     int window;    /* sliding_window; 0: none */
     sr_family_window window_use;
     sr_family_bias bias;
-    const struct sr_config_system *system; /* NULL: the file is a Llama's */
-    const char *loader;                    /* who else loads such a folder; NULL: nobody */
+    const struct sr_config_system *system; /* NULL: the file is a Llama's, or as the next says */
+    const struct sr_published *published;
+    const char *loader; /* who else loads such a folder; NULL: nobody */
 } sr_family;
 
 /* The family a file names, Llama if it names none; NULL if it is none of these. */
@@ -50,6 +49,9 @@ srnn_status sr_model_config_public(const sr_family **family, const sr_model_conf
  * it. */
 srnn_status sr_model_config_write(const sr_model_config *config, const sr_family *family,
                                   sr_dtype dtype, const char *path);
+
+/* What the files of the family call their tensors; NULL: as here. */
+const sr_tensor_names *sr_family_tensor_names(const sr_family *family);
 
 /* Their names, for a message: "llama, mistral, ...". */
 void sr_family_names(char *text, size_t bytes);

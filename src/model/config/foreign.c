@@ -65,8 +65,6 @@ static bool window_counts(const json_t *root, const sr_family *family) {
         return !json_is_false(use);
     case SR_FAMILY_WINDOW_ASKED:
         return json_is_true(use);
-    case SR_FAMILY_WINDOW_ALWAYS:
-        return true;
     }
     return true;
 }

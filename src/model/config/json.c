@@ -6,6 +6,8 @@
 #include "files/json.h"
 #include "model/config/foreign.h"
 #include "model/config/member.h"
+#include "model/config/mlp.h"
+#include "model/config/published.h"
 #include "model/config/rope.h"
 #include "model/config/sizes.h"
 #include "model/config/system.h"
@@ -55,6 +57,8 @@ static void read_mlp(sr_config_reader *r, sr_model_config *config) {
     config->mlp = strcmp(kind, "gelu") == 0   ? SR_MLP_GELU
                   : strcmp(kind, "none") == 0 ? SR_MLP_NONE
                                               : SR_MLP_SWIGLU;
+    if (strcmp(kind, "plain") == 0 || sr_config_value(r->root, "softrnn_parts"))
+        sr_config_mlp_set(r, config, "hidden_act", act, strcmp(kind, "plain") != 0);
     config->F = config->mlp == SR_MLP_NONE ? sr_config_integer(r, "intermediate_size", 0)
                                            : needed(r, "intermediate_size");
     if (config->mlp == SR_MLP_SWIGLU && strcmp(act, "silu") != 0)
@@ -67,8 +71,6 @@ static void read_biases(sr_config_reader *r, const sr_family *family, sr_model_c
     case SR_FAMILY_BIAS_MEMBER:
         config->qkv_bias = given;
         config->o_bias = sr_config_flag(r, r->root, "softrnn_output_bias", given);
-        break;
-    case SR_FAMILY_BIAS_NONE:
         break;
     case SR_FAMILY_BIAS_QKV:
         config->qkv_bias = true;
@@ -87,12 +89,34 @@ static void read_sizes(sr_config_reader *r, const sr_family *family, sr_model_co
     read_biases(r, family, config);
 }
 
-/* What every family has. */
-static void read_common(sr_config_reader *r, sr_model_config *config) {
+/* Parts of published families that a Llama does not have, as write.c writes them. */
+static void read_parts(sr_config_reader *r, sr_model_config *config) {
+    const json_t *parts = sr_config_value(r->root, "softrnn_parts");
+    config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
+    config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
+    config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
+    config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);
+    config->logit_multiplier = sr_config_real(r, parts, "logit_multiplier", 0);
+    config->logit_cap = sr_config_real(r, parts, "logit_cap", 0);
+}
+
+/* The config.json of the published model that this one came from. */
+static srnn_status read_source(sr_config_reader *r, sr_model_config *config) {
+    const json_t *source = sr_config_value(r->root, "softrnn_source");
+    return json_is_object(source) ? sr_json_dump(&config->source, source,
+                                                 JSON_COMPACT | JSON_REAL_PRECISION(17), r->path)
+                                  : SRNN_OK;
+}
+
+static void read_shape(sr_config_reader *r, sr_model_config *config) {
     config->V = needed(r, "vocab_size");
     config->C = needed(r, "hidden_size");
     config->L = needed(r, "num_hidden_layers");
     config->tied = sr_config_flag(r, r->root, "tie_word_embeddings", false);
+}
+
+/* What every family has. */
+static void read_common(sr_config_reader *r, sr_model_config *config) {
     config->bos = token(r, "bos_token_id");
     config->eos = token(r, "eos_token_id");
     read_other_ends(r, config);
@@ -105,11 +129,13 @@ static srnn_status name_file(srnn_status status, const char *path) {
     return SR_FAIL(status, "%s: %s", path, why);
 }
 
-static srnn_status find_family(const sr_family **family, const json_t *type, const char *path) {
-    char names[128];
+static srnn_status find_family(const sr_family **family, const json_t *root, const char *path) {
+    char names[512];
+    const json_t *type = json_object_get(root, "model_type");
     *family = sr_family_named(type);
     if (*family)
         return SRNN_OK;
+    SR_TRY(sr_published_missing(root, path));
     sr_family_names(names, sizeof names);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: model_type is %s; supported are %s", path,
                    json_is_string(type) ? json_string_value(type) : "no text", names);
@@ -130,7 +156,18 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
     SR_TRY(r->status);
     SR_TRY(sr_model_config_attention(config, attention));
     sr_config_sizes_read(r, config);
-    return r->status;
+    read_parts(r, config);
+    SR_TRY(r->status);
+    return read_source(r, config);
+}
+
+static srnn_status read_family(sr_config_reader *r, const sr_family *family,
+                               sr_model_config *config) {
+    if (family->published)
+        return sr_published_read(r, family->published, config);
+    read_shape(r, config);
+    return family->system ? sr_config_system_read(r, family->system, config)
+                          : read_llama(r, family, config);
 }
 
 srnn_status sr_config_from_json(sr_model_config *config, const char *path, const json_t *root) {
@@ -138,14 +175,12 @@ srnn_status sr_config_from_json(sr_model_config *config, const char *path, const
     const sr_family *family;
     if (!json_is_object(root))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not a JSON object", path);
-    SR_TRY(find_family(&family, json_object_get(root, "model_type"), path));
+    SR_TRY(find_family(&family, root, path));
     read_common(&r, config);
-    srnn_status status = family->system ? sr_config_system_read(&r, family->system, config)
-                                        : read_llama(&r, family, config);
+    const srnn_status status = read_family(&r, family, config);
     SR_TRY(r.status); /* which names the file */
-    if (status == SRNN_OK)
-        status = sr_model_config_check(config);
-    return status == SRNN_OK ? SRNN_OK : name_file(status, path);
+    const srnn_status checked = status == SRNN_OK ? sr_model_config_check(config) : status;
+    return checked == SRNN_OK ? SRNN_OK : name_file(checked, path);
 }
 
 /* Python writes a number that JSON has no word for; the same length of something as good. */

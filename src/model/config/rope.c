@@ -56,6 +56,29 @@ static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_confi
                          "attention_factor, and a rope_theta above 1");
 }
 
+/* Divisors of the frequencies of short texts. Those of texts beyond the original positions are
+ * others, for all of their tokens: such texts are refused. */
+static void read_longrope(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+    sr_rope_scaling *s = &config->rope_scaling;
+    const json_t *list = sr_config_value(scaling, "short_factor"), *value;
+    size_t i;
+    s->kind = SR_ROPE_LONG;
+    read_original(r, scaling, config);
+    if (!json_is_array(list) || json_array_size(list) > SR_ROPE_DIVISORS ||
+        s->original_positions < 2)
+        sr_config_refuse(r, "rope_scaling", "of longrope needs short_factor, a list of numbers");
+    json_array_foreach(list, i, value) if (i < SR_ROPE_DIVISORS) s->divisors[i] =
+        json_number_value(value);
+    const double factor = sr_config_value(scaling, "factor")
+                              ? s->factor
+                              : (double)config->positions / (double)s->original_positions;
+    const double inferred =
+        factor <= 1 ? 1 : sqrt(1 + log(factor) / log((double)s->original_positions));
+    s->amplitude = sr_config_real(r, scaling, "attention_factor", inferred);
+    if (config->positions > s->original_positions)
+        config->positions = (int)s->original_positions;
+}
+
 void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
     const json_t *scaling = sr_config_value(r->root, "rope_scaling");
     /* Newer files keep theta and scaling together. */
@@ -65,8 +88,18 @@ void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
         config->rope_theta = sr_config_real(r, parameters, "rope_theta", config->rope_theta);
         scaling = parameters;
     }
-    if (!scaling)
-        return;
+    if (scaling)
+        sr_config_rope_set(r, config, scaling);
+}
+
+/* HunYuan's dynamic scaling with a fixed alpha is another theta. */
+static void read_dynamic(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+    const double alpha = sr_config_real(r, scaling, "alpha", 0);
+    if (alpha > 0 && config->D > 2)
+        config->rope_theta *= pow(alpha, (double)config->D / (config->D - 2));
+}
+
+void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json_t *scaling) {
     const char *kind =
         sr_config_word(r, scaling, "rope_type", sr_config_word(r, scaling, "type", "default"));
     config->rope_scaling.factor = sr_config_real(r, scaling, "factor", 1.0);
@@ -76,10 +109,24 @@ void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
         read_llama3(r, scaling, config);
     else if (strcmp(kind, "yarn") == 0)
         read_yarn(r, scaling, config);
+    else if (strcmp(kind, "dynamic") == 0) /* within the model's positions it changes nothing */
+        read_dynamic(r, scaling, config);
+    else if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0)
+        read_longrope(r, scaling, config);
     else if (strcmp(kind, "default") != 0)
-        sr_config_refuse(r, "rope_scaling", "must be default, linear, llama3 or yarn");
+        sr_config_refuse(r, "rope_scaling",
+                         "must be default, linear, dynamic, llama3, yarn or longrope");
     if (!(config->rope_scaling.factor > 0))
         sr_config_refuse(r, "rope_scaling", "needs a factor above 0");
+}
+
+static json_t *longrope_json(const sr_rope_scaling *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < SR_ROPE_DIVISORS && s->divisors[i] > 0; i++)
+        json_array_append_new(list, json_real(s->divisors[i]));
+    return json_pack("{s:s, s:f, s:O, s:o, s:I}", "rope_type", "longrope", "attention_factor",
+                     s->amplitude, "short_factor", list, "long_factor", list,
+                     "original_max_position_embeddings", (json_int_t)s->original_positions);
 }
 
 json_t *sr_config_rope_json(const sr_rope_scaling *s) {
@@ -93,6 +140,8 @@ json_t *sr_config_rope_json(const sr_rope_scaling *s) {
                          "low_freq_factor", s->low_frequency_factor, "high_freq_factor",
                          s->high_frequency_factor, "original_max_position_embeddings",
                          (json_int_t)s->original_positions);
+    case SR_ROPE_LONG:
+        return longrope_json(s);
     case SR_ROPE_YARN:
         return json_pack("{s:s, s:f, s:f, s:f, s:f, s:b, s:I}", "rope_type", "yarn", "factor",
                          s->factor, "beta_fast", s->fast_turns, "beta_slow", s->slow_turns,

@@ -164,7 +164,7 @@ static void set_mamba2(json_t *root, const sr_model_config *c) {
 const sr_config_system sr_system_mamba2 = {
     .names = {.root = "backbone.",
               .whole = {{"embed_tokens.", "embeddings."}, {"norm.", "norm_f."}},
-              .layers = {{"input_layernorm.", "norm."}, {"self_attn.", "mixer."}}},
+              .layers.pairs = {{"input_layernorm.", "norm."}, {"self_attn.", "mixer."}}},
     .mlp = SR_MLP_NONE,
     .epsilon = "layer_norm_epsilon",
     .usual_epsilon = 1e-5,
@@ -180,12 +180,12 @@ const sr_config_system sr_system_mamba2 = {
 
 /* ---- flash-linear-attention */
 
-#define FLA_NAMES                                                      \
-    .names = {.root = "model.",                                        \
-              .whole = {{"embed_tokens.", "embeddings."}},             \
-              .layers = {{"input_layernorm.", "attn_norm."},           \
-                         {"self_attn.", "attn."},                      \
-                         {"post_attention_layernorm.", "mlp_norm."}}}, \
+#define FLA_NAMES                                                            \
+    .names = {.root = "model.",                                              \
+              .whole = {{"embed_tokens.", "embeddings."}},                   \
+              .layers.pairs = {{"input_layernorm.", "attn_norm."},           \
+                               {"self_attn.", "attn."},                      \
+                               {"post_attention_layernorm.", "mlp_norm."}}}, \
     .mlp = SR_MLP_SWIGLU, .epsilon = "norm_eps", .usual_epsilon = 1e-6
 #define FLA_SWISH \
     { "hidden_act", "\"swish\"", "other functions in the MLP are not here" }

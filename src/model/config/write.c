@@ -2,6 +2,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "model/config/json.h"
+#include "model/config/mlp.h"
 #include "model/config/rope.h"
 #include "model/config/sizes.h"
 #include "model/config/system.h"
@@ -63,8 +64,32 @@ static const char *mlp_word(sr_mlp mlp) {
         return "gelu";
     case SR_MLP_NONE:
         return "none";
+    case SR_MLP_GATED:
+        return "gated";
+    case SR_MLP_PLAIN:
+        return "plain";
     }
     return NULL;
+}
+
+static bool has_activation(const sr_model_config *c) {
+    return c->mlp == SR_MLP_GATED || c->mlp == SR_MLP_PLAIN;
+}
+
+/* What a Llama does not have, see json.c. */
+static void set_parts(json_t *root, const sr_model_config *c) {
+    if (sr_model_config_is_plain(c))
+        return;
+    sr_json_set(root, "softrnn_parts",
+                json_pack("{s:b, s:b, s:f, s:f, s:f, s:f}", "layer_norm", (int)c->layer_norm,
+                          "norm_is_minus_one", (int)c->norm_is_minus_one, "embedding_multiplier",
+                          c->embedding_multiplier, "residual_multiplier", c->residual_multiplier,
+                          "logit_multiplier", c->logit_multiplier, "logit_cap", c->logit_cap));
+}
+
+static void set_source(json_t *root, const sr_model_config *c) {
+    if (c->source)
+        sr_json_set(root, "softrnn_source", json_loads(c->source, 0, NULL));
 }
 
 static void set_llama(json_t *root, const sr_model_config *c, const sr_family *family) {
@@ -79,11 +104,16 @@ static void set_llama(json_t *root, const sr_model_config *c, const sr_family *f
     sr_json_set(root, "rope_scaling", sr_config_rope_json(&c->rope_scaling));
     sr_json_set(root, "attention_bias", json_boolean(c->qkv_bias));
     sr_json_set(root, "mlp_bias", json_boolean(c->mlp_bias));
-    sr_json_set(root, "hidden_act", json_string(c->mlp == SR_MLP_GELU ? "gelu" : "silu"));
+    sr_json_set(root, "hidden_act",
+                json_string(has_activation(c)       ? sr_config_activation_word(c->activation)
+                            : c->mlp == SR_MLP_GELU ? "gelu"
+                                                    : "silu"));
     if (mlp)
         sr_json_set(root, "mlp_type", json_string(mlp));
     if (c->o_bias != c->qkv_bias && family->bias == SR_FAMILY_BIAS_MEMBER)
         sr_json_set(root, "softrnn_output_bias", json_boolean(c->o_bias));
+    set_parts(root, c);
+    set_source(root, c);
     json_t *sizes = sr_config_sizes_json(c);
     if (sizes)
         sr_json_set(root, "softrnn_sizes", sizes);
@@ -106,13 +136,26 @@ static bool digits_suffice(const json_t *value, int digits) {
     return suffice;
 }
 
+/* The published model's own file, with the type of the weights next to it. */
+static json_t *source_json(const sr_model_config *c, sr_dtype dtype) {
+    json_t *root = json_loads(c->source, 0, NULL);
+    const char *key = json_object_get(root, "torch_dtype") ? "torch_dtype" : "dtype";
+    if (root) {
+        sr_json_set(root, key, json_string(torch_name(dtype)));
+        sr_json_set(root, "tie_word_embeddings", json_boolean(c->tied));
+    }
+    return root;
+}
+
 /* *text = the file; free() it. */
 static srnn_status config_text(char **text, const sr_model_config *c, const sr_family *family,
                                sr_dtype dtype) {
     char *attention = NULL;
     SR_TRY(sr_model_config_attention_text(&attention, c));
-    json_t *root = common_json(c, family, dtype);
-    if (root && family->system) {
+    json_t *root = family->published ? source_json(c, dtype) : common_json(c, family, dtype);
+    if (family->published) {
+        ; /* it says everything */
+    } else if (root && family->system) {
         sr_config_system_set(root, family->system, c);
     } else if (root) {
         set_llama(root, c, family);
@@ -153,7 +196,13 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
     return a->V == b->V && a->C == b->C && a->L == b->L && a->mlp == b->mlp &&
            (a->mlp == SR_MLP_NONE || a->F == b->F) && a->norm_epsilon == b->norm_epsilon &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
-           a->mlp_bias == b->mlp_bias && same_layers(a, b);
+           a->mlp_bias == b->mlp_bias && a->activation == b->activation &&
+           a->layer_norm == b->layer_norm && a->norm_is_minus_one == b->norm_is_minus_one &&
+           a->embedding_multiplier == b->embedding_multiplier &&
+           a->residual_multiplier == b->residual_multiplier &&
+           a->logit_multiplier == b->logit_multiplier && a->logit_cap == b->logit_cap &&
+           a->rope_theta == b->rope_theta && a->rope_scaling.kind == b->rope_scaling.kind &&
+           same_layers(a, b);
 }
 
 /* *fits: what the family's file would say reads back as the same model. */
@@ -173,8 +222,21 @@ static srnn_status try_family(bool *fits, const sr_model_config *c, const sr_fam
     return status == SRNN_ERR_MEMORY ? status : SRNN_OK;
 }
 
+/* The family of the published model that this one came from; NULL: none. */
+static const sr_family *source_family(const sr_model_config *config) {
+    json_t *root = config->source ? json_loads(config->source, 0, NULL) : NULL;
+    const sr_family *family = root ? sr_family_named(json_object_get(root, "model_type")) : NULL;
+    json_decref(root);
+    return family && family->published ? family : NULL;
+}
+
 srnn_status sr_model_config_public(const sr_family **family, const sr_model_config *config) {
     bool fits = false;
+    *family = source_family(config);
+    if (*family)
+        SR_TRY(try_family(&fits, config, *family));
+    if (fits)
+        return SRNN_OK;
     for (size_t i = 0; sr_family_at(i) && !config->is_avey; i++) {
         *family = sr_family_at(i);
         if ((*family)->system)

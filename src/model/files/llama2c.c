@@ -180,7 +180,8 @@ static srnn_status check_llama2c(const sr_model_config *c, const char *path) {
                        "%s: llama2.c knows softmax attention only, with keys and values as wide as "
                        "head_dim",
                        path);
-    if (c->qkv_bias || c->o_bias || c->mlp_bias || c->mlp != SR_MLP_SWIGLU || c->D * c->H != c->C)
+    if (!sr_model_config_is_plain(c) || c->qkv_bias || c->o_bias || c->mlp_bias ||
+        c->mlp != SR_MLP_SWIGLU || c->D * c->H != c->C)
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
             "%s: llama2.c knows no biases, no other MLP than SwiGLU, and only heads that "

@@ -1,12 +1,14 @@
 /* model_folder.c: a model from and to a Hugging Face folder. */
 #include "model/files/model_folder.h"
 
+#include "base/memory.h"
 #include "files/file.h"
 #include "files/json.h"
 #include "files/path.h"
 #include "files/safetensors.h"
 #include "model/config/family.h"
 #include "model/config/system.h"
+#include "model/files/tensor_source.h"
 #include "model/files/tensor_stream.h"
 #include "model/files/weight_files.h"
 
@@ -53,10 +55,18 @@ static bool same_numbers(const sr_tensor *a, const sr_tensor *b) {
            memcmp(a->data, b->data, a->count * sr_dtype_bytes(a->dtype)) == 0;
 }
 
+/* A tensor outside of layers, by its name here. */
+static const sr_tensor *find_whole(const sr_weight_files *files, const sr_tensor_names *names,
+                                   const char *name) {
+    char there[SR_SPEC_NAME];
+    sr_tensor_name_there(there, names, name, false);
+    return sr_weight_files_find(files, there);
+}
+
 /* A head that differs from the embedding is not tied, whatever config.json says. */
 static void find_head(sr_model_config *config, const sr_weight_files *files) {
-    const sr_tensor *head = sr_weight_files_find(files, HEAD);
-    const sr_tensor *embedding = sr_weight_files_find(files, EMBEDDING);
+    const sr_tensor *head = find_whole(files, config->names, HEAD);
+    const sr_tensor *embedding = find_whole(files, config->names, EMBEDDING);
     config->head_kept = config->tied && head && embedding && !same_numbers(head, embedding);
     if (config->head_kept)
         config->tied = false;
@@ -81,11 +91,13 @@ static const char *name_in_layer(const char *name) {
 }
 
 /* Numbers that are computed and not learned, but kept in files all the same. */
-static bool is_buffer(const char *name) {
-    static const char *const buffers[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        if (ends_in(name, buffers[i]))
-            return true;
+static bool is_buffer(const char *name, const sr_tensor_names *names) {
+    static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe", NULL};
+    const char *const *lists[] = {usual, names ? names->buffers : NULL};
+    for (size_t list = 0; list < sizeof lists / sizeof *lists; list++)
+        for (const char *const *end = lists[list]; end && *end; end++)
+            if (ends_in(name, *end))
+                return true;
     return false;
 }
 
@@ -118,16 +130,35 @@ static bool is_of_model(const char *name, const char *root) {
     return begins(name, root) || (begins(name, "lm_head.") && strcmp(name, HEAD) != 0);
 }
 
+/* Names of the files' tensors that rows of the table have their numbers from; free with
+ * json_decref. */
+static srnn_status used_names(json_t **used, const sr_model_config *config,
+                              const sr_tensor_table *table, const char *folder) {
+    char name[SR_SPEC_NAME];
+    *used = json_object();
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_source source = sr_tensor_source_of(&table->specs[i], config, table);
+        for (int file = 0; file < source.files; file++) {
+            char other[SR_SPEC_NAME];
+            sr_tensor_source_name(name, &source, file);
+            sr_json_set(*used, name, json_true());
+            for (int alias = 0; alias < SR_ALIASES; alias++)
+                if (sr_tensor_name_alias(other, config->names, name, alias))
+                    sr_json_set(*used, other, json_true());
+        }
+    }
+    const srnn_status status = sr_json_complete(*used, folder);
+    if (status != SRNN_OK)
+        json_decref(*used);
+    return status;
+}
+
 /* Refuses a tensor inside the model that would be left out: the model would be another one. */
-static srnn_status check_tensor(const sr_tensor *tensor, const sr_tensor_names *names,
-                                const sr_model_config *config, const sr_tensor_table *table,
-                                const char *folder) {
-    const char *root = sr_tensor_root(names);
-    char here[SR_SPEC_NAME], there[SR_SPEC_NAME];
-    sr_tensor_name_here(here, names, tensor->name);
-    sr_tensor_name_there(there, names, here);
-    const bool has_place = strcmp(there, tensor->name) == 0 && sr_tensor_table_find(table, here);
-    if (!is_of_model(tensor->name, root) || has_place || is_buffer(tensor->name) ||
+static srnn_status check_tensor(const sr_tensor *tensor, const sr_model_config *config,
+                                const json_t *used, const char *folder) {
+    const char *root = sr_tensor_root(config->names);
+    if (!is_of_model(tensor->name, root) || json_object_get(used, tensor->name) ||
+        is_buffer(tensor->name, config->names) ||
         (config->reference && is_of_reference(tensor->name)))
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
@@ -138,28 +169,31 @@ static srnn_status check_tensor(const sr_tensor *tensor, const sr_tensor_names *
 
 static srnn_status check_tensors(const sr_weight_files *files, const sr_model_config *config,
                                  const sr_tensor_table *table, const char *folder) {
+    json_t *used;
+    srnn_status status = used_names(&used, config, table, folder);
+    SR_TRY(status);
     for (size_t f = 0; f < files->count; f++)
-        for (size_t i = 0; i < sr_safetensors_count(files->files[f]); i++)
-            SR_TRY(check_tensor(sr_safetensors_at(files->files[f], i), files->names, config, table,
-                                folder));
-    return SRNN_OK;
+        for (size_t i = 0; i < sr_safetensors_count(files->files[f]) && status == SRNN_OK; i++)
+            status = check_tensor(sr_safetensors_at(files->files[f], i), config, used, folder);
+    json_decref(used);
+    return status;
 }
 
 /* ---- weights */
 
-/* *found: the tensor of the files that `spec` of a model asks for, which fits it. */
-static srnn_status find_fitting(const sr_tensor **found, const sr_tensor_spec *spec, bool tied,
-                                const sr_weight_files *files, const char *folder) {
-    const sr_tensor *tensor = sr_weight_files_find(files, spec->name);
-    char there[SR_SPEC_NAME];
-    sr_tensor_name_there(there, files->names, spec->name);
-    if (!tensor && tied && strcmp(spec->name, EMBEDDING) == 0)
+/* *found: the tensor `file` of a source, of numbers that can be read. */
+static srnn_status find_file(const sr_tensor **found, const sr_tensor_source *source, int file,
+                             bool tied, const sr_weight_files *files, const char *folder) {
+    char there[SR_SPEC_NAME], other[SR_SPEC_NAME];
+    sr_tensor_source_name(there, source, file);
+    const sr_tensor *tensor = sr_weight_files_find(files, there);
+    for (int alias = 0; alias < SR_ALIASES && !tensor; alias++)
+        if (sr_tensor_name_alias(other, source->names, there, alias))
+            tensor = sr_weight_files_find(files, other);
+    if (!tensor && tied && strcmp(source->spec->name, EMBEDDING) == 0)
         tensor = sr_weight_files_find(files, HEAD);
     if (!tensor)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the files hold no %s, which the model needs", folder,
-                       there);
-    if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
                        there);
     if (tensor->dtype != SR_DTYPE_F32 && tensor->dtype != SR_DTYPE_F64 &&
         tensor->dtype != SR_DTYPE_F16 && tensor->dtype != SR_DTYPE_BF16)
@@ -169,16 +203,45 @@ static srnn_status find_fitting(const sr_tensor **found, const sr_tensor_spec *s
     return SRNN_OK;
 }
 
+/* Where tensors stand end to end the cuts between them do not matter. */
+static bool fits(const sr_tensor *tensor, const sr_tensor_source *source) {
+    int64_t shape[SR_SPEC_RANK];
+    const int rank = sr_tensor_source_shape(shape, source);
+    if (source->files > 1 && rank > 0 && tensor->rank == rank)
+        shape[0] = tensor->shape[0];
+    return sr_tensor_has_shape(tensor, rank, shape);
+}
+
+/* The files hold what the source says. */
+static srnn_status check_source(const sr_tensor_source *source, bool tied,
+                                const sr_weight_files *files, const char *folder) {
+    int64_t numbers = 0;
+    char there[SR_SPEC_NAME];
+    bool good = true;
+    for (int file = 0; file < source->files; file++) {
+        const sr_tensor *tensor = NULL;
+        SR_TRY(find_file(&tensor, source, file, tied, files, folder));
+        good = good && fits(tensor, source);
+        numbers += (int64_t)tensor->count;
+    }
+    sr_tensor_source_name(there, source, 0);
+    return good && numbers == source->groups * source->stride
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
+                         there);
+}
+
 /* The files hold the tensors of this configuration, and no others. */
 static srnn_status check_files(const sr_weight_files *files, const sr_model_config *config,
                                const char *folder) {
     sr_tensor_table table = {0};
-    const sr_tensor *found;
     srnn_status status = sr_model_tensors(&table, config);
     if (status == SRNN_OK)
         status = check_tensors(files, config, &table, folder);
-    for (size_t i = 0; i < table.count && status == SRNN_OK; i++)
-        status = find_fitting(&found, &table.specs[i], config->tied, files, folder);
+    for (size_t i = 0; i < table.count && status == SRNN_OK; i++) {
+        const sr_tensor_source source = sr_tensor_source_of(&table.specs[i], config, &table);
+        status = check_source(&source, config->tied, files, folder);
+    }
     sr_tensor_table_free(&table);
     return status;
 }
@@ -186,7 +249,7 @@ static srnn_status check_files(const sr_weight_files *files, const sr_model_conf
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     sr_weight_files files;
     SR_TRY(read_config(config, folder));
-    srnn_status status = sr_weight_files_open(&files, folder, config->names);
+    srnn_status status = sr_weight_files_open(&files, folder);
     if (status == SRNN_OK)
         status = find_sizes(config, &files);
     if (status == SRNN_OK)
@@ -199,33 +262,59 @@ srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     return status;
 }
 
-static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
-                               const sr_weight_files *files, const char *folder) {
-    const sr_tensor *tensor = NULL;
-    SR_TRY(find_fitting(&tensor, spec, model->config.tied, files, folder));
-    return sr_stream_in(model->backend, model->weights + spec->start, tensor);
+/* Numbers from `first` to `end` of the source's tensors end to end, into `to`. */
+static srnn_status load_numbers(float *to, sr_backend *backend, const sr_tensor_source *source,
+                                int64_t first, int64_t end, bool tied, const sr_weight_files *files,
+                                const char *folder) {
+    int64_t start = 0;
+    for (int file = 0; file < source->files && start < end; file++) {
+        const sr_tensor *tensor = NULL;
+        SR_TRY(find_file(&tensor, source, file, tied, files, folder));
+        const int64_t after = start + (int64_t)tensor->count;
+        const int64_t from = first > start ? first : start, until = end < after ? end : after;
+        if (from < until)
+            SR_TRY(sr_stream_in(backend, to + (from - first), tensor, (size_t)(from - start),
+                                (size_t)(until - from)));
+        start = after;
+    }
+    return SRNN_OK;
 }
 
-static srnn_status load_all(sr_model *model, const sr_weight_files *files, const char *folder) {
-    SR_TRY(check_tensors(files, &model->config, &model->table, folder));
+/* `config`: of the folder. */
+static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
+                               const sr_model_config *config, const sr_weight_files *files,
+                               const char *folder) {
+    const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
+    const bool tied = model->config.tied;
+    float *to = model->weights + spec->start;
+    SR_TRY(check_source(&source, tied, files, folder));
+    for (int64_t g = 0; g < source.groups; g++) {
+        const int64_t first = g * source.stride + source.first;
+        SR_TRY(load_numbers(to + g * source.count, model->backend, &source, first,
+                            first + source.count, tied, files, folder));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status load_all(sr_model *model, const sr_model_config *config,
+                            const sr_weight_files *files, const char *folder) {
+    SR_TRY(check_tensors(files, config, &model->table, folder));
     for (size_t i = 0; i < model->table.count; i++)
-        SR_TRY(load_tensor(model, &model->table.specs[i], files, folder));
+        SR_TRY(load_tensor(model, &model->table.specs[i], config, files, folder));
     return sr_model_narrow(model);
 }
 
-/* The model may have come from a folder with other names. */
-static srnn_status open_weights(sr_weight_files *files, const char *folder) {
-    sr_model_config config;
-    SR_TRY(read_config(&config, folder));
-    const sr_tensor_names *names = config.names;
-    sr_model_config_free(&config);
-    return sr_weight_files_open(files, folder, names);
-}
-
+/* The model as the files have it: with their names, which may be others than those it came
+ * with. */
 srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     sr_weight_files files;
-    SR_TRY(open_weights(&files, folder));
-    const srnn_status status = load_all(model, &files, folder);
+    sr_model_config theirs;
+    SR_TRY(read_config(&theirs, folder));
+    sr_model_config config = model->config;
+    config.names = theirs.names;
+    sr_model_config_free(&theirs);
+    SR_TRY(sr_weight_files_open(&files, folder));
+    const srnn_status status = load_all(model, &config, &files, folder);
     sr_weight_files_close(&files);
     return status;
 }
@@ -253,14 +342,15 @@ static bool same_tensor(const sr_tensor_spec *a, const sr_tensor_spec *b) {
 }
 
 /* `theirs`: the table of the model in the files. */
-static srnn_status load_shared(sr_model *model, size_t *shared, const sr_weight_files *files,
-                               const sr_tensor_table *theirs, const char *folder) {
+static srnn_status load_shared(sr_model *model, size_t *shared, const sr_model_config *config,
+                               const sr_weight_files *files, const sr_tensor_table *theirs,
+                               const char *folder) {
     *shared = 0;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
         if (!same_tensor(sr_tensor_table_find(theirs, spec->name), spec))
             continue;
-        SR_TRY(load_tensor(model, spec, files, folder));
+        SR_TRY(load_tensor(model, spec, config, files, folder));
         ++*shared;
     }
     return sr_model_narrow(model);
@@ -273,11 +363,11 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
     SR_TRY(sr_model_load_config(&config, folder));
     srnn_status status = sr_model_tensors(&theirs, &config);
     if (status == SRNN_OK)
-        status = sr_weight_files_open(&files, folder, config.names);
+        status = sr_weight_files_open(&files, folder);
     if (status == SRNN_OK)
         status = check_tensors(&files, &config, &theirs, folder);
     if (status == SRNN_OK)
-        status = load_shared(model, shared, &files, &theirs, folder);
+        status = load_shared(model, shared, &config, &files, &theirs, folder);
     sr_weight_files_close(&files);
     sr_tensor_table_free(&theirs);
     sr_model_config_free(&config);
@@ -315,45 +405,136 @@ srnn_status sr_model_part_file(char path[SR_PATH_BYTES], const char *folder, sr_
     return sr_path_join(path, folder, name);
 }
 
-static srnn_status add_part(sr_safetensors_writer *writer, size_t *added, const sr_model *model,
+/* A tensor as files have it, and what it is made of. */
+typedef struct written {
+    const sr_model *model;
+    sr_tensor_source parts[SR_JOINED_PARTS];
+    int count;
+    int64_t skipped; /* numbers of the first part before this tensor's */
+} written;
+
+/* For sr_safetensors_writer_reader: a tensor's data is a `written`. */
+static srnn_status read_written(void *context, void *to, const sr_tensor *tensor, size_t first,
+                                size_t count) {
+    const written *w = tensor->data;
+    const size_t bytes = sr_dtype_bytes(tensor->dtype);
+    (void)context;
+    for (size_t done = 0; done < count;) {
+        const int64_t at = (int64_t)(first + done) + w->skipped, stride = w->parts[0].stride;
+        const bool alone = w->count == 1;
+        const int64_t group = alone ? 0 : at / stride, inside = alone ? at : at % stride;
+        const sr_tensor_source *part = w->parts;
+        while (!alone && inside >= part->first + part->count)
+            part++;
+        const int64_t own = alone ? inside : group * part->count + inside - part->first;
+        const int64_t left =
+            alone ? (int64_t)part->spec->count - inside : part->first + part->count - inside;
+        const size_t here = count - done < (size_t)left ? count - done : (size_t)left;
+        sr_tensor plain = *tensor;
+        plain.data = w->model->weights + part->spec->start;
+        SR_TRY(
+            sr_stream_out(w->model->backend, (char *)to + done * bytes, &plain, (size_t)own, here));
+        done += here;
+    }
+    return SRNN_OK;
+}
+
+/* The parts of the joined tensor that `first` begins. */
+static void gather_parts(written *w, const sr_tensor_source *first, const sr_model_config *config) {
+    const sr_tensor_table *table = &w->model->table;
+    w->parts[w->count++] = *first;
+    if (!sr_tensor_source_is_shared(first))
+        return;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        if (spec->layer != first->spec->layer || spec == first->spec)
+            continue;
+        const sr_tensor_source source = sr_tensor_source_of(spec, config, table);
+        if (source.joined == first->joined && strcmp(source.suffix, first->suffix) == 0) {
+            w->parts[source.part] = source;
+            w->count++;
+        }
+    }
+}
+
+static srnn_status add_file(sr_safetensors_writer *writer, written *w, const sr_tensor_source *s,
+                            int file, sr_dtype dtype) {
+    char name[SR_SPEC_NAME];
+    sr_tensor tensor = {.name = name, .dtype = dtype, .data = w};
+    sr_tensor_source_name(name, s, file);
+    tensor.rank = sr_tensor_source_shape(tensor.shape, s);
+    return sr_safetensors_writer_add(writer, &tensor);
+}
+
+/* Adds what the files hold of one row of the table; nothing if an earlier row has brought it. */
+static srnn_status add_tensor(sr_safetensors_writer *writer, written **next, const sr_model *model,
+                              const sr_model_config *config, const sr_tensor_spec *spec,
+                              sr_dtype dtype) {
+    const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
+    const bool shared = sr_tensor_source_is_shared(&source);
+    const bool rows = source.joined && !source.joined->here[1];
+    if (shared && source.part > 0)
+        return SRNN_OK;
+    for (int file = 0; file < (rows ? source.files : 1); file++) {
+        written *w = (*next)++;
+        *w = (written){.model = model,
+                       .skipped = rows ? file * (int64_t)spec->count / source.files : 0};
+        gather_parts(w, &source, config);
+        SR_TRY(add_file(writer, w, &source, rows || shared ? file : source.part, dtype));
+    }
+    return SRNN_OK;
+}
+
+/* Tensors of files that one of ours may become, in all. */
+static size_t most_written(const sr_model *model) {
+    size_t count = model->table.count;
+    for (int layer = 0; layer < model->config.L && !model->config.is_avey; layer++)
+        count += 2 * (size_t)model->config.sizes[layer].H;
+    return count;
+}
+
+static srnn_status add_part(sr_safetensors_writer *writer, written *next, const sr_model *model,
                             const weight_style *style) {
-    sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
+    sr_model_config config = model->config;
+    config.names = style->names;
+    sr_safetensors_writer_reader(writer, read_written, NULL);
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        char name[SR_SPEC_NAME];
-        if (!sr_model_part_has(style->part, model, spec))
-            continue;
-        ++*added;
-        sr_tensor_name_there(name, style->names, spec->name);
-        sr_tensor tensor = {.name = name,
-                            .dtype = style->dtype,
-                            .rank = spec->rank,
-                            .data = model->weights + spec->start};
-        for (int d = 0; d < spec->rank; d++)
-            tensor.shape[d] = spec->shape[d];
-        SR_TRY(sr_safetensors_writer_add(writer, &tensor));
+        if (sr_model_part_has(style->part, model, spec))
+            SR_TRY(add_tensor(writer, &next, model, &config, spec, style->dtype));
     }
     return sr_safetensors_writer_metadata(writer, "format", "pt");
+}
+
+static bool has_any(const sr_model *model, sr_model_part part) {
+    for (size_t i = 0; i < model->table.count; i++)
+        if (sr_model_part_has(part, model, &model->table.specs[i]))
+            return true;
+    return false;
 }
 
 static srnn_status write_weights(const sr_model *model, const char *folder,
                                  const weight_style *style) {
     char path[SR_PATH_BYTES];
     sr_safetensors_writer *writer;
-    size_t added = 0;
+    void *room;
     SR_TRY(sr_model_part_file(path, folder, style->part));
-    SR_TRY(sr_safetensors_writer_create(&writer));
-    srnn_status status = add_part(writer, &added, model, style);
-    if (status == SRNN_OK && added > 0)
-        status = sr_safetensors_writer_write(writer, path);
-    sr_safetensors_writer_free(writer);
+    SR_TRY(sr_alloc_zero(&room, most_written(model), sizeof(written)));
+    srnn_status status = sr_safetensors_writer_create(&writer);
+    if (status == SRNN_OK) {
+        status = add_part(writer, room, model, style);
+        if (status == SRNN_OK && has_any(model, style->part))
+            status = sr_safetensors_writer_write(writer, path);
+        sr_safetensors_writer_free(writer);
+    }
+    free(room);
     return status;
 }
 
 static srnn_status save(const sr_model *model, const sr_family *family, const char *folder,
                         sr_dtype dtype) {
     char config[SR_PATH_BYTES];
-    const sr_tensor_names *names = family->system ? sr_config_system_names(family->system) : NULL;
+    const sr_tensor_names *names = sr_family_tensor_names(family);
     const weight_style style = {names, dtype, whole};
     if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",

@@ -47,13 +47,14 @@ srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size
                : narrow_out(backend, to, from, count, tensor->dtype);
 }
 
-srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor) {
+srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
+                         size_t count) {
     float block[BLOCK];
     const size_t bytes = sr_dtype_bytes(tensor->dtype);
-    for (size_t done = 0; done < tensor->count; done += BLOCK) {
+    for (size_t done = 0; done < count; done += BLOCK) {
         sr_tensor part = *tensor;
-        part.data = (const char *)tensor->data + done * bytes;
-        part.count = tensor->count - done < BLOCK ? tensor->count - done : BLOCK;
+        part.data = (const char *)tensor->data + (first + done) * bytes;
+        part.count = count - done < BLOCK ? count - done : BLOCK;
         part.bytes = part.count * bytes;
         sr_tensor_to_float(block, &part);
         SR_TRY(sr_device_copy_in(backend->device, to + done, block, part.count * sizeof *block));

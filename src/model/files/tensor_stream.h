@@ -12,8 +12,9 @@
 srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size_t first,
                           size_t count);
 
-/* to (count), backend memory, = the numbers of a tensor in a file. */
-srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor);
+/* to (count), backend memory, = the numbers of a tensor in a file, from `first` on. */
+srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
+                         size_t count);
 
 /* Fails with SRNN_ERR_IO if a tensor in the file at `path` is not these numbers (count), bit by
  * bit. */

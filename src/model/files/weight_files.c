@@ -76,10 +76,9 @@ static srnn_status check_pickled(const char *folder) {
     return SRNN_OK;
 }
 
-srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder,
-                                 const sr_tensor_names *names) {
+srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
     char single[SR_PATH_BYTES], index[SR_PATH_BYTES];
-    *files = (sr_weight_files){.names = names};
+    *files = (sr_weight_files){0};
     SR_TRY(sr_path_join(single, folder, "model.safetensors"));
     SR_TRY(sr_path_join(index, folder, "model.safetensors.index.json"));
     srnn_status status;
@@ -106,10 +105,8 @@ void sr_weight_files_close(sr_weight_files *files) {
 }
 
 const sr_tensor *sr_weight_files_find(const sr_weight_files *files, const char *name) {
-    char there[SR_SPEC_NAME];
-    sr_tensor_name_there(there, files->names, name);
     for (size_t i = 0; i < files->count; i++) {
-        const sr_tensor *tensor = sr_safetensors_find(files->files[i], there);
+        const sr_tensor *tensor = sr_safetensors_find(files->files[i], name);
         if (tensor)
             return tensor;
     }

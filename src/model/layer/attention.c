@@ -30,19 +30,26 @@ static void lay_out_saved(sr_attention_layer *layer) {
     s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
 }
 
+/* Numbers of one part of the gradients of norms. */
+static size_t part_columns(const sr_attention_layer *layer) {
+    const sr_wire_norm *q = &layer->wiring.norms[0];
+    if (q->name)
+        return 2 * (size_t)q->from.count;
+    return layer->wiring.form->own_norm ? (size_t)layer->dims.C : 0;
+}
+
 /* Backward's scratch has the gradient of each saved array in the same place, and then what it needs
  * beside. */
 static void lay_out_scratch(sr_attention_layer *layer) {
     const size_t rows =
         (size_t)layer->B * (size_t)layer->T * sr_element_bytes(layer->backend->number);
-    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->scratch;
     *s = layer->saved;
     s->bytes = s->attention;
     for (int which = 0; which < SR_OPERANDS; which++)
         s->learned[which] = take(&s->bytes, (size_t)layer->wiring.learned[which] * sizeof(float));
     s->share = take(&s->bytes, rows * (size_t)layer->shared_columns);
-    s->parts = take(&s->bytes, own * SR_ROW_PARTS * (size_t)layer->dims.C * sizeof(float));
+    s->parts = take(&s->bytes, SR_ROW_PARTS * part_columns(layer) * sizeof(float));
 }
 
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
@@ -66,9 +73,11 @@ static srnn_status check(const sr_layer_setup *setup) {
     if (d->H % d->Hkv)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key and value heads",
                        d->H, d->Hkv);
-    if (rope && d->D % 2)
+    const int width = sr_layer_rope_width(&setup->attention, d->D);
+    if (rope && (width < 2 || width % 2))
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "rotary position needs an even head width, not %d; use position=none", d->D);
+                       "rotary position needs an even head width, not %d; use position=none",
+                       width);
     if (rope && setup->rope_positions < setup->T)
         return SR_FAIL(SRNN_ERR_LIMIT, "%d tokens are more than the model's %lld positions",
                        setup->T, (long long)setup->rope_positions);

@@ -19,7 +19,7 @@ typedef struct sr_layer_setup {
     const int64_t *offsets;
     int64_t documents;
 
-    /* (rope_positions, D), see sr_rope_table; backend memory that must outlive the layer. Not read
+    /* (rope_positions, the width that RoPE rotates), see sr_rope_table; backend memory that must outlive the layer. Not read
      * if the variant has no position. */
     const float *rope_table;
     int64_t rope_positions;

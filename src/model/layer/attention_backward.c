@@ -82,7 +82,7 @@ static srnn_status attend_back(const back *b, sr_rope_inverse *position) {
     for (int which = 0; which < SR_OPERANDS; which++)
         if (layer->wiring.learned[which])
             sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
-    if (layer->attention.position == SRNN_POSITION_ROPE)
+    if (sr_layer_rope_is_plain(layer))
         position->rope = (sr_rope_angles){layer->rope_table, layer->positions};
     SR_TRY(sr_attention_rope_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
                                       &in, b->in.attention, position));
@@ -103,12 +103,38 @@ static srnn_status conv_back(const back *b, int which) {
     return wire->shared ? backend->add_rows(backend, d_from, d_x) : SRNN_OK;
 }
 
+static srnn_status norm_qk_back(const back *b) {
+    sr_backend *backend = b->layer->backend;
+    const sr_wire_norm *norms = b->layer->wiring.norms;
+    for (int n = 0; n < 2 && norms[n].name; n++) {
+        const sr_norm norm = sr_layer_qk_norm(b->layer, &b->in, b->weights, n);
+        const sr_norm_gradient out = {.d_x = columns(b->d.projected, norms[n].from),
+                                      .d_weight = b->gradients->slot[norms[n].weight],
+                                      .scratch = b->d.parts};
+        SR_TRY(backend->norm_backward(backend, &out, columns(b->d.convolved, norms[n].to), &norm));
+    }
+    return SRNN_OK;
+}
+
+/* Norm, RoPE and scale of q and k. */
+static srnn_status place_qk_back(const back *b, bool rope_inverted) {
+    const sr_attention_layer *layer = b->layer;
+    const bool norm_last = layer->attention.wiring.qk_norm == SRNN_QK_NORM_HEAD_ROTATED;
+    const float factor = sr_layer_q_factor(layer);
+    if (factor != 1.0f)
+        SR_TRY(layer->backend->scale(layer->backend, sr_layer_q(layer, &b->d), factor));
+    if (norm_last)
+        SR_TRY(norm_qk_back(b));
+    if (!rope_inverted)
+        SR_TRY(sr_layer_rope(layer, &b->d, layer->positions, true));
+    return norm_last ? SRNN_OK : norm_qk_back(b);
+}
+
 /* From the gradients of operands to those of their projections: position and convolutions, of which
  * those that write come before those that add. */
 static srnn_status place_back(const back *b, bool rope_inverted) {
     const sr_layer_wiring *w = &b->layer->wiring;
-    if (!rope_inverted)
-        SR_TRY(sr_layer_rope(b->layer, &b->d, b->layer->positions, true));
+    SR_TRY(place_qk_back(b, rope_inverted));
     for (int adds = 0; adds < 2; adds++)
         for (int i = 0; i < w->conv_count; i++)
             if (w->convs[i].shared == (adds == 1))

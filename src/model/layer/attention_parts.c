@@ -54,7 +54,26 @@ static sr_rope rope_of(const sr_attention_layer *layer, int64_t columns, const i
     return (sr_rope){.table = layer->rope_table,
                      .positions = positions,
                      .heads = (int)(columns / layer->dims.D),
-                     .D = layer->dims.D};
+                     .D = layer->dims.D,
+                     .width = sr_layer_rope_width(&layer->attention, layer->dims.D),
+                     .neighbours =
+                         layer->attention.wiring.rope_pairs == SRNN_ROPE_PAIRS_NEIGHBOURS};
+}
+
+bool sr_layer_rope_is_plain(const sr_attention_layer *layer) {
+    const srnn_wiring *w = &layer->attention.wiring;
+    return layer->attention.position == SRNN_POSITION_ROPE &&
+           sr_layer_rope_width(&layer->attention, layer->dims.D) == layer->dims.D &&
+           w->rope_pairs == SRNN_ROPE_PAIRS_HALVES && w->qk_norm != SRNN_QK_NORM_HEAD_ROTATED;
+}
+
+/* Where q or k stands when RoPE is applied. */
+static sr_matrix rope_place(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            sr_operand which) {
+    const sr_wire_norm *norm = &layer->wiring.norms[which == SR_OPERAND_K];
+    return layer->attention.wiring.qk_norm == SRNN_QK_NORM_HEAD_ROTATED
+               ? columns(arrays->projected, norm->from)
+               : place_of(layer, arrays, which);
 }
 
 static srnn_status apply_rope(const sr_attention_layer *layer, sr_matrix x,
@@ -69,7 +88,7 @@ srnn_status sr_layer_rope(const sr_attention_layer *layer, const sr_layer_arrays
                           const int32_t *positions, bool back) {
     const sr_wire_place *q = &layer->wiring.places[SR_OPERAND_Q];
     const sr_wire_place *k = &layer->wiring.places[SR_OPERAND_K];
-    sr_matrix first = place_of(layer, arrays, SR_OPERAND_Q);
+    sr_matrix first = rope_place(layer, arrays, SR_OPERAND_Q);
     if (layer->attention.position != SRNN_POSITION_ROPE)
         return SRNN_OK;
     if (q->convolved == k->convolved && q->at.first + q->at.count == k->at.first) {
@@ -77,7 +96,64 @@ srnn_status sr_layer_rope(const sr_attention_layer *layer, const sr_layer_arrays
         return apply_rope(layer, first, positions, back);
     }
     SR_TRY(apply_rope(layer, first, positions, back));
-    return apply_rope(layer, place_of(layer, arrays, SR_OPERAND_K), positions, back);
+    return apply_rope(layer, rope_place(layer, arrays, SR_OPERAND_K), positions, back);
+}
+
+/* ---- norms and scale of q and k */
+
+sr_norm sr_layer_qk_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         const sr_layer_weights *weights, int which) {
+    const sr_wire_norm *norm = &layer->wiring.norms[which];
+    const bool per_head = layer->attention.wiring.qk_norm == SRNN_QK_NORM_LAYER;
+    return (sr_norm){.x = columns(arrays->projected, norm->from),
+                     .weight = weights->master->slot[norm->weight],
+                     .groups = norm->groups,
+                     .C = norm->from.count / norm->groups,
+                     .own_weights = per_head,
+                     .subtract_mean = per_head,
+                     .offset = layer->dims.norm_is_minus_one ? 1.0f : 0.0f,
+                     .epsilon = (float)layer->dims.norm_epsilon};
+}
+
+static srnn_status norm_qk(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                           const sr_layer_weights *weights) {
+    const sr_wire_norm *norms = layer->wiring.norms;
+    for (int n = 0; n < 2 && norms[n].name; n++) {
+        const sr_norm norm = sr_layer_qk_norm(layer, arrays, weights, n);
+        SR_TRY(layer->backend->norm_forward(layer->backend, columns(arrays->convolved, norms[n].to),
+                                            &norm));
+    }
+    return SRNN_OK;
+}
+
+float sr_layer_q_factor(const sr_attention_layer *layer) {
+    const double scale = layer->attention.wiring.softmax_scale;
+    return scale == 0 ? 1.0f : (float)(scale / sr_scale_factor(&layer->attention, layer->dims.D));
+}
+
+sr_matrix sr_layer_q(const sr_attention_layer *layer, const sr_layer_arrays *arrays) {
+    return place_of(layer, arrays, SR_OPERAND_Q);
+}
+
+static srnn_status scale_q(const sr_attention_layer *layer, const sr_layer_arrays *arrays) {
+    const float factor = sr_layer_q_factor(layer);
+    return factor == 1.0f
+               ? SRNN_OK
+               : layer->backend->scale(layer->backend, sr_layer_q(layer, arrays), factor);
+}
+
+/* Norm and RoPE, in the order of the layer. RoPE is left out where `rope_applied` is there to say
+ * so. */
+static srnn_status place_qk(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    const bool norm_last = layer->attention.wiring.qk_norm == SRNN_QK_NORM_HEAD_ROTATED;
+    if (!norm_last)
+        SR_TRY(norm_qk(layer, arrays, weights));
+    if (piece->rope_applied)
+        *piece->rope_applied = false;
+    else
+        SR_TRY(sr_layer_rope(layer, arrays, piece->positions, false));
+    return norm_last ? norm_qk(layer, arrays, weights) : SRNN_OK;
 }
 
 /* ---- from x to operands */
@@ -120,8 +196,8 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
 static bool rope_at_once(const sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];
-    return layer->attention.position == SRNN_POSITION_ROPE && !q->convolved && !k->convolved &&
-           q->at.first == 0 && k->at.first == q->at.count && w->linear_count == w->input_linears;
+    return sr_layer_rope_is_plain(layer) && !q->convolved && !k->convolved && q->at.first == 0 &&
+           k->at.first == q->at.count && w->linear_count == w->input_linears;
 }
 
 /* The projections of what x is the norm of; with RoPE applied to q and k where one kernel does
@@ -183,12 +259,9 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
                                            &conv));
     }
-    if (piece->norm && !w->form->own_norm && rope_at_once(layer))
-        return SRNN_OK;
-    if (!piece->rope_applied)
-        return sr_layer_rope(layer, arrays, piece->positions, false);
-    *piece->rope_applied = false;
-    return SRNN_OK;
+    if (!(piece->norm && !w->form->own_norm && rope_at_once(layer)))
+        SR_TRY(place_qk(layer, arrays, weights, piece));
+    return scale_q(layer, arrays);
 }
 
 /* ---- as the equation takes it */

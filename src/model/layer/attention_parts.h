@@ -9,7 +9,7 @@ typedef struct sr_layer_layout {
     size_t projected, convolved, o, normed, wide, rstd, attention;
     size_t learned[SR_OPERANDS]; /* what the equation learns itself */
     size_t share;                /* one gradient of columns that several read */
-    size_t parts;                /* of the own norm's sum */
+    size_t parts;                /* of the sums of norms */
     size_t bytes;                /* in all */
 } sr_layer_layout;
 
@@ -24,7 +24,7 @@ typedef struct sr_layer_arrays {
     void *attention;     /* what the equation saves */
     float *learned[SR_OPERANDS]; /* gradients only, as the next two */
     void *share;                 /* (rows, C or more) */
-    float *parts;                /* (SR_ROW_PARTS, C) */
+    float *parts;                /* (SR_ROW_PARTS, C), or as much as norms of q and k need */
 } sr_layer_arrays;
 
 struct sr_attention_layer {
@@ -81,6 +81,18 @@ srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arra
 
 /* The projection of what the equation makes, to N columns. */
 sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N);
+
+/* Whether RoPE rotates whole heads in halves, last of all: what attention kernels can do
+ * themselves. */
+bool sr_layer_rope_is_plain(const sr_attention_layer *layer);
+
+/* The norm of q (0) or k (1). */
+sr_norm sr_layer_qk_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         const sr_layer_weights *weights, int which);
+
+/* What q is multiplied by for softmax_scale; 1: nothing. */
+float sr_layer_q_factor(const sr_attention_layer *layer);
+sr_matrix sr_layer_q(const sr_attention_layer *layer, const sr_layer_arrays *arrays);
 
 /* Turns the heads of q and k, or back. */
 srnn_status sr_layer_rope(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

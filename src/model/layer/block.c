@@ -20,7 +20,7 @@ static bool has_mlp(const sr_block *b) {
 }
 
 static bool gated(const sr_block *b) {
-    return has_mlp(b) && b->config->mlp == SR_MLP_SWIGLU;
+    return has_mlp(b) && (b->config->mlp == SR_MLP_SWIGLU || b->config->mlp == SR_MLP_GATED);
 }
 
 static int64_t mlp_width(const sr_block *b) {
@@ -32,12 +32,45 @@ static int64_t inner(const sr_block *b) {
     return (gated(b) ? 2 : 1) * mlp_width(b);
 }
 
+static srnn_block_norm norm_place(const sr_block *b) {
+    return b->config->is_avey ? SRNN_BLOCK_NORM_BEFORE
+                              : b->config->attention[b->layer].wiring.block_norm;
+}
+
+static bool norm_before(const sr_block *b) {
+    return norm_place(b) != SRNN_BLOCK_NORM_AFTER;
+}
+
+static bool norm_after(const sr_block *b) {
+    return norm_place(b) == SRNN_BLOCK_NORM_AFTER || norm_place(b) == SRNN_BLOCK_NORM_BOTH;
+}
+
+static bool parallel(const sr_block *b) {
+    return has_mlp(b) && norm_place(b) == SRNN_BLOCK_NORM_PARALLEL;
+}
+
+static float residual_multiplier(const sr_block *b) {
+    const double multiplier = b->config->residual_multiplier;
+    return multiplier == 0 ? 1.0f : (float)multiplier;
+}
+
+/* Whether something happens to what mixer and MLP make before it is added to the residual. */
+static bool has_branches(const sr_block *b) {
+    return norm_after(b) || residual_multiplier(b) != 1.0f;
+}
+
+/* Whether a norm is RMS norm with its weight as it is, of what mixer and MLP read. */
+static bool plain_norms(const sr_block *b) {
+    return norm_place(b) == SRNN_BLOCK_NORM_BEFORE && !b->config->layer_norm &&
+           !b->config->norm_is_minus_one;
+}
+
 /* One walk serves both questions: how many bytes, and where each array stands. */
 static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
     const size_t number = sr_element_bytes(b->backend->number);
     const size_t mixer = take(bytes, sr_mixer_saved_bytes(b->mixer), 1);
-    return (sr_block_saved){
+    sr_block_saved s = {
         .mixer = at(memory, mixer),
         .normed = at(memory, take(bytes, rows * C, number)),
         .rstd = at(memory, take(bytes, rows, sizeof(float))),
@@ -47,6 +80,12 @@ static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *byt
         .up = at(memory, take(bytes, rows * (size_t)inner(b), number)),
         .activated = at(memory, take(bytes, rows * F, number)),
     };
+    if (has_branches(b)) {
+        s.mixed = at(memory, take(bytes, rows * C, sizeof(float)));
+        s.transformed = at(memory, take(bytes, rows * C, sizeof(float)));
+        s.post_normed = at(memory, take(bytes, rows * C, number));
+    }
+    return s;
 }
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
@@ -57,9 +96,13 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
         .mixer = at(memory, mixer),
         .d_normed = at(memory, take(bytes, rows * C, number)),
         .d_activated = at(memory, take(bytes, rows * F, number)),
-        .parts = at(memory, take(bytes, SR_ROW_PARTS * C, sizeof(float))),
+        .parts = at(memory, take(bytes, SR_ROW_PARTS * 2 * C, sizeof(float))),
     };
     s.d_up = gated(b) ? at(memory, take(bytes, rows * 2 * F, number)) : s.d_activated;
+    if (has_branches(b))
+        s.d_branch = at(memory, take(bytes, rows * C, number));
+    if (parallel(b))
+        s.d_parallel = at(memory, take(bytes, rows * C, number));
     return s;
 }
 
@@ -117,7 +160,58 @@ static sr_layer_weights attention_weights(const sr_block *b) {
     return (sr_layer_weights){&b->master->attention, &b->worker->attention};
 }
 
-/* activated = the MLP's inner activation of mlp_normed. */
+/* ---- the MLP's activation */
+
+static sr_mlp_activation activation_of(const sr_block *b) {
+    return (sr_mlp_activation){.function = b->config->activation,
+                               .gated = gated(b),
+                               .alpha_p = sr_block_at(b->master, SR_BLOCK_ALPHA),
+                               .alpha_n = sr_block_at(b->master, SR_BLOCK_ALPHA + 1)};
+}
+
+static srnn_status activation_forward(const sr_block *b, sr_matrix out, sr_matrix x) {
+    sr_backend *backend = b->backend;
+    const sr_mlp_activation activation = activation_of(b);
+    switch (b->config->mlp) {
+    case SR_MLP_SWIGLU:
+        return backend->swiglu_forward(backend, out, x);
+    case SR_MLP_GELU:
+        return backend->gelu_forward(backend, out, x);
+    case SR_MLP_GATED:
+    case SR_MLP_PLAIN:
+        return backend->activation_forward(backend, out, x, &activation);
+    case SR_MLP_NONE:
+        break;
+    }
+    return SRNN_OK;
+}
+
+static srnn_status activation_backward(const sr_block *b, sr_matrix d_x, sr_matrix d_out,
+                                       sr_matrix x, const sr_block_pointers *gradient) {
+    sr_backend *backend = b->backend;
+    const sr_mlp_activation activation = activation_of(b);
+    float *const d_alpha[2] = {sr_block_at(gradient, SR_BLOCK_ALPHA),
+                               sr_block_at(gradient, SR_BLOCK_ALPHA + 1)};
+    switch (b->config->mlp) {
+    case SR_MLP_SWIGLU:
+        return backend->swiglu_backward(backend, d_x, d_out, x);
+    case SR_MLP_GELU:
+        return backend->gelu_backward(backend, d_x, d_out, x);
+    case SR_MLP_GATED:
+    case SR_MLP_PLAIN:
+        return backend->activation_backward(backend, d_x, d_alpha, d_out, x, &activation);
+    case SR_MLP_NONE:
+        break;
+    }
+    return SRNN_OK;
+}
+
+/* What the MLP reads. */
+static sr_matrix mlp_input(const sr_block *b, const sr_block_saved *s) {
+    return numbers(b, parallel(b) ? s->normed : s->mlp_normed, b->config->C);
+}
+
+/* activated = the MLP's inner activation of what it reads. */
 static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     sr_backend *backend = b->backend;
     const int64_t F = b->config->F;
@@ -125,11 +219,9 @@ static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
                                 linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
     const sr_matrix up = numbers(b, s->up, inner(b)), activated = numbers(b, s->activated, F);
     const int skipped = gated(b) ? 0 : 1;
-    SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0},
-                                   numbers(b, s->mlp_normed, b->config->C), layers + skipped,
+    SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0}, mlp_input(b, s), layers + skipped,
                                    2 - skipped));
-    return gated(b) ? backend->swiglu_forward(backend, activated, up)
-                    : backend->gelu_forward(backend, activated, up);
+    return activation_forward(b, activated, up);
 }
 
 /* The same of the norm itself, with mlp_normed as room for it. */
@@ -141,18 +233,115 @@ static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
                                 linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
     const sr_norm_linear of = {
         .norm = *norm, .normed = s->mlp_normed, .layers = layers, .count = 2};
-    if (gated(b))
+    if (b->config->mlp == SR_MLP_SWIGLU)
         return backend->norm_swiglu_forward(backend, numbers(b, s->activated, F),
                                             numbers(b, s->up, inner(b)), &of);
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, norm));
     return activate(b, s);
 }
 
-/* to = from + the MLP's output for what is activated. */
+/* ---- norms */
+
+/* A norm of any kind; x float. */
+static sr_norm norm_at(const sr_block *b, float *x, sr_block_slot weight) {
+    return (sr_norm){.x = residual(b, x),
+                     .weight = sr_block_at(b->master, weight),
+                     .bias = sr_block_at(b->master, weight + 1),
+                     .groups = 1,
+                     .C = b->config->C,
+                     .subtract_mean = b->config->layer_norm,
+                     .offset = b->config->norm_is_minus_one ? 1.0f : 0.0f,
+                     .epsilon = (float)b->config->norm_epsilon};
+}
+
+/* out (rows, C), number type = what mixer or MLP read of x. */
+static srnn_status read_norm(const sr_block *b, void *out, float *x, sr_block_slot weight,
+                             float *rstd) {
+    sr_backend *backend = b->backend;
+    if (!norm_before(b))
+        return backend->narrow(backend, out, x, b->rows * b->config->C);
+    if (plain_norms(b)) {
+        const sr_rmsnorm norm = norm_of(b, x, weight, rstd);
+        return backend->rmsnorm_forward(backend, out, &norm);
+    }
+    const sr_norm norm = norm_at(b, x, weight);
+    return backend->norm_forward(backend, numbers(b, out, b->config->C), &norm);
+}
+
+/* Adds to d the gradient of what came of it, d_normed. */
+static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
+                                  const sr_block_pointers *gradient,
+                                  const sr_block_scratch *scratch, const sr_rmsnorm *plain,
+                                  sr_block_slot weight) {
+    sr_backend *backend = b->backend;
+    const sr_matrix d_normed = numbers(b, scratch->d_normed, b->config->C);
+    const sr_matrix wide = residual(b, d.wide);
+    if (plain_norms(b)) {
+        const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
+                                         scratch->parts};
+        return backend->rmsnorm_backward(backend, &out, scratch->d_normed, plain);
+    }
+    if (norm_before(b)) {
+        const sr_norm norm = norm_at(b, (float *)plain->x, weight);
+        const sr_norm_gradient out = {wide, sr_block_at(gradient, weight),
+                                      sr_block_at(gradient, weight + 1), scratch->parts, true};
+        SR_TRY(backend->norm_backward(backend, &out, d_normed, &norm));
+    } else {
+        SR_TRY(backend->add_scaled(backend, wide, wide, d_normed, 1.0f));
+    }
+    return backend->narrow(backend, d.narrow, d.wide, b->rows * b->config->C);
+}
+
+/* ---- what mixer and MLP add to the residual */
+
+/* to = from + what becomes of the branch: its norm, times the multiplier. */
+static srnn_status add_branch(const sr_block *b, float *to, float *from, float *branch,
+                              sr_block_slot norm, const sr_block_saved *s) {
+    sr_backend *backend = b->backend;
+    sr_matrix y = residual(b, branch);
+    if (norm_after(b)) {
+        const sr_norm post = norm_at(b, branch, norm);
+        y = numbers(b, s->post_normed, b->config->C);
+        SR_TRY(backend->norm_forward(backend, y, &post));
+    }
+    return backend->add_scaled(backend, residual(b, to), residual(b, from), y,
+                               residual_multiplier(b));
+}
+
+/* *d_out = the gradient of the branch, from that of the residual. */
+static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradient d,
+                               const sr_block_pointers *gradient, const sr_block_scratch *scratch,
+                               float *branch, sr_block_slot norm) {
+    sr_backend *backend = b->backend;
+    const int64_t C = b->config->C;
+    const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
+    *d_out = d.narrow;
+    if (!has_branches(b))
+        return SRNN_OK;
+    *d_out = scratch->d_branch;
+    SR_TRY(sr_device_copy(backend->device, scratch->d_branch, d.narrow,
+                          (size_t)(b->rows * C) * sr_element_bytes(backend->number)));
+    if (residual_multiplier(b) != 1.0f)
+        SR_TRY(backend->scale(backend, d_branch, residual_multiplier(b)));
+    if (!norm_after(b))
+        return SRNN_OK;
+    const sr_norm post = norm_at(b, branch, norm);
+    const sr_norm_gradient out = {d_branch, sr_block_at(gradient, norm),
+                                  sr_block_at(gradient, norm + 1), scratch->parts, false};
+    return backend->norm_backward(backend, &out, d_branch, &post);
+}
+
+/* to = from + the MLP's output for what is activated; NULL: only what is saved. */
 static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const sr_block_saved *s) {
+    sr_backend *backend = b->backend;
     const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
-    return b->backend->linear_forward(b->backend, residual(b, to), residual(b, from),
-                                      numbers(b, s->activated, b->config->F), &down, 1);
+    const sr_matrix activated = numbers(b, s->activated, b->config->F);
+    if (!has_branches(b))
+        return backend->linear_forward(backend, residual(b, to), residual(b, from), activated,
+                                       &down, 1);
+    SR_TRY(backend->linear_forward(backend, residual(b, s->transformed), (sr_matrix){0}, activated,
+                                   &down, 1));
+    return to ? add_branch(b, to, from, s->transformed, SR_BLOCK_MLP_POST_NORM, s) : SRNN_OK;
 }
 
 /* to = x + the mixer's output for normed; NULL: only what it saves. */
@@ -162,28 +351,31 @@ static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s)
     SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer));
     if (b->observer.see && b->mixer->attention)
         SR_TRY(sr_block_observe(b, &weights, s->mixer));
-    return to ? sr_mixer_finish(b->mixer, residual(b, to), residual(b, s->x), normed, &weights,
-                                s->mixer)
-              : SRNN_OK;
+    if (!has_branches(b))
+        return to ? sr_mixer_finish(b->mixer, residual(b, to), residual(b, s->x), normed, &weights,
+                                    s->mixer)
+                  : SRNN_OK;
+    SR_TRY(sr_mixer_finish(b->mixer, residual(b, s->mixed), (sr_matrix){0}, normed, &weights,
+                           s->mixer));
+    return to ? add_branch(b, to, s->x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
 }
 
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
-    sr_backend *backend = b->backend;
-    const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
-    const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
+    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
     if (!has_mlp(b))
         return attend(b, out, s);
     SR_TRY(attend(b, s->middle, s));
-    SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
+    if (!parallel(b))
+        SR_TRY(read_norm(b, s->mlp_normed, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd));
     SR_TRY(activate(b, s));
-    return out ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
+    return out || has_branches(b) ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
 }
 
-/* From the gradient of the output to d_normed, the gradient of mlp_normed. */
-static srnn_status mlp_back(const sr_block *b, sr_block_gradient d,
-                            const sr_block_pointers *gradient, const sr_block_saved *s,
-                            const sr_block_scratch *scratch) {
+/* ---- backward */
+
+/* From the gradient of the MLP's output to d_normed, the gradient of what it read. */
+static srnn_status mlp_back(const sr_block *b, void *d_output, const sr_block_pointers *gradient,
+                            const sr_block_saved *s, const sr_block_scratch *scratch) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C, F = b->config->F;
     const int skipped = gated(b) ? 0 : 1, count = 2 - skipped;
@@ -193,26 +385,33 @@ static srnn_status mlp_back(const sr_block *b, sr_block_gradient d,
                                            gradient_of(gradient, SR_BLOCK_UP_WEIGHT, F)};
     const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, C);
     const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
-    const sr_matrix d_out = numbers(b, d.narrow, C);
+    const sr_matrix d_out = numbers(b, d_output, C);
     const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
     const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
     SR_TRY(backend->linear_backward_input(backend, d_activated, d_out, &down, 1));
     SR_TRY(
         backend->linear_backward_weight(backend, &d_down, 1, d_out, numbers(b, s->activated, F)));
-    SR_TRY(gated(b) ? backend->swiglu_backward(backend, d_up, d_activated, up)
-                    : backend->gelu_backward(backend, d_up, d_activated, up));
+    SR_TRY(activation_backward(b, d_up, d_activated, up, gradient));
     SR_TRY(backend->linear_backward_input(backend, numbers(b, scratch->d_normed, C), d_up,
                                           layers + skipped, count));
     return backend->linear_backward_weight(backend, d_layers + skipped, count, d_up,
-                                           numbers(b, s->mlp_normed, C));
+                                           mlp_input(b, s));
 }
 
-static srnn_status norm_back(const sr_block *b, sr_block_gradient d,
-                             const sr_block_pointers *gradient, const sr_block_scratch *scratch,
-                             const sr_rmsnorm *norm, sr_block_slot weight) {
-    const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
-                                     scratch->parts};
-    return b->backend->rmsnorm_backward(b->backend, &out, scratch->d_normed, norm);
+/* The MLP: d becomes the gradient of what stands before it, but for what it gives to the mixer's
+ * input. */
+static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
+                                 const sr_block_pointers *gradient, const sr_block_saved *s,
+                                 const sr_block_scratch *scratch) {
+    sr_backend *backend = b->backend;
+    const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
+    void *d_out;
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->transformed, SR_BLOCK_MLP_POST_NORM));
+    SR_TRY(mlp_back(b, d_out, gradient, s, scratch));
+    if (parallel(b))
+        return sr_device_copy(backend->device, scratch->d_parallel, scratch->d_normed,
+                              (size_t)(b->rows * b->config->C) * sr_element_bytes(backend->number));
+    return read_norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM);
 }
 
 srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
@@ -221,27 +420,50 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
     const int64_t C = b->config->C;
     const sr_layer_weights weights = attention_weights(b);
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
-    const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    if (has_mlp(b)) {
-        SR_TRY(mlp_back(b, d, gradient, s, scratch));
-        SR_TRY(norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM));
-    }
-    SR_TRY(sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
-                             numbers(b, d.narrow, C), numbers(b, s->normed, C), &weights, s->mixer,
-                             scratch->mixer));
-    return norm_back(b, d, gradient, scratch, &input, SR_BLOCK_INPUT_NORM);
+    const sr_matrix d_normed = numbers(b, scratch->d_normed, C);
+    void *d_out;
+    if (has_mlp(b))
+        SR_TRY(mlp_half_back(b, d, gradient, s, scratch));
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->mixed, SR_BLOCK_MIXER_POST_NORM));
+    SR_TRY(sr_mixer_backward(b->mixer, d_normed, &gradient->attention, numbers(b, d_out, C),
+                             numbers(b, s->normed, C), &weights, s->mixer, scratch->mixer));
+    if (parallel(b))
+        SR_TRY(b->backend->add_rows(b->backend, d_normed, numbers(b, scratch->d_parallel, C)));
+    return read_norm_back(b, d, gradient, scratch, &input, SR_BLOCK_INPUT_NORM);
+}
+
+/* ---- by pieces */
+
+/* x += the mixer's output for the norm of x. */
+static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state,
+                              const sr_block_saved *s, const sr_layer_piece_place *place) {
+    const sr_layer_weights weights = attention_weights(b);
+    const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
+    const sr_layer_piece_place here = {place->T, place->positions, s->mixer,
+                                       plain_norms(b) ? &input : NULL};
+    const sr_matrix normed = numbers(b, s->normed, b->config->C);
+    float *out = has_branches(b) ? s->mixed : x;
+    if (!plain_norms(b))
+        SR_TRY(read_norm(b, s->normed, x, SR_BLOCK_INPUT_NORM, s->rstd));
+    if (has_branches(b))
+        SR_TRY(sr_device_zero(b->backend->device, out,
+                              (size_t)(b->rows * b->config->C) * sizeof *out));
+    SR_TRY(sr_layer_state_run(state, residual(b, out), normed, &weights, &here));
+    return has_branches(b) ? add_branch(b, x, x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
 }
 
 srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
                           const sr_block_saved *s, const sr_layer_piece_place *place) {
-    const sr_layer_weights weights = attention_weights(b);
-    const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    const sr_layer_piece_place here = {place->T, place->positions, s->mixer, &input};
-    SR_TRY(sr_layer_state_run(state, residual(b, x), numbers(b, s->normed, b->config->C), &weights,
-                              &here));
+    SR_TRY(feed_mixer(b, x, state, s, place));
     if (!has_mlp(b))
         return SRNN_OK;
-    SR_TRY(activate_norm(b, s, &middle));
+    if (plain_norms(b)) {
+        SR_TRY(activate_norm(b, s, &middle));
+        return mlp_finish(b, x, x, s);
+    }
+    if (!parallel(b))
+        SR_TRY(read_norm(b, s->mlp_normed, x, SR_BLOCK_MLP_NORM, s->mlp_rstd));
+    SR_TRY(activate(b, s));
     return mlp_finish(b, x, x, s);
 }

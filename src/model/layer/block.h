@@ -1,5 +1,5 @@
-/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual. A model of Avey
- * has no MLPs. */
+/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual; the norms may
+ * also stand after mixer and MLP, and the MLP next to the mixer. A model of Avey has no MLPs. */
 #ifndef SR_MODEL_LAYER_BLOCK_H
 #define SR_MODEL_LAYER_BLOCK_H
 
@@ -17,6 +17,11 @@ typedef struct sr_block_saved {
     float *mlp_rstd;  /* (rows) */
     void *up;         /* (rows, inner): gate and up side by side, or up alone */
     void *activated;  /* (rows, F) */
+
+    /* Of blocks with norms after mixer and MLP, or with a multiplier of the residual; else NULL. */
+    float *mixed;       /* (rows, C): what the mixer made */
+    float *transformed; /* (rows, C): what the MLP made */
+    void *post_normed;  /* (rows, C): the norm of one of them; not read by backward */
 } sr_block_saved;
 
 /* What backward needs beside, shared by all layers. */
@@ -24,7 +29,9 @@ typedef struct sr_block_scratch {
     void *d_normed;    /* (rows, C) */
     void *d_activated; /* (rows, F) */
     void *d_up;        /* (rows, inner); d_activated where there is no gate */
-    float *parts;      /* (SR_ROW_PARTS, C) */
+    float *parts;      /* (SR_ROW_PARTS, 2C) */
+    void *d_branch;    /* (rows, C): of what mixer or MLP made, where `mixed` is saved */
+    void *d_parallel;  /* (rows, C): d_normed from the MLP, where it stands next to the mixer */
     void *mixer;       /* sr_mixer_scratch_bytes */
 } sr_block_scratch;
 

@@ -7,6 +7,7 @@
 #define GATE   SR_PART(OUTPUT_GATE)
 #define DECAY  SR_PART(DECAY)
 #define WRITE  SR_PART(WRITE_GATE)
+#define ERASE  SR_PART(ERASE_GATE)
 #define LEVEL  SR_PART(LEVEL_GATE)
 #define POOL   SR_PART(POOL_GATE)
 #define SKIP   SR_PART(SKIP)
@@ -140,6 +141,16 @@ static const sr_layer_form forms[] = {
                         {"f_proj.1", {DECAY}, .source = RANK, NEVER},
                         {"g_proj.1", {GATE}, .source = RANK_2, ALWAYS, ZERO}},
         .learned = {O_NORM}},
+    [SRNN_LAYER_GDN2] = {
+        KDA,
+        .projections = {QKV_PROJECTIONS, {"b_proj", {ERASE}, NEVER}, {"w_proj", {WRITE}, NEVER},
+                        {"f_proj.0", {RANK}, NEVER}, {"g_proj.0", {RANK_2}, NEVER},
+                        {"f_proj.1", {DECAY}, .source = RANK, NEVER},
+                        {"g_proj.1", {GATE}, .source = RANK_2, ALWAYS, ZERO}},
+        .learned = {O_NORM},
+        .rules = {{SR_SIZE_VALUE, "o_norm.weight", 0}, {SR_SIZE_HEADS, "v_proj.weight", 0},
+                  {SR_SIZE_GROUPS, "A_log", 0}, {SR_SIZE_KEY, "q_proj.weight", 0},
+                  {SR_SIZE_RANK, "f_proj.0.weight", 0}, CONV_RULE}},
     [SRNN_LAYER_2MAMBA] = {
         .projections = {{"qkv_proj", {Q, K, V}, .start = FAN, ZERO},
                         {"A_mask_proj", {DECAY}, NEVER, .start = FAN}},

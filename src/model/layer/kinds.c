@@ -16,8 +16,10 @@ static int find_same(const sr_model_config *config, int layer) {
 }
 
 /* B * T rows are whole contexts of Avey. */
-static srnn_status make_mixer(sr_mixer *mixer, sr_backend *backend, const sr_model_config *config,
-                              const sr_layer_setup *setup, int layer) {
+static srnn_status make_mixer(sr_mixer *mixer, const sr_model *model, const sr_layer_setup *setup,
+                              int layer) {
+    const sr_model_config *config = &model->config;
+    sr_backend *backend = model->backend;
     sr_layer_setup own = *setup;
     if (config->is_avey)
         return sr_avey_layer_create(&mixer->avey, backend, &config->avey, config->C,
@@ -25,11 +27,13 @@ static srnn_status make_mixer(sr_mixer *mixer, sr_backend *backend, const sr_mod
     own.attention = config->attention[layer];
     own.dims = sr_model_config_dims(config, layer);
     own.rope_theta = config->rope_theta;
+    own.rope_table = model->rope_tables[layer];
+    own.rope_positions = config->positions;
     return sr_attention_layer_create(&mixer->attention, backend, &own);
 }
 
-static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_model_config *config,
-                        const sr_layer_setup *setup) {
+static srnn_status fill(sr_layer_kinds *kinds, const sr_model *model, const sr_layer_setup *setup) {
+    const sr_model_config *config = &model->config;
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *kinds->of_layer));
     kinds->of_layer = memory;
@@ -39,7 +43,7 @@ static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_mod
         const int same = find_same(config, layer);
         if (same < 0) {
             sr_mixer *made = &kinds->kinds[kinds->count];
-            SR_TRY(make_mixer(made, backend, config, setup, layer));
+            SR_TRY(make_mixer(made, model, setup, layer));
             kinds->of_layer[layer] = made;
             kinds->count++;
         } else {
@@ -49,10 +53,10 @@ static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_mod
     return SRNN_OK;
 }
 
-srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
-                                  const sr_model_config *config, const sr_layer_setup *setup) {
+srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, const sr_model *model,
+                                  const sr_layer_setup *setup) {
     *kinds = (sr_layer_kinds){0};
-    const srnn_status status = fill(kinds, backend, config, setup);
+    const srnn_status status = fill(kinds, model, setup);
     if (status != SRNN_OK)
         sr_layer_kinds_free(kinds);
     return status;

@@ -2,8 +2,8 @@
 #ifndef SR_MODEL_LAYER_KINDS_H
 #define SR_MODEL_LAYER_KINDS_H
 
-#include "model/config/config.h"
 #include "model/layer/mixer.h"
+#include "model/model.h"
 
 typedef struct sr_layer_kinds {
     const sr_mixer **of_layer; /* (L): layers with one descriptor share one */
@@ -11,9 +11,9 @@ typedef struct sr_layer_kinds {
     int count;
 } sr_layer_kinds;
 
-/* `setup` without its attention and sizes, which come from each layer of the configuration. */
-srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
-                                  const sr_model_config *config, const sr_layer_setup *setup);
+/* `setup` without its attention, sizes and RoPE, which come from each layer of the model. */
+srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, const sr_model *model,
+                                  const sr_layer_setup *setup);
 void sr_layer_kinds_free(sr_layer_kinds *kinds);
 
 /* Bytes that the layers hold. */

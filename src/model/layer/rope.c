@@ -51,6 +51,9 @@ static double frequency_of(int c, int D, double theta, const sr_rope_scaling *sc
         return scale_llama3(frequency, scaling);
     case SR_ROPE_YARN:
         return scale_yarn(frequency, c, D, theta, scaling);
+    case SR_ROPE_LONG:
+        return c < SR_ROPE_DIVISORS && scaling->divisors[c] > 0 ? frequency / scaling->divisors[c]
+                                                                : frequency;
     }
     return NAN;
 }
@@ -58,7 +61,8 @@ static double frequency_of(int c, int D, double theta, const sr_rope_scaling *sc
 void sr_rope_rows(float *rows, int64_t first, int64_t count, int D, double theta,
                   const sr_rope_scaling *scaling) {
     const int half = D / 2;
-    const double amplitude = scaling->kind == SR_ROPE_YARN ? scaling->amplitude : 1;
+    const bool scaled = scaling->kind == SR_ROPE_YARN || scaling->kind == SR_ROPE_LONG;
+    const double amplitude = scaled ? scaling->amplitude : 1;
     for (int c = 0; c < half; c++) {
         const double frequency = frequency_of(c, D, theta, scaling);
         for (int64_t p = 0; p < count; p++) {

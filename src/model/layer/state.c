@@ -112,8 +112,7 @@ static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *
 
 /* Whether the attention kernel may apply RoPE to q and k. */
 static bool leaves_rope(const sr_layer_state *state, int T) {
-    return state->layer->attention.position == SRNN_POSITION_ROPE &&
-           sr_state_applies_rope(state->attention, T);
+    return sr_layer_rope_is_plain(state->layer) && sr_state_applies_rope(state->attention, T);
 }
 
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,

@@ -122,6 +122,15 @@ static void own_norm(builder *b) {
     append_named(b, SR_LAYER_OWN_NORM, b->w->form->own_norm, spec);
 }
 
+/* Row by row where each head has its own. */
+static void qk_norm(builder *b, const sr_wire_norm *norm) {
+    const bool own = b->attention->wiring.qk_norm == SRNN_QK_NORM_LAYER;
+    const int64_t C = norm->from.count / norm->groups;
+    sr_tensor_spec spec = {.rank = own ? 2 : 1, .shape = {own ? norm->groups : C, C}};
+    begin(&spec, b, (sr_start){SR_START_VALUE, b->dims->norm_is_minus_one ? 0 : 1, 0}, 1);
+    append_named(b, (int)norm->weight, norm->name, spec);
+}
+
 /* The small tensors that their authors keep out of weight decay. */
 static bool is_undecayed(sr_operand which) {
     return which == SR_OPERAND_A_LOG || which == SR_OPERAND_DT_BIAS ||
@@ -176,6 +185,8 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     output(&b);
     if (wiring.form->own_norm)
         own_norm(&b);
+    for (int n = 0; n < 2 && wiring.norms[n].name; n++)
+        qk_norm(&b, &wiring.norms[n]);
     for (int which = 0; which < SR_OPERANDS; which++)
         if (wiring.learned[which] || wiring.part_bias[which])
             learned(&b, (sr_operand)which);

@@ -231,6 +231,28 @@ static void add_conv(builder *b, const sr_form_conv *form) {
         move_parts(b, form, conv);
 }
 
+/* ---- norms of q and k */
+
+int sr_layer_rope_width(const srnn_attention *attention, int D) {
+    const double part = attention->wiring.rope_part;
+    return part > 0 ? (int)(D * part) : D;
+}
+
+static void add_qk_norm(builder *b, int n) {
+    sr_layer_wiring *w = b->w;
+    sr_wire_place *place = &w->places[n == 0 ? SR_OPERAND_Q : SR_OPERAND_K];
+    w->norms[n] = (sr_wire_norm){.name = n == 0 ? "q_norm.weight" : "k_norm.weight",
+                                 .weight = (sr_layer_slot)(SR_LAYER_QK_NORM + n),
+                                 .from = place->at,
+                                 .to = {w->convolved, place->at.count},
+                                 .groups = b->attention->wiring.qk_norm == SRNN_QK_NORM_ROW
+                                               ? 1
+                                               : place->at.count / b->dims->D};
+    w->convolved += place->at.count;
+    place->convolved = true;
+    place->at = w->norms[n].to;
+}
+
 /* ---- the whole */
 
 static void add_learned(builder *b) {
@@ -258,6 +280,8 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
     SR_TRY(add_projections(&b, false));
     for (int c = 0; c < SR_FORM_CONVS && wiring->form->convs[c].name; c++)
         add_conv(&b, &wiring->form->convs[c]);
+    for (int n = 0; attention->wiring.qk_norm && n < 2; n++)
+        add_qk_norm(&b, n);
     add_learned(&b);
     return SRNN_OK;
 }

@@ -15,6 +15,8 @@ typedef struct sr_layer_dims {
     int levels; /* of a variant with levels; 0: the equation's own */
     int layers; /* of the model; 0: 1 */
     bool qkv_bias, o_bias;
+    double norm_epsilon;    /* of qk_norm */
+    bool norm_is_minus_one; /* its weights are stored as w - 1 */
 } sr_layer_dims;
 
 enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 16 };
@@ -25,8 +27,10 @@ typedef enum sr_layer_slot {
     SR_LAYER_CONVS = SR_LAYER_PROJECTIONS + 2 * SR_WIRE_PROJECTIONS, /* the same */
     SR_LAYER_OUTPUT = SR_LAYER_CONVS + 2 * SR_FORM_CONVS,            /* the same, of one */
     SR_LAYER_OWN_NORM = SR_LAYER_OUTPUT + 2,
-    SR_LAYER_SPATIAL,  /* of Avey, whose blocks have the first projection and the output too */
-    SR_LAYER_OPERANDS, /* one for each that is learned itself, or the bias of a part */
+    SR_LAYER_QK_NORM, /* one weight of q, one of k */
+    SR_LAYER_SPATIAL = SR_LAYER_QK_NORM +
+                       2, /* of Avey, whose blocks have the first projection and the output too */
+    SR_LAYER_OPERANDS,    /* one for each that is learned itself, or the bias of a part */
     SR_LAYER_SLOTS = SR_LAYER_OPERANDS + SR_OPERANDS,
 } sr_layer_slot;
 
@@ -71,6 +75,14 @@ typedef struct sr_wire_conv {
     bool shared;         /* somebody else reads `from` too */
 } sr_wire_conv;
 
+/* The norm of q or of k. */
+typedef struct sr_wire_norm {
+    const char *name; /* of its weight; NULL: there is none */
+    sr_layer_slot weight;
+    sr_columns from, to; /* of `projected`; of `convolved` */
+    int64_t groups;      /* that are normalised each, side by side in those columns */
+} sr_wire_norm;
+
 /* Where an operand over positions stands. */
 typedef struct sr_wire_place {
     bool there, convolved; /* else in `projected` */
@@ -86,6 +98,7 @@ typedef struct sr_layer_wiring {
     int linear_count, input_linears;
     sr_wire_conv convs[SR_FORM_CONVS];
     int conv_count;
+    sr_wire_norm norms[2]; /* of q and of k */
     sr_wire_place places[SR_OPERANDS];
     int64_t learned[SR_OPERANDS]; /* numbers of what is learned itself, 0: not there */
     bool part_bias[SR_OPERANDS];  /* the operand's columns have a bias of their own */
@@ -95,6 +108,9 @@ typedef struct sr_layer_wiring {
 
 /* The equation's sizes for a layer, B and T being 1. */
 srnn_problem sr_layer_problem(const srnn_attention *attention, const sr_layer_dims *dims);
+
+/* Channels of a head that RoPE rotates. */
+int sr_layer_rope_width(const srnn_attention *attention, int D);
 
 /* Fails where the variant needs what the form cannot make. */
 srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attention,

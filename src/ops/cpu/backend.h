@@ -64,6 +64,14 @@ srnn_status sr_cpu_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gra
                                     const void *d_out, const sr_rmsnorm *norm);
 srnn_status sr_cpu_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
 srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
+size_t sr_cpu_context_mix_bytes(const sr_backend *, const sr_context_mix *mix);
+srnn_status sr_cpu_context_mix_forward(sr_backend *, sr_matrix out, const sr_context_mix *mix);
+srnn_status sr_cpu_context_mix_backward(sr_backend *, sr_matrix d_x, float *d_weight,
+                                        sr_matrix d_out, const sr_context_mix *mix, void *scratch);
+size_t sr_cpu_rank_bytes(const sr_backend *, const sr_ranking *ranking);
+srnn_status sr_cpu_rank_forward(sr_backend *, float *out, const sr_ranking *ranking);
+srnn_status sr_cpu_rank_backward(sr_backend *, float *d_e, const float *d_out,
+                                 const sr_ranking *ranking);
 srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                  const int32_t *targets, float scale);
 srnn_status sr_cpu_argmax(sr_backend *, int32_t *out, sr_matrix x);
@@ -73,6 +81,18 @@ srnn_status sr_cpu_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cpu_activation_forward(sr_backend *, sr_matrix out, sr_matrix x,
+                                      const sr_mlp_activation *activation);
+srnn_status sr_cpu_activation_backward(sr_backend *, sr_matrix d_x, float *const d_alpha[2],
+                                       sr_matrix d_out, sr_matrix x,
+                                       const sr_mlp_activation *activation);
+srnn_status sr_cpu_norm_forward(sr_backend *, sr_matrix out, const sr_norm *norm);
+srnn_status sr_cpu_norm_backward(sr_backend *, const sr_norm_gradient *gradient, sr_matrix d_out,
+                                 const sr_norm *norm);
+srnn_status sr_cpu_scale(sr_backend *, sr_matrix x, float factor);
+srnn_status sr_cpu_add_scaled(sr_backend *, sr_matrix out, sr_matrix x, sr_matrix y, float factor);
+srnn_status sr_cpu_cap_forward(sr_backend *, sr_matrix x, float cap);
+srnn_status sr_cpu_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
 srnn_status sr_cpu_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,

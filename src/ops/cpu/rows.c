@@ -47,14 +47,27 @@ static void rmsnorm_backward(float *d_x, float *part, const float *d_out, const 
     }
 }
 
+static void rope_neighbours(float *x, const float *cosine, const float *sine, float sign,
+                            int half) {
+    for (int c = 0; c < half; c++) {
+        const float a = x[2 * c], b = x[2 * c + 1], s = sign * sine[c];
+        x[2 * c] = a * cosine[c] - b * s;
+        x[2 * c + 1] = b * cosine[c] + a * s;
+    }
+}
+
 static void rope(sr_matrix x, const sr_rope *angles, float sign, int64_t first, int64_t end) {
-    const int D = angles->D, half = D / 2;
+    const int D = angles->D, width = angles->width ? angles->width : D, half = width / 2;
     for (int64_t row = first; row < end; row++) {
-        const float *restrict cosine = angles->table + (int64_t)angles->positions[row] * D;
+        const float *restrict cosine = angles->table + (int64_t)angles->positions[row] * width;
         const float *restrict sine = cosine + half;
         for (int head = 0; head < angles->heads; head++) {
             float *restrict low = (float *)x.data + row * x.stride + (int64_t)head * D;
             float *restrict high = low + half;
+            if (angles->neighbours) {
+                rope_neighbours(low, cosine, sine, sign, half);
+                continue;
+            }
 #pragma omp simd
             for (int c = 0; c < half; c++) {
                 const float a = low[c], b = high[c], s = sign * sine[c];

@@ -37,6 +37,14 @@ static void fill_table(sr_backend *backend) {
     backend->swiglu_backward = sr_cuda_swiglu_backward;
     backend->gelu_forward = sr_cuda_gelu_forward;
     backend->gelu_backward = sr_cuda_gelu_backward;
+    backend->activation_forward = sr_cuda_activation_forward;
+    backend->activation_backward = sr_cuda_activation_backward;
+    backend->norm_forward = sr_cuda_norm_forward;
+    backend->norm_backward = sr_cuda_norm_backward;
+    backend->scale = sr_cuda_scale;
+    backend->add_scaled = sr_cuda_add_scaled;
+    backend->cap_forward = sr_cuda_cap_forward;
+    backend->cap_backward = sr_cuda_cap_backward;
     backend->norm_linear_forward = sr_cuda_norm_linear_forward;
     backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
     backend->argmax = sr_cuda_argmax;
@@ -44,6 +52,12 @@ static void fill_table(sr_backend *backend) {
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;
+    backend->context_mix_bytes = sr_cuda_context_mix_bytes;
+    backend->context_mix_forward = sr_cuda_context_mix_forward;
+    backend->context_mix_backward = sr_cuda_context_mix_backward;
+    backend->rank_bytes = sr_cuda_rank_bytes;
+    backend->rank_forward = sr_cuda_rank_forward;
+    backend->rank_backward = sr_cuda_rank_backward;
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;

@@ -72,6 +72,18 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *, const sr_linear_gradien
 srnn_status sr_cuda_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
 srnn_status sr_cuda_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
                                      const void *d_out, const sr_rmsnorm *norm);
+srnn_status sr_cuda_activation_forward(sr_backend *, sr_matrix out, sr_matrix x,
+                                       const sr_mlp_activation *activation);
+srnn_status sr_cuda_activation_backward(sr_backend *, sr_matrix d_x, float *const d_alpha[2],
+                                        sr_matrix d_out, sr_matrix x,
+                                        const sr_mlp_activation *activation);
+srnn_status sr_cuda_norm_forward(sr_backend *, sr_matrix out, const sr_norm *norm);
+srnn_status sr_cuda_norm_backward(sr_backend *, const sr_norm_gradient *gradient, sr_matrix d_out,
+                                  const sr_norm *norm);
+srnn_status sr_cuda_scale(sr_backend *, sr_matrix x, float factor);
+srnn_status sr_cuda_add_scaled(sr_backend *, sr_matrix out, sr_matrix x, sr_matrix y, float factor);
+srnn_status sr_cuda_cap_forward(sr_backend *, sr_matrix x, float cap);
+srnn_status sr_cuda_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cuda_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
 srnn_status sr_cuda_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
 srnn_status sr_cuda_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
@@ -88,6 +100,14 @@ srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_sho
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+size_t sr_cuda_context_mix_bytes(const sr_backend *, const sr_context_mix *mix);
+srnn_status sr_cuda_context_mix_forward(sr_backend *, sr_matrix out, const sr_context_mix *mix);
+srnn_status sr_cuda_context_mix_backward(sr_backend *, sr_matrix d_x, float *d_weight,
+                                         sr_matrix d_out, const sr_context_mix *mix, void *scratch);
+size_t sr_cuda_rank_bytes(const sr_backend *, const sr_ranking *ranking);
+srnn_status sr_cuda_rank_forward(sr_backend *, float *out, const sr_ranking *ranking);
+srnn_status sr_cuda_rank_backward(sr_backend *, float *d_e, const float *d_out,
+                                  const sr_ranking *ranking);
 srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                   const int32_t *targets, float scale);
 srnn_status sr_cuda_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,

@@ -77,7 +77,8 @@ static srnn_status multiply_layers(sr_backend *backend, sr_matrix y, sr_matrix a
                                            .transpose_a = false,
                                            .transpose_b = true,
                                            .in = x.dtype,
-                                           .out = y.dtype};
+                                           .out = y.dtype,
+                                           .batch = {}};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;
@@ -110,7 +111,8 @@ srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr
                                            .transpose_a = false,
                                            .transpose_b = false,
                                            .in = d_y.dtype,
-                                           .out = d_x.dtype};
+                                           .out = d_x.dtype,
+                                           .batch = {}};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;
@@ -141,7 +143,8 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
                                            .transpose_a = true,
                                            .transpose_b = false,
                                            .in = d_y.dtype,
-                                           .out = SRNN_F32};
+                                           .out = SRNN_F32,
+                                           .batch = {}};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;

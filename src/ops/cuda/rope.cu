@@ -37,6 +37,9 @@ static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *ro
     const int half = rope->D / 2;
     if (x.rows == 0)
         return SRNN_OK;
+    if ((rope->width && rope->width != rope->D) || rope->neighbours)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "RoPE of a part of a head, or of neighbouring "
+                                             "channels, on the GPU not yet: use --device cpu");
     return sr_with_access<8>(x.dtype, half, places, 2, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope->heads * half / A::W);

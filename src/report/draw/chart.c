@@ -100,7 +100,7 @@ static bool grow(sr_series *series) {
     return true;
 }
 
-/* What a file claims may be absurd; differences of such numbers must not overflow. */
+/* Records may claim absurd values; differences of drawable ones cannot overflow. */
 static bool drawable(double value) {
     return isfinite(value) && fabs(value) < 1e30;
 }
@@ -167,7 +167,7 @@ srnn_status sr_chart_check(const sr_chart *chart) {
 
 bool sr_chart_has_points(const sr_chart *chart) {
     if (chart->broken)
-        return true; /* it had: who looks for them meets the failure */
+        return true; /* it had some; sr_chart_check reports the failure */
     for (size_t i = 0; i < chart->count; i++)
         if (chart->series[i].count || chart->series[i].note)
             return true;

@@ -13,19 +13,19 @@ enum {
     RIGHT = 16,
     BOTTOM = 50,
     LEFT = 66,
-    KEY_ROW = 18, /* height of a row of the key below a chart of lines */
+    KEY_ROW = 18, /* row height of the legend below a line chart */
     KEY_COLUMNS = 3,
-    RANK_ROW = 26, /* height of a row of ranks */
+    RANK_ROW = 26, /* row height of a rank chart */
     RANK_WIDTH = 480,
-    RANK_LEFT = 175,  /* room for their names */
-    KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
+    RANK_LEFT = 175,  /* space for names */
+    KEY_LETTERS = 28, /* longer names are cut in the legend; the tooltip has the whole name */
     RANK_LETTERS = 20,
-    ENDS = 150, /* room for the names at the ends of lines */
+    ENDS = 150, /* space for names at the ends of lines */
     END_LETTERS = 22,
     END_ROW = 12,
     TICKS = 6,
-    FEW = 12,    /* so many places of x are ticks themselves */
-    DOTTED = 24, /* lines of at most this many points show them */
+    FEW = 12,    /* up to this many values of x get a tick each */
+    DOTTED = 24, /* lines with at most this many points have dots */
 };
 
 typedef struct axis {
@@ -54,9 +54,9 @@ static axis make_axis(double low, double high, double from, double to, bool loga
         high = log10(high);
     }
     if (!(high - low > 1e-9 * fmax(fabs(low), fabs(high))) || high - low < 1e-12) {
-        const double room = fmax(fabs(low) * 0.05, 0.5);
-        low -= room;
-        high += room;
+        const double padding = fmax(fabs(low) * 0.05, 0.5);
+        low -= padding;
+        high += padding;
     }
     const double margin = logarithmic ? 0.15 : 0.03 * (high - low);
     a.low = low - margin;
@@ -112,8 +112,8 @@ static void write_x_tick(FILE *out, const axis *a, double v, double top, double 
     fputs("</text>\n", out);
 }
 
-/* The places of x that a chart of lines has, if they are whole numbers and few: orders, lengths.
- * Returns how many; FEW + 1: too many, or others. */
+/* The distinct x of a line chart, if they are integers and few: orders, lengths. Returns their
+ * number; FEW + 1: too many, or not integers. */
 static size_t few_places(double places[FEW], const sr_chart *chart) {
     size_t count = 0;
     for (size_t s = 0; s < chart->count; s++)
@@ -143,7 +143,7 @@ static void write_x_ticks(FILE *out, const axis *a, double bottom) {
         }
 }
 
-/* Ticks at these places, or, if there are none, at even steps. */
+/* Ticks at these values, or evenly spaced if there are none. */
 static void write_x_axis(FILE *out, const axis *a, const sr_chart *chart, double bottom,
                          const char *title) {
     double places[FEW];
@@ -185,7 +185,7 @@ static int dashes(const sr_series *series) {
     return series->style / SR_CHART_COLOURS % SR_CHART_DASHES;
 }
 
-/* A name of at most `letters` characters; the whole of it is in the tooltip. */
+/* A name of at most `letters` characters; the tooltip has the whole name. */
 static void write_name(FILE *out, const char *name, size_t letters) {
     size_t bytes = 0, count = 0;
     for (; name[bytes] && count <= letters; bytes++)
@@ -251,7 +251,7 @@ static void write_points(FILE *out, const sr_series *series, const axis *x, cons
         write_mark(out, series, i, place(x, series->x[i]), place(y, series->y[i]));
 }
 
-/* The name of a line at its end, `y` already free of the others. */
+/* The name of a line at its end; `y` is already adjusted to avoid overlaps. */
 static void write_end(FILE *out, const sr_series *series, const axis *x, double from, double y) {
     const size_t last = series->count - 1;
     fprintf(out,
@@ -263,7 +263,8 @@ static void write_end(FILE *out, const sr_series *series, const axis *x, double 
     fputs("</text>\n", out);
 }
 
-/* Names from the top down, each below the one before; a chart with too many has the key alone. */
+/* Names from the top down, each below the previous one; a chart with too many has only the
+ * legend. */
 static void write_ends(FILE *out, const sr_chart *chart, const axis *x, const axis *y) {
     enum { MOST = (HEIGHT - TOP - BOTTOM) / END_ROW };
     size_t order[MOST], count = 0;
@@ -275,7 +276,7 @@ static void write_ends(FILE *out, const sr_chart *chart, const axis *x, const ax
             return;
         order[count++] = s;
     }
-    for (size_t i = 1; i < count; i++) /* by the place of the end */
+    for (size_t i = 1; i < count; i++) /* by the y of the end */
         for (size_t k = i; k > 0; k--) {
             const sr_series *a = &chart->series[order[k - 1]], *b = &chart->series[order[k]];
             if (a->y[a->count - 1] >= b->y[b->count - 1])
@@ -288,9 +289,9 @@ static void write_ends(FILE *out, const sr_chart *chart, const axis *x, const ax
         const sr_series *series = &chart->series[order[i]];
         at[i] = fmax(place(y, series->y[series->count - 1]), i ? at[i - 1] + END_ROW : TOP);
     }
-    double room = HEIGHT - BOTTOM;
-    for (size_t i = count; i-- > 0; room = at[i] - END_ROW)
-        at[i] = fmin(at[i], room);
+    double limit = HEIGHT - BOTTOM;
+    for (size_t i = count; i-- > 0; limit = at[i] - END_ROW)
+        at[i] = fmin(at[i], limit);
     for (size_t i = 0; i < count; i++) {
         const sr_series *series = &chart->series[order[i]];
         write_end(out, series, x, place(y, series->y[series->count - 1]), at[i]);
@@ -338,7 +339,7 @@ static void write_plane(FILE *out, const sr_chart *chart) {
     write_key(out, chart);
 }
 
-/* The observations lie below the bar and its mark, so that both are seen. */
+/* Observations are drawn first, below the bar and its mark. */
 static void write_dots(FILE *out, const sr_series *series, const axis *along, double y) {
     for (size_t i = 0; i < series->dot_count; i++)
         fprintf(out, "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>", colour(series),

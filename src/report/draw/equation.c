@@ -48,7 +48,7 @@ static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
 #define FADED(now, then) \
     "<mi>exp</mi><mo>(</mo>" VARIABLE("C", now) "<mo>\u2212</mo>" VARIABLE("C", then) "<mo>)</mo>"
 
-/* A decay per channel: the product is a sum over channels, each with its own. */
+/* A decay per channel: the product becomes a sum over channels with their decays. */
 static void write_channels(FILE *out, srnn_feature feature) {
     fputs("<munder><mo>\u2211</mo><mi>c</mi></munder>", out);
     write_feature(out, feature, VARIABLE("q", "ic"));
@@ -150,7 +150,7 @@ static void write_weight(FILE *out, const srnn_attention *a) {
 
 static void write_sum(FILE *out, const srnn_attention *a) {
     fputs("<mrow>" SUM_OVER("j") PAIR("w"), out);
-    if (a->write == SRNN_WRITE_DELTA) {
+    if (a->write != SRNN_WRITE_ADD) {
         fputs(VARIABLE("u", "j") "</mrow>", out);
         return;
     }
@@ -216,7 +216,7 @@ static void write_quotient(FILE *out, const srnn_attention *a) {
             fprintf(out, "<mo>+</mo><mn>%g</mn>", a->epsilon);
         fputs("</mrow></mfrac>", out);
     }
-    if (a->skip != SRNN_SKIP_NONE)
+    if (a->skip != SRNN_SKIP_NONE && a->skip != SRNN_SKIP_BONUS)
         fputs("<mo>+</mo>" VARIABLE("skip", "i"), out);
 }
 
@@ -229,6 +229,8 @@ static const char *shaped(srnn_gate_shape shape) {
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         return "<msup><mrow><mi>SiLU</mi><mo>(</mo>" OUTPUT_GATE
                "<mo>)</mo></mrow><mn>2</mn></msup>" TIMES;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        return OUTPUT_GATE TIMES;
     }
     return SIGMOID(OUTPUT_GATE) TIMES;
 }
@@ -305,6 +307,10 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
                 a->wiring.conv_activation == SRNN_CONV_ACTIVATION_SILU ? ", and SiLU" : "");
     if (a->wiring.prefix_tokens)
         fprintf(out, "%d empty tokens stand in front of every sequence. ", a->wiring.prefix_tokens);
+    if (a->wiring.qk_norm)
+        fputs("q and k are normalised before the equation reads them. ", out);
+    if (a->wiring.softmax_scale != 0)
+        fprintf(out, "The product of q and k is scaled by %g. ", a->wiring.softmax_scale);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
     if (a->window)
@@ -328,6 +334,16 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->write == SRNN_WRITE_DELTA)
         fputs("u is what the delta rule makes of v: v less what its key reads from earlier writes, "
               "times a learned gate. ",
+              out);
+    if (a->write_width == SRNN_WIDTH_CHANNEL)
+        fputs("What is taken back and what is written have a gate for every channel. ", out);
+    if (a->write == SRNN_WRITE_REMOVAL)
+        fputs("u is v, and with every token what a removal key of its own reads from earlier "
+              "writes is taken back, under that key times a learned gate. ",
+              out);
+    if (a->skip == SRNN_SKIP_BONUS)
+        fputs("After the norm the value itself is added, times the product of q, k and a learned "
+              "vector. ",
               out);
     if (a->write_range == SRNN_WRITE_RANGE_2)
         fputs("That gate is between 0 and 2. ", out);

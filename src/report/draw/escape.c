@@ -1,4 +1,4 @@
-/* escape.c: text from files as text, whatever the language around it. */
+/* escape.c: escapes text from files for HTML, JSON, LaTeX and CSV. */
 #include "report/draw/escape.h"
 
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 
 #define REPLACEMENT 0xFFFD
 
-/* The character at *text, which moves past it; REPLACEMENT for one wrong byte. */
+/* The character at *text, which is advanced; REPLACEMENT for an invalid byte. */
 static uint32_t next_character(const char **text) {
     const unsigned char *at = (const unsigned char *)*text;
     const int length = at[0] < 0x80             ? 1
@@ -46,8 +46,8 @@ static void put(FILE *out, uint32_t c) {
     }
 }
 
-/* What neither HTML nor XML 1.0 nor LaTeX holds; also the marks that change the direction of the
- * text around them. */
+/* Characters that HTML, XML 1.0 or LaTeX cannot contain; also the marks that change the direction
+ * of the surrounding text. */
 static bool unwanted(uint32_t c) {
     return (c < 0x20 && c != '\t' && c != '\n') || (c >= 0x7F && c < 0xA0) || c == 0xFFFE ||
            c == 0xFFFF || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);

@@ -1,4 +1,4 @@
-/* format.c: numbers as words for the report. */
+/* format.c: numbers as text for the report. */
 #include "report/draw/format.h"
 
 #include "base/units.h"
@@ -13,7 +13,7 @@ enum { DECIMALS_MAX = 9 };
 
 static const sr_formatted dash = {"\u2013"};
 
-/* What rounds to zero is zero, without a sign. */
+/* Values that round to zero become zero, without a sign. */
 static double without_dust(double value, int decimals) {
     return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
 }
@@ -83,7 +83,7 @@ sr_formatted sr_format_count(double value) {
     size_t used = 0;
     for (int i = 0; i < length; i++) {
         if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-' && length > 4) {
-            memcpy(words.text + used, "\u202f", 3); /* a narrow space that does not break */
+            memcpy(words.text + used, "\u202f", 3); /* a narrow no-break space */
             used += 3;
         }
         words.text[used++] = digits[i];

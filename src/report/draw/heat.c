@@ -1,4 +1,4 @@
-/* heat.c: a map of coloured squares, as SVG. */
+/* heat.c: a heat map, as SVG. */
 #include "report/draw/heat.h"
 
 #include "report/draw/escape.h"
@@ -25,7 +25,7 @@ static void write_square(FILE *out, int row, int column, double value, double sh
             value);
 }
 
-/* What a map says to those who do not see it; its numbers stand in a table. */
+/* The text alternative of a map; its numbers are in a table. */
 static void write_summary(FILE *out, const sr_heat *heat, double least, double most) {
     sr_escape_html(out, heat->title);
     if (least <= most)

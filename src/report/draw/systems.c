@@ -1,5 +1,5 @@
-/* systems.c: the table of the neighbouring systems in words. H heads; Dk and Dv are the widths of a
- * head's keys and values, C = H Dv that of the model where nothing else is said. */
+/* systems.c: descriptions of related systems. H heads; Dk and Dv are the widths of a head's keys
+ * and values; C = H Dv is the model's width unless stated otherwise. */
 #include "report/draw/systems.h"
 
 #include <string.h>
@@ -139,6 +139,12 @@ static const sr_system systems[] = {
      GIVES_UP_EXP NO_ROW_SUM "It is Gated DeltaNet with a decay for every channel of the key, so that what is forgotten is chosen within a head.",
      DELTA_LINES("a = −e^A softplus(W₂ W₁ h + b), one number for every channel of k\nS ← diag(e^a) S\n", " / √Dk", " · σ(W₄ W₃ h)"), LINEAR_STATE,
      "2 Dk Dv multiplications a token and head. 4 C² weights a layer with Dk = Dv, and the low-rank paths.", false},
+    {"gdn2", "Gated DeltaNet-2", "2605.22791", "kda with write_width=channel",
+     GIVES_UP_EXP NO_ROW_SUM "It is Kimi Delta Attention with two gates in place of β: one for every channel of the key says what is taken back, one for every channel of "
+     "the value what is written.",
+     "q, k, v convolved over 4 tokens and through SiLU, q and k at length one\na = −e^A softplus(W₂ W₁ h + b),  S ← diag(e^a) S\n"
+     "u = σ(W_w h) · v − Sᵀ (σ(W_b h) · k),  S ← S + k uᵀ\ny = qᵀ S / √Dk,  out = W_o (RMS(y) · σ(W₄ W₃ h))", LINEAR_STATE,
+     "2 Dk Dv multiplications a token and head. 6 C² weights a layer with Dk = Dv, and the low-rank paths.", false},
     {"log_linear", "Log-linear attention", "2506.04761", "linear, no normaliser, no position; levels=fenwick, rms norm",
      GIVES_UP_EXP NO_ROW_SUM FENWICK,
      "m = trailing zeros of t, plus 1:  S[m] = Σ of S below,  those below = 0\nS[0] = k vᵀ\ny = Σ λ[ℓ] qᵀ S[ℓ] / √D,  λ = softplus(L · W_l h),  out = W_o RMS(y)",

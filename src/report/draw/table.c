@@ -16,10 +16,10 @@ typedef struct column {
 
 typedef struct cell {
     char *text;
-    char *why;    /* of a judgement; NULL: it is none */
-    char *whole;  /* judgement and why in one text, for CSV; NULL: it is none */
-    bool number;  /* has a value */
-    double value; /* if so */
+    char *why;    /* reason of a judgement; NULL: not a judgement */
+    char *whole;  /* judgement and why in one text, for CSV; NULL: not a judgement */
+    bool number;  /* whether it has a value */
+    double value; /* if `number` */
 } cell;
 
 struct sr_table {
@@ -28,7 +28,7 @@ struct sr_table {
     size_t column_count, column_capacity;
     cell *cells; /* (rows, columns), so far */
     size_t count, capacity;
-    bool broken; /* no memory for something */
+    bool broken; /* an allocation failed */
 };
 
 /* NULL marks the table broken. */
@@ -64,8 +64,8 @@ void sr_table_free(sr_table *table) {
     free(table);
 }
 
-/* The elements with room for one more; NULL: no memory, and they are as they were. */
-static void *with_room(void *elements, size_t size, size_t count, size_t *capacity) {
+/* Reallocates for one more element; NULL: no memory, and the elements are unchanged. */
+static void *grow(void *elements, size_t size, size_t count, size_t *capacity) {
     if (count < *capacity)
         return elements;
     const size_t wanted = *capacity ? 2 * *capacity : 16;
@@ -76,7 +76,7 @@ static void *with_room(void *elements, size_t size, size_t count, size_t *capaci
 
 static void add_column(sr_table *table, const char *title, bool numbers) {
     column *columns =
-        with_room(table->columns, sizeof *columns, table->column_count, &table->column_capacity);
+        grow(table->columns, sizeof *columns, table->column_count, &table->column_capacity);
     if (!columns) {
         table->broken = true;
         return;
@@ -94,7 +94,7 @@ void sr_table_number_column(sr_table *table, const char *title) {
 }
 
 static void append(sr_table *table, cell added) {
-    cell *cells = with_room(table->cells, sizeof *cells, table->count, &table->capacity);
+    cell *cells = grow(table->cells, sizeof *cells, table->count, &table->capacity);
     if (!cells) {
         table->broken = true;
         free(added.text);
@@ -148,7 +148,7 @@ static const cell *cell_at(const sr_table *table, size_t row, size_t c) {
     return &table->cells[row * table->column_count + c];
 }
 
-/* A hyphen in front of a number is a minus sign. */
+/* A hyphen before a number is written as a minus sign. */
 static bool has_minus(const sr_table *table, const cell *at, size_t c) {
     return table->columns[c].numbers && at->text[0] == '-' && at->text[1];
 }

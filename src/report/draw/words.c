@@ -70,6 +70,8 @@ static void add_score(list *l, const srnn_attention *a) {
                    : "older tokens fade, as learned");
     if (a->write == SRNN_WRITE_DELTA)
         add(l, "what a key stored before is taken back when it is written again");
+    if (a->write == SRNN_WRITE_REMOVAL)
+        add(l, "what a key of its own reads is taken back with every token");
     if (a->levels == SRNN_LEVELS_FENWICK)
         add(l, "stretches of the past have learned weights, the longer the older");
     if (a->pool)
@@ -139,6 +141,19 @@ static void add_norm(list *l, srnn_norm norm) {
     }
 }
 
+static void add_wiring(list *l, const srnn_wiring *w) {
+    if (w->qk_norm)
+        add(l, "a norm of q and k");
+    if (w->rope_part > 0 && w->rope_part < 1)
+        add(l, "RoPE on %g of a head", w->rope_part);
+    if (w->block_norm == SRNN_BLOCK_NORM_AFTER)
+        add(l, "norms after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_BOTH)
+        add(l, "norms before and after mixer and MLP");
+    if (w->block_norm == SRNN_BLOCK_NORM_PARALLEL)
+        add(l, "mixer and MLP in parallel");
+}
+
 void sr_words_write(FILE *out, const srnn_attention *a) {
     list l = {.out = out};
     add_score(&l, a);
@@ -151,6 +166,7 @@ void sr_words_write(FILE *out, const srnn_attention *a) {
         add(&l, "%d empty tokens in front", a->wiring.prefix_tokens);
     if (a->position == SRNN_POSITION_NONE)
         add(&l, "no positions");
+    add_wiring(&l, &a->wiring);
     if (l.parts == 0)
         fputs("weights exp(q\u00b7k), divided by their sum", out);
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* "no denominator; the output scaled to length one": what the variant changes in softmax attention,
- * a bound on q.k left out; plain text without a full stop. */
+ * ignoring a bound on q.k; plain text without a full stop. */
 void sr_words_write(FILE *out, const srnn_attention *attention);
 
 #endif

@@ -26,7 +26,7 @@ const json_t *sr_orders_model_of(const json_t *record) {
                  : NULL;
 }
 
-/* A run's last checkpoint is shown as a model, its steps after the verdict. */
+/* A run is shown as the model of its last checkpoint, with its steps after the verdict. */
 static srnn_status put_sections(sr_page *page, const json_t *record) {
     const json_t *model = sr_orders_model_of(record);
     SR_TRY(sr_orders_section_verdict(page, model));

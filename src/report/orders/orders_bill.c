@@ -1,4 +1,4 @@
-/* orders_bill.c: the verdict about a finite state, and the bill behind it. */
+/* orders_bill.c: the verdict about a finite state, and the costs it is based on. */
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Whole numbers as far as one reads them, powers of ten beyond. */
+/* Integers up to a readable size, powers of ten beyond. */
 static void add_count(sr_table *table, double count) {
     char words[32];
     snprintf(words, sizeof words, "%.3g", count);
@@ -27,7 +27,7 @@ static void add_costs(sr_table *table, const json_t *row) {
     add_count(table, sr_json_number_of(row, "arithmetic_break_even_tokens"));
 }
 
-/* The layers `first` to `last`, which cost the same. */
+/* Layers `first` to `last`, which have the same cost. */
 static void add_layers(sr_table *table, const json_t *record, const json_t *first,
                        const json_t *last) {
     const double order = sr_json_number_of(first, "order");
@@ -71,7 +71,7 @@ static double tolerance_of(const json_t *record, const json_t *bill) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* What the model did, run with all of this at once. */
+/* The result of running the model with all layers truncated at once. */
 static void put_together(sr_page *page, const json_t *record, const json_t *bill) {
     const json_t *together = sr_json_object_of(bill, "together");
     if (together)
@@ -115,7 +115,7 @@ static srnn_status put_table(sr_page *page, const json_t *record, const json_t *
     return SRNN_OK;
 }
 
-/* True if some layer can be cut at an order that was tried. */
+/* True if an order that was tried suffices for some layer. */
 static bool has_order(const json_t *bill) {
     for (size_t i = 0; i < sr_json_count_of(bill, "layers"); i++)
         if (isfinite(sr_json_number_of(sr_json_element_of(bill, "layers", i), "order")))
@@ -130,7 +130,7 @@ static bool has_any_order(const json_t *record) {
     return false;
 }
 
-/* The bills of one criterion: the first tolerance in sight, the others folded. */
+/* The bills of one criterion: the first tolerance shown, the others folded. */
 static srnn_status put_criterion(sr_page *page, const json_t *record, const json_t *first) {
     fputs("<h3>", page->body);
     sr_escape_html(page->body, sr_json_text_of(first, "title"));
@@ -153,7 +153,7 @@ static srnn_status put_criterion(sr_page *page, const json_t *record, const json
     return SRNN_OK;
 }
 
-/* One paragraph a line: answers in sight, what leads to them folded. */
+/* One paragraph per line: answers shown, their derivation folded. */
 static void put_lines(sr_page *page, const char *verdict, bool answers) {
     while (*verdict) {
         const size_t length = strcspn(verdict, "\n");

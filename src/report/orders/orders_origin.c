@@ -1,4 +1,4 @@
-/* orders_origin.c: what a record of orders was measured on, and how to repeat it. */
+/* orders_origin.c: provenance of a record of orders, and how to reproduce it. */
 #include "files/json.h"
 #include "report/draw/format.h"
 #include "report/orders/orders_sections.h"
@@ -31,7 +31,7 @@ void sr_orders_put_subject(sr_page *page, const json_t *record) {
                                 "on others they may need more.");
 }
 
-/* The attention of each layer; those alike once. */
+/* The attention of each layer; identical ones once. */
 static void add_attention(sr_table *table, const json_t *model) {
     const json_t *list = json_object_get(model, "attention");
     for (size_t i = 0, first = 0; i < json_array_size(list); i++) {

@@ -20,7 +20,7 @@ static void add_point(sr_chart *chart, double x, double y) {
     sr_chart_point(chart, x, y, y, y);
 }
 
-/* One series a layer: its sizes by this name, which are natural logarithms. */
+/* One series per layer: the sizes of this name, which are natural logarithms. */
 static void add_layers(sr_chart *chart, const json_t *record, const char *name) {
     for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
         const json_t *layer = sr_json_element_of(record, "layers", i);
@@ -33,7 +33,7 @@ static void add_layers(sr_chart *chart, const json_t *record, const char *name) 
     }
 }
 
-/* Meanings of a large order. */
+/* Definitions of the size of an order. */
 static const struct {
     const char *name, *title;
 } kinds[] = {{"log_mean", "over all pairs"},
@@ -41,13 +41,14 @@ static const struct {
              {"mean_log", "of a typical pair"},
              {"reference", "as the reference defines it"}};
 
-/* The highest order whose size was measured; a dominant order that is this one may be higher. */
+/* The highest order whose size was measured; if it is the dominant one, the true dominant order may
+ * be higher. */
 static double last_order(const json_t *record) {
     const json_t *sizes = sr_json_object_of(sr_json_element_of(record, "layers", 0), "sizes");
     return (double)json_array_size(json_object_get(sizes, "log_mean")) - 1;
 }
 
-/* Of one layer there is no chart. */
+/* A model with one layer has no chart. */
 static void say_dominant(sr_page *page, const json_t *record) {
     const json_t *dominant = sr_json_object_of(sr_json_element_of(record, "layers", 0), "dominant");
     for (size_t kind = 0; dominant && kind < sizeof kinds / sizeof *kinds; kind++) {
@@ -102,7 +103,7 @@ srnn_status sr_orders_section_sizes(sr_page *page, const json_t *record) {
                      "log10 of the weighted mean");
 }
 
-/* What a map shows of a head. */
+/* The value of a head in a map. */
 static double of_head(const json_t *head, const char *what) {
     const json_t *logits = sr_json_object_of(head, "logits");
     if (strcmp(what, "weighted") == 0)

@@ -1,4 +1,4 @@
-/* origin.c: where a record comes from: command, program and machine. */
+/* origin.c: provenance of a record: command, program and machine. */
 #include "report/page/origin.h"
 
 #include "files/json.h"

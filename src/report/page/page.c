@@ -1,4 +1,4 @@
-/* page.c: the page while it is being written, with its figures and tables as files beside it. */
+/* page.c: writes a page, with its figures and tables as separate files. */
 #include "report/page/page.h"
 
 #include "base/memory_stream.h"
@@ -77,8 +77,8 @@ void sr_page_paragraph(sr_page *page, const char *format, ...) {
     free(text);
 }
 
-/* A figure or a table can be made again from the records at any time: it is neither made durable
- * nor written beside the old one, which took a minute for the thousands of a large study. */
+/* Figures and tables can be regenerated from the records: they are neither synced nor replaced
+ * atomically; doing so took a minute for the thousands of a large study. */
 static srnn_status write_simply(const char *path, const char *text, size_t bytes) {
     int descriptor;
     SR_TRY(sr_descriptor_open_own(&descriptor, path, O_WRONLY | O_CREAT | O_TRUNC));
@@ -96,7 +96,7 @@ static srnn_status write_simply(const char *path, const char *text, size_t bytes
     return SRNN_OK;
 }
 
-/* Writes FOLDER/kind/name.ending with what `write` makes of `what`. */
+/* Writes FOLDER/kind/name.ending with the output of `write` for `what`. */
 static srnn_status write_file(const sr_page *page, const char *kind, const char *name,
                               const char *ending, void (*write)(FILE *, const void *),
                               const void *what) {
@@ -130,7 +130,7 @@ static void write_latex(FILE *out, const void *table) {
     sr_table_write_latex(out, table);
 }
 
-/* Ranks are read from the picture itself; the others are drawn again by the script, from data. */
+/* Rank charts are static SVG; the others are redrawn by the script from their data. */
 static void put_chart(sr_page *page, const sr_chart *chart) {
     const bool live = chart->kind != SR_CHART_RANKS;
     fprintf(page->body,
@@ -180,14 +180,14 @@ static void put_file(FILE *out, sr_page_file file) {
     fwrite(file.text, 1, file.bytes, out);
 }
 
-/* The library's last line names a file for debuggers, which is not there. */
+/* Drops the library's last line, which names a source map that is not included. */
 static void put_library(FILE *out) {
     const sr_page_file file = sr_page_library();
     const char *end = memmem(file.text, file.bytes, "//# sourceMappingURL", 20);
     fwrite(file.text, 1, end ? (size_t)(end - file.text) : file.bytes, out);
 }
 
-/* What stands for a mark {{name}} of the template. */
+/* Replaces a mark {{name}} of the template. */
 static void put_mark(FILE *out, const sr_page *page, const char *title, const char *mark,
                      size_t length) {
 #define IS(name) (length == sizeof name - 1 && memcmp(mark, name, length) == 0)
@@ -237,7 +237,7 @@ srnn_status sr_page_write(sr_page *page, const char *title, size_t *bytes) {
     fputs("</section>\n", page->body);
     SR_TRY(sr_path_join(path, page->folder, "report.html"));
     const bool whole = !(fflush(page->body) | fflush(page->links) | fflush(page->data) |
-                         (int)page->failed); /* sets the texts */
+                         (int)page->failed); /* flushing sets the texts */
     FILE *out = whole ? sr_memory_stream(&text, bytes) : NULL;
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);

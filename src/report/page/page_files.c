@@ -1,7 +1,7 @@
 /* page_files.c: embeds the files of the page. */
 #include "report/page/page_files.h"
 
-/* The assembler copies the file; the build says where it is. */
+/* The assembler includes the file; its path comes from the build. */
 #define EMBED(name, path)                                                                \
     __asm__(".section .rodata\n"                                                         \
             ".hidden sr_embedded_" #name "\n.global sr_embedded_" #name "\n"             \

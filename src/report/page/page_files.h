@@ -1,4 +1,4 @@
-/* page_files.h (private): the files of the page, as the build embedded them. */
+/* page_files.h (private): the files of the page, embedded at build time. */
 #ifndef SR_REPORT_PAGE_PAGE_FILES_H
 #define SR_REPORT_PAGE_PAGE_FILES_H
 
@@ -11,7 +11,7 @@ typedef struct sr_page_file {
 
 sr_page_file sr_page_template(void);     /* page/page.html */
 sr_page_file sr_page_style(void);        /* page/page.css */
-sr_page_file sr_page_figure_style(void); /* page/figure.css, also for figures that stand alone */
+sr_page_file sr_page_figure_style(void); /* page/figure.css, also for standalone figures */
 sr_page_file sr_page_script(void);       /* page/page.js */
 sr_page_file sr_page_selftest(void);     /* page/selftest.js */
 sr_page_file sr_page_library(void);      /* dygraphs, as installed */

@@ -1,4 +1,4 @@
-/* curve.c: what a run's metrics.jsonl says over its steps. */
+/* curve.c: the curves of a run's metrics.jsonl. */
 #include "report/records/curve.h"
 
 #include "files/json.h"
@@ -35,7 +35,7 @@ static void add_line(sr_curve *curve, const json_t *line) {
         return;
     curve->last_loss = sr_json_number_of(line, "validation_loss");
     curve->last_accuracy = sr_json_number_of(line, "validation_accuracy");
-    curve->best_loss = fmin(curve->best_loss, curve->last_loss); /* fmin passes over NAN */
+    curve->best_loss = fmin(curve->best_loss, curve->last_loss); /* fmin ignores NAN */
     add(&curve->validation[bin], step, curve->last_loss);
     add(&curve->accuracy[bin], step, curve->last_accuracy);
 }

@@ -1,4 +1,4 @@
-/* entry.c: one variant in one cell of a study, as summary.json tells. */
+/* entry.c: one variant in one cell of a study, from summary.json. */
 #include "report/records/entry.h"
 
 #include "base/memory.h"
@@ -53,7 +53,7 @@ static srnn_status read_seeds(sr_entry *entry, const json_t *difference) {
     return SRNN_OK;
 }
 
-/* Summaries of before said "unclear" of a difference without an interval, too. */
+/* Older summaries also said "unclear" for a difference without an interval. */
 static sr_effect without_interval(sr_effect effect, const sr_entry *entry) {
     const bool bounded = isfinite(entry->low) && isfinite(entry->high);
     if (effect == SR_EFFECT_UNCLEAR && !bounded)
@@ -61,7 +61,7 @@ static sr_effect without_interval(sr_effect effect, const sr_entry *entry) {
     return effect == SR_EFFECT_TOO_FEW && !isfinite(entry->difference) ? SR_EFFECT_UNKNOWN : effect;
 }
 
-/* The verdict is the summary's. Only one that its own interval denies is not repeated. */
+/* The verdict is the summary's, unless its own interval contradicts it. */
 static srnn_status read_difference(sr_entry *entry, const json_t *difference, bool accuracy) {
     entry->of_accuracy = accuracy && strcmp(sr_json_text_of(difference, "of"), "loss") != 0;
     entry->difference = sr_json_number_of(difference, "mean");

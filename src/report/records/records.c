@@ -1,4 +1,4 @@
-/* records.c: a study's records on disk, as the report uses them. */
+/* records.c: reads a study's records for the report. */
 #include "report/records/records.h"
 
 #include "base/memory.h"
@@ -38,7 +38,7 @@ static sr_variant_record *find_variant(const sr_records *records, const char *na
     return NULL;
 }
 
-/* A folder of the plan may not lead out of the study. */
+/* A folder in the plan must be inside the study's folder. */
 static srnn_status run_path(char path[SR_PATH_BYTES], const sr_records *records, const char *folder,
                             const char *name) {
     if (!*folder || *folder == '/' || strstr(folder, ".."))
@@ -60,7 +60,7 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
     const srnn_status status =
         access(path, F_OK) == 0 ? sr_json_load(&run->result, path, 0) : SRNN_OK;
     if (status == SRNN_ERR_MEMORY || status == SRNN_ERR_IO)
-        return status; /* neither makes the file damaged */
+        return status; /* the file is not damaged */
     run->status = sr_json_text_of(run->result, "status");
     run->broken_result = access(path, F_OK) == 0 && !*run->status;
     SR_TRY(run_path(path, records, folder, "tests.json"));
@@ -102,8 +102,8 @@ static double task_pairs(const sr_records *records, const char *task) {
     return NAN;
 }
 
-/* Variants with a difference come first, then those that have a number alone, unstable ones, and
- * what has none. */
+/* Variants with a difference come first, then those with only a result, unstable ones, and those
+ * without a result. */
 static int class_of(const sr_entry *entry) {
     if (!isfinite(entry->mean) && !isfinite(entry->difference))
         return 3;
@@ -112,7 +112,7 @@ static int class_of(const sr_entry *entry) {
     return entry->effect != SR_EFFECT_BASELINE && !isfinite(entry->difference);
 }
 
-/* What a class is sorted by: less is better; the baseline costs nothing. */
+/* The sort key within a class: lower is better; the baseline's cost is zero. */
 static double rank_of(const sr_entry *entry, bool accuracy) {
     if (class_of(entry) == 1)
         return accuracy ? -entry->mean : entry->mean;
@@ -144,7 +144,7 @@ static bool same_number(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* True if the run is of the cell's task and size, at whatever learning rate. */
+/* True if the run has the cell's task and size, at any learning rate. */
 static bool run_fits(const sr_run_record *run, const sr_cell_record *cell) {
     return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0;
 }
@@ -168,7 +168,7 @@ static sr_entry *entry_of(sr_cell_record *cell, const sr_variant_record *variant
     return NULL;
 }
 
-/* Gives every entry its runs, once: sections then need not look through all of them. */
+/* Collects the runs of every entry once, so that sections need not search all runs. */
 static srnn_status find_members(const sr_records *records, sr_cell_record *cell) {
     cell->length = NAN;
     for (size_t i = 0; i < records->run_count; i++) {
@@ -197,7 +197,7 @@ static srnn_status read_entries(sr_records *records, sr_cell_record *cell, const
         sr_entry *read = &cell->entries[cell->count++];
         SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
         variant->used = true;
-        if (!cell->at_best)
+        if (!cell->at_best && !cell->tuned)
             read->learning_rate = cell->learning_rate;
         if (variant->style == 0)
             cell->baseline = read;
@@ -210,6 +210,7 @@ static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const js
     cell->task = sr_json_text_of(object, "task");
     cell->size = sr_json_text_of(object, "size");
     cell->learning_rate = sr_json_number_of(object, "learning_rate");
+    cell->tuned = records->tuning && isnan(cell->learning_rate) && !cell->at_best;
     cell->accuracy = strcmp(sr_json_text_of(object, "measure"), "accuracy") == 0;
     cell->noise_deviation = sr_json_number_of(noise, "standard_deviation");
     cell->noise_floor = sr_json_number_of(noise, "floor");
@@ -224,13 +225,14 @@ static bool are_alike(const sr_cell_record *a, const sr_cell_record *b) {
     return strcmp(a->task, b->task) == 0 && strcmp(a->size, b->size) == 0;
 }
 
-/* Less is better: how the baseline ends in a cell. */
+/* The baseline's result in a cell; lower is better. */
 static double baseline_rank(const sr_cell_record *cell) {
     const double mean = cell->baseline ? cell->baseline->mean : NAN;
     return isnan(mean) ? INFINITY : cell->accuracy ? -mean : mean;
 }
 
-/* The cell at best rates; in a summary that has none, the one where the baseline ends best. */
+/* True if a leads: the cell at best rates, or in a summary without one the cell where the baseline
+ * is best. */
 static bool comes_before(const sr_cell_record *a, const sr_cell_record *b) {
     if (a->at_best != b->at_best)
         return a->at_best;
@@ -250,6 +252,8 @@ static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
     }
     if (cell->at_best)
         snprintf(rate, sizeof rate, ", each variant at its best learning rate");
+    else if (cell->tuned)
+        snprintf(rate, sizeof rate, ", learning rates tuned");
     else if (others)
         snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
     if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
@@ -270,7 +274,7 @@ static bool same_text(const json_t *a, const json_t *b, const char *key) {
     return strcmp(sr_json_text_of(a, key), sr_json_text_of(b, key)) == 0;
 }
 
-/* Before the first cell of a task and size, that of its best rates, if there is one. */
+/* Adds, before the first cell of a task and size, the cell at best rates, if there is one. */
 static srnn_status add_best(sr_records *records, const json_t *before) {
     for (size_t i = 0; i < sr_json_count_of(records->summary, "best"); i++) {
         const json_t *best = sr_json_element_of(records->summary, "best", i);
@@ -315,6 +319,8 @@ static srnn_status read_all(sr_records *records) {
     SR_TRY(sr_json_read(&records->plan, records->folder, "study.json", "softrnn-study"));
     SR_TRY(check_summary(records->folder));
     SR_TRY(sr_json_read(&records->summary, records->folder, "summary.json", "softrnn-summary"));
+    if (json_is_true(json_object_get(records->summary, "tuned")))
+        SR_TRY(sr_json_read(&records->tuning, records->folder, "tuning.json", "softrnn-tuning"));
     SR_TRY(read_variants(records));
     SR_TRY(read_runs(records));
     return read_cells(records);
@@ -345,6 +351,7 @@ void sr_records_free(sr_records *records) {
     free(records->cells);
     json_decref(records->plan);
     json_decref(records->summary);
+    json_decref(records->tuning);
     *records = (sr_records){0};
 }
 

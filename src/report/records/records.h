@@ -1,4 +1,4 @@
-/* records.h (private): a study's records on disk (docs/RECORDS.md), as the report uses them. */
+/* records.h (private): a study's records (docs/RECORDS.md), for the report. */
 #ifndef SR_REPORT_RECORDS_RECORDS_H
 #define SR_REPORT_RECORDS_RECORDS_H
 
@@ -8,13 +8,13 @@
 
 typedef struct sr_run_record {
     const json_t *plan;               /* its object in study.json */
-    const sr_variant_record *variant; /* NULL: none that the study names */
+    const sr_variant_record *variant; /* NULL: not a variant of the study */
     const char *task, *size;
     double learning_rate;
     const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
-    json_t *result;     /* result.json; NULL: not there, or not to be read */
+    json_t *result;     /* result.json; NULL: missing or unreadable */
     json_t *tests;      /* tests.json; NULL: as for the result */
-    bool broken_result; /* it is there and cannot be read: the run counts as not ended */
+    bool broken_result; /* it exists but cannot be read: the run counts as not ended */
     sr_curve curve;
 } sr_run_record;
 
@@ -22,22 +22,24 @@ typedef struct sr_run_record {
  * rate. */
 typedef struct sr_cell_record {
     const char *task, *size;
-    char *title;  /* owned: the task's, with what else tells the cell from others */
-    bool at_best; /* each variant at its best learning rate; that of the cell is then NAN */
-    bool leads;   /* of the cells of its task and size, the one to speak of first */
+    char *title;  /* owned: the task's title, and what distinguishes the cell from others */
+    bool at_best; /* each variant at its best learning rate; the cell's is then NAN */
+    bool tuned;   /* each variant at the learning rate that was tuned for it */
+    bool leads;   /* the main one among the cells of its task and size */
     double learning_rate, length;
-    double pairs;  /* of a recall task, as its data says; NAN: it says none */
-    bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
+    double pairs;  /* pairs of a recall task, from its data; NAN: none */
+    bool accuracy; /* the measure is accuracy (higher is better), else loss (lower is better) */
     double noise_deviation, noise_floor, noise_seeds;
     sr_entry *entries; /* (count), in the study's order */
     size_t count;
-    const sr_entry **ranked;  /* (count), best first; what is not known last */
-    const sr_entry *baseline; /* NULL: it has none */
+    const sr_entry **ranked;  /* (count), best first, unknown last */
+    const sr_entry *baseline; /* NULL: none */
 } sr_cell_record;
 
 typedef struct sr_records {
     const char *folder;
     json_t *plan, *summary;
+    json_t *tuning; /* tuning.json; NULL: the study tunes nothing */
     double confidence;
     sr_variant_record *variants; /* (variant_count) */
     size_t variant_count;
@@ -54,8 +56,8 @@ void sr_records_free(sr_records *records);
 /* The variant in the cell, or NULL. */
 const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant);
 
-/* The margin within which a difference counts as none: SR_MARGIN of what the baseline ends with, in
- * what the entry's difference is of. NAN: no baseline. */
+/* The margin within which a difference counts as none: SR_MARGIN of the baseline's result, in the
+ * unit of the entry's difference. NAN: no baseline. */
 #define SR_MARGIN 0.02
 double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry);
 

@@ -1,4 +1,4 @@
-/* run_files.c: what the files of one run say. */
+/* run_files.c: reads the files of one run. */
 #include "report/runs/run_files.h"
 
 #include "files/file.h"
@@ -20,7 +20,7 @@ static srnn_status read_settings(sr_run_files *run) {
     return run->settings ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path);
 }
 
-/* Slashes at the end of a path are no part of its last name. */
+/* Ignores slashes at the end of a path. */
 static char *last_name(const char *folder) {
     size_t end = strlen(folder);
     while (end > 1 && folder[end - 1] == '/')

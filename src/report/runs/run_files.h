@@ -1,4 +1,4 @@
-/* run_files.h (private): what the files of one run say. */
+/* run_files.h (private): reads the files of one run. */
 #ifndef SR_REPORT_RUNS_RUN_FILES_H
 #define SR_REPORT_RUNS_RUN_FILES_H
 
@@ -9,7 +9,7 @@ typedef struct sr_run_files {
     char *name;     /* the last part of the folder's name, owned */
     char *settings; /* run.yaml, owned */
     sr_curve curve;
-    double seconds; /* of all training steps; NAN: not known */
+    double seconds; /* of all training steps; NAN: unknown */
 } sr_run_files;
 
 enum { SR_SETTING_TEXT_BYTES = 512 };
@@ -18,7 +18,7 @@ enum { SR_SETTING_TEXT_BYTES = 512 };
 srnn_status sr_run_files_read(sr_run_files *run, const char *folder);
 void sr_run_files_free(sr_run_files *run);
 
-/* value = what stands behind "name: " in run.yaml, without quotes; "" if there is no such line. */
+/* value = the text after "name: " in run.yaml, without quotes; "" if there is no such line. */
 void sr_run_setting(char value[SR_SETTING_TEXT_BYTES], const sr_run_files *run, const char *name);
 double sr_run_number(const sr_run_files *run, const char *name); /* NAN: none */
 

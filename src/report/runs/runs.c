@@ -1,4 +1,4 @@
-/* runs.c: training runs that belong to no study, as one self-contained page. */
+/* runs.c: a self-contained page about training runs outside of studies. */
 #include "report/runs/runs.h"
 
 #include "base/memory.h"
@@ -65,7 +65,7 @@ static srnn_status put_table(sr_page *page, const run_list *list) {
 
 /* ---- settings */
 
-/* What every run has of its own, or what changes no number. */
+/* Settings that differ in every run, or that do not affect results. */
 static bool is_own(const char *name) {
     static const char *const names[] = {"threads", "identity", "stop-step", "stop-tokens",
                                         "stop-seconds"};
@@ -162,7 +162,7 @@ static bool run_leaks(const sr_run_files *run) {
     return sr_system_leaks(attention);
 }
 
-/* Runs of a system that leaks are named. */
+/* Names the runs of systems that are not causal. */
 static void put_leaks(sr_page *page, const run_list *list) {
     for (size_t i = 0; i < list->count; i++) {
         if (!run_leaks(&list->runs[i]))

@@ -24,7 +24,8 @@ static int effect_style(sr_effect effect) {
     return SR_CHART_COLOURS;
 }
 
-/* A row of the figure. What an unstable variant has left is no fair sample: it gets no bar. */
+/* A row of the figure. The remaining runs of an unstable variant are a biased sample: it gets no
+ * bar. */
 static void add_rank(sr_chart *chart, const sr_entry *entry) {
     char note[160] = "nothing to compare yet";
     sr_chart_series(chart, entry->variant->name, effect_style(entry->effect));
@@ -57,7 +58,7 @@ static bool has_effect(const sr_cell_record *cell, sr_effect effect) {
     return false;
 }
 
-/* What the marks of this figure mean; nothing of marks that it does not have. */
+/* The meaning of the marks that occur in this figure. */
 static void describe_ranks(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
                            bool floor) {
     char bars[80] = "";
@@ -77,7 +78,7 @@ static void describe_ranks(sr_chart *chart, const sr_records *records, const sr_
                                              : "");
 }
 
-/* The variants whose difference is of one quantity: in a cell usually all of them. */
+/* The variants whose difference is of one measure: usually all of a cell. */
 static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                              const char *stem, bool of_accuracy) {
     char name[64], title[160];
@@ -103,7 +104,7 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
     return sr_page_chart(page, chart);
 }
 
-/* What rarely happens has a column only where it did. */
+/* Rare events get a column only if they occurred. */
 typedef struct troubles {
     bool diverged, skipped;
 } troubles;
@@ -117,7 +118,7 @@ static troubles find_troubles(const sr_cell_record *cell) {
     return met;
 }
 
-/* What is better may be so by its size. */
+/* A better variant may owe it to its size. */
 static void add_verdict(sr_table *table, const sr_entry *entry) {
     char parameters[48] = "";
     if (entry->effect == SR_EFFECT_BETTER)
@@ -131,7 +132,7 @@ static void add_row(sr_table *table, const sr_cell_record *cell, const sr_entry 
     const int decimals = sr_format_decimals(entry->low, entry->high, 4);
     const bool baseline = entry->effect == SR_EFFECT_BASELINE;
     sr_table_cell(table, "%s", entry->variant->name);
-    if (cell->at_best)
+    if (cell->at_best || cell->tuned)
         sr_table_number(table, entry->learning_rate, sr_format_size(entry->learning_rate).text);
     sr_table_number(table, entry->mean, sr_format_fixed(entry->mean, 4).text);
     sr_table_number(table, entry->deviation, sr_format_fixed(entry->deviation, 4).text);
@@ -172,7 +173,7 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
              cell->accuracy ? "accuracy" : "loss (nats per token)", 100 * records->confidence);
     SR_TRY(sr_table_create(&table, name, caption));
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        if (i == 1 && cell->at_best)
+        if (i == 1 && (cell->at_best || cell->tuned))
             sr_table_number_column(table, "learning rate");
         if (columns[i].number)
             sr_table_number_column(table, columns[i].title);
@@ -201,6 +202,7 @@ srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t ind
     SR_TRY(put_ranks(page, records, cell, stem, cell->accuracy));
     SR_TRY(put_ranks(page, records, cell, stem, !cell->accuracy));
     SR_TRY(put_table(page, records, cell, stem));
+    SR_TRY(sr_cell_tuning(page, records, cell, stem));
     SR_TRY(sr_cell_tests(page, cell, stem));
     SR_TRY(sr_cell_axes(page, cell, stem));
     SR_TRY(sr_cell_orders(page, cell, stem));

@@ -1,4 +1,4 @@
-/* cell_axes.c: variants that differ from the baseline in one axis alone, axis by axis. */
+/* cell_axes.c: variants that differ from the baseline in a single axis, grouped by axis. */
 #include "report/draw/format.h"
 #include "report/study/sections.h"
 
@@ -6,11 +6,11 @@
 
 /* One axis of a text form: "norm=l2". */
 typedef struct axis {
-    size_t name, length; /* of "norm", of all of it */
+    size_t name, length; /* of "norm"; of the whole */
     const char *text;
 } axis;
 
-/* The axis at `text`, or none (length 0) at its end; *text moves past it. */
+/* The axis at `text`, or none (length 0) at its end; *text is advanced. */
 static axis next_axis(const char **text) {
     const axis found = {strcspn(*text, "=,"), strcspn(*text, ","), *text};
     *text += found.length;
@@ -22,7 +22,7 @@ static bool same_name(const axis *a, const axis *b) {
     return a->name == b->name && strncmp(a->text, b->text, a->name) == 0;
 }
 
-/* The axis of that name in a text form; length 0: it is not there, and has its ordinary value. */
+/* The axis of that name in a text form; length 0: absent, it has its default. */
 static axis find_axis(const char *text, const axis *wanted) {
     while (*text) {
         const axis found = next_axis(&text);
@@ -32,16 +32,16 @@ static axis find_axis(const char *text, const axis *wanted) {
     return (axis){0, 0, ""};
 }
 
-/* A way in which a variant differs from the baseline. */
+/* A difference of a variant from the baseline in one axis. */
 typedef struct step {
-    axis from, to; /* length 0: the ordinary value */
+    axis from, to; /* length 0: the default */
 } step;
 
 static bool differs(const step *s) {
     return s->from.length != s->to.length || strncmp(s->from.text, s->to.text, s->from.length) != 0;
 }
 
-/* In how many axes two text forms differ; *last is one of them. */
+/* The number of axes in which two text forms differ; *last is one of them. */
 static size_t count_steps(step *last, const char *from, const char *to) {
     size_t count = 0;
     for (const char *rest = to; *rest;) {
@@ -62,7 +62,7 @@ static size_t count_steps(step *last, const char *from, const char *to) {
     return count;
 }
 
-/* The one axis in which the entry differs from the baseline; false: none, or more than one. */
+/* The one axis in which the entry differs from the baseline; false: none or several. */
 static bool find_step(step *found, const sr_cell_record *cell, const sr_entry *entry) {
     return cell->baseline && sr_entry_compared(entry) && entry->variant->known &&
            cell->baseline->variant->known &&
@@ -103,7 +103,7 @@ static bool is_listed(const sr_cell_record *cell, size_t index, const step *s) {
     return false;
 }
 
-/* Axis by axis, each where its best value stands; within it best first. */
+/* Grouped by axis, axes in the order of their best values; best first within an axis. */
 static void fill(sr_table *table, const sr_cell_record *cell) {
     for (size_t first = 0; first < cell->count; first++) {
         step s, other;

@@ -1,4 +1,4 @@
-/* cell_costs.c: what quality costs in a cell. */
+/* cell_costs.c: quality against cost in a cell. */
 #include "files/json.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
@@ -33,12 +33,12 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
     return sr_page_chart(page, chart);
 }
 
-/* Of the whole training of one run; NAN: not known. */
+/* Of the whole training of one run; NAN: unknown. */
 static double flops_of(const sr_entry *entry) {
     return entry->member_count ? sr_json_number_of(entry->members[0]->plan, "flops") : NAN;
 }
 
-/* Over FLOPs that are the same for all there is nothing to see. */
+/* No chart if all variants have the same FLOPs. */
 static srnn_status put_flops(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64];
     double least = INFINITY, most = 0;

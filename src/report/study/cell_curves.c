@@ -29,7 +29,7 @@ static const sr_curve_bin *gradient_of(const sr_curve *curve) {
 /* Points of all curves of a page together; a page of this many stays well below 2 MB. */
 enum { POINTS_MAX = 16000 };
 
-/* How many bins to join into one point. */
+/* The number of bins joined into one point. */
 static size_t stride_of(const sr_records *records) {
     size_t points = 0;
     for (size_t i = 0; i < records->cell_count; i++)
@@ -48,7 +48,7 @@ static sr_curve_bin join(const sr_curve_bin *bins, size_t from, size_t stride) {
     return joined;
 }
 
-/* What a step is in tokens, in seconds at the variant's speed, and in FLOPs. */
+/* Sets a step's tokens, seconds at the variant's speed, and FLOPs. */
 static void set_scale(sr_chart *chart, const sr_entry *entry) {
     if (entry->member_count == 0)
         return;
@@ -59,8 +59,8 @@ static void set_scale(sr_chart *chart, const sr_entry *entry) {
                    sr_json_number_of(plan, "flops") / steps);
 }
 
-/* A variant's mean over seeds, with the least and the most of them. Only bins that every seed has
- * count, so that a seed that ended early makes no jump. */
+/* A variant's mean over seeds, with minimum and maximum. Only bins that every seed has are used, so
+ * that a seed that ended early causes no jump. */
 static void add_variant(sr_chart *chart, const sr_entry *entry, size_t stride, bins_of bins) {
     sr_chart_series(chart, entry->variant->name, entry->variant->style);
     set_scale(chart, entry);
@@ -84,7 +84,7 @@ static void add_variant(sr_chart *chart, const sr_entry *entry, size_t stride, b
     }
 }
 
-/* True if a run of the cell has not come to its end: its curve ends before. */
+/* True if a run of the cell has not ended: its curve is shorter. */
 static bool is_cut(const sr_cell_record *cell) {
     for (size_t i = 0; i < cell->count; i++)
         for (size_t r = 0; r < cell->entries[i].member_count; r++)

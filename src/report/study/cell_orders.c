@@ -8,8 +8,8 @@
 
 enum { TEXT = 256 };
 
-/* The order of a series that ends; linear attention is order 1. -1: it does not end, is not known,
- * or stands in the layer of another system, which differs in more than its order. */
+/* The order of a truncated series; linear attention is order 1. -1: not truncated, unknown, or part
+ * of another system's layer, which differs in more than its order. */
 static int order_of(const sr_entry *entry) {
     const srnn_attention *a = &entry->variant->descriptor;
     if (!entry->variant->known || a->wiring.layer != SRNN_LAYER_PLAIN)
@@ -30,15 +30,15 @@ static bool same_but_order(const sr_entry *a, const sr_entry *b) {
     return strcmp(texts[0], texts[1]) == 0;
 }
 
-/* The orders of a cell while they are put into series. */
+/* The orders of a cell being grouped into series. */
 typedef struct picture {
     const sr_cell_record *cell;
     bool *placed;       /* (entries) */
-    double first, last; /* order that has a number */
-    bool joins;         /* a line joins two of them */
+    double first, last; /* lowest and highest order with a result */
+    bool joins;         /* some line has two points */
 } picture;
 
-/* The entry of the same series with the next order above; NULL: none that is not yet placed. */
+/* The unplaced entry of the same series with the next higher order; NULL: none. */
 static const sr_entry *next_of(const picture *p, const sr_entry *entry) {
     const sr_entry *next = NULL;
     for (size_t i = 0; i < p->cell->count; i++) {
@@ -50,7 +50,7 @@ static const sr_entry *next_of(const picture *p, const sr_entry *entry) {
     return next;
 }
 
-/* An entry that is not yet placed, of the least order; NULL: none. */
+/* An unplaced entry of the lowest order; NULL: none. */
 static const sr_entry *least_left(const picture *p) {
     const sr_entry *least = NULL;
     for (size_t i = 0; i < p->cell->count; i++) {
@@ -83,7 +83,7 @@ static void add_series(sr_chart *chart, picture *p, const sr_entry *first, int s
     }
 }
 
-/* Those without a number cannot be drawn, and are named. */
+/* Lists the entries without a result, which cannot be drawn. */
 static void list_absent(char absent[TEXT], const sr_cell_record *cell) {
     *absent = '\0';
     for (size_t i = 0; i < cell->count; i++)
@@ -103,7 +103,7 @@ static bool has_linear(const sr_cell_record *cell) {
     return false;
 }
 
-/* What the baseline's level line is. */
+/* Describes the baseline's horizontal line. */
 static const char *baseline_words(const sr_cell_record *cell) {
     if (!cell->baseline || !isfinite(cell->baseline->mean))
         return "";
@@ -144,7 +144,7 @@ static void fill(sr_chart *chart, picture *p) {
     describe(chart, p);
 }
 
-/* Two orders or more: over one there is nothing to see. */
+/* Needs at least two orders. */
 srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64];
     void *placed;

@@ -1,4 +1,4 @@
-/* cell_tests.c: accuracy on the tasks that the finished runs of a cell were tested on. */
+/* cell_tests.c: accuracy of a cell's finished runs on their test tasks. */
 #include "files/json.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
@@ -23,7 +23,7 @@ static const char *data_of(const json_t *tests, size_t i) {
     return sr_json_text_of(sr_json_element_of(tests, "tests", i), "data");
 }
 
-/* "mqar:length=64,pairs=4": the number behind "pairs="; NAN: it is not given. */
+/* "mqar:length=64,pairs=4": the number after "pairs="; NAN: not given. */
 static double setting_of(const char *data, const char *name) {
     const size_t length = strlen(name);
     for (const char *at = strpbrk(data, ":,"); at; at = strpbrk(at + 1, ":,"))
@@ -32,7 +32,7 @@ static double setting_of(const char *data, const char *name) {
     return NAN;
 }
 
-/* The settings that the tests are given; how many. */
+/* The settings given in the tests; returns their number. */
 static size_t find_names(char names[MOST_NAMES][NAME_BYTES], const json_t *tests) {
     size_t count = 0;
     for (size_t i = 0; i < sr_json_count_of(tests, "tests"); i++)
@@ -58,7 +58,7 @@ static bool varies(const json_t *tests, const char *name) {
     return false;
 }
 
-/* A run's accuracy in the test of this text; NAN: it has none. */
+/* A run's accuracy in this test; NAN: none. */
 static double accuracy_of(const sr_run_record *run, const char *data) {
     for (size_t i = 0; i < sr_json_count_of(run->tests, "tests"); i++)
         if (strcmp(data_of(run->tests, i), data) == 0)
@@ -79,7 +79,7 @@ static double accuracy_at(const sr_run_record *run, const json_t *tests, const c
     return sum / (double)count;
 }
 
-/* Mean, least and most over seeds. */
+/* Mean, minimum and maximum over seeds. */
 static void add_point(sr_chart *chart, const sr_entry *entry, const json_t *tests, const char *name,
                       double x) {
     double sum = 0, least = DBL_MAX, most = -DBL_MAX;

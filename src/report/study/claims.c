@@ -1,4 +1,4 @@
-/* claims.c: what the paper says, and what the numbers of this study say to it. */
+/* claims.c: compares the paper's claims with the results of this study. */
 #include "base/memory_stream.h"
 #include "report/draw/format.h"
 #include "report/study/kinds.h"
@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* What a cell says to a claim. */
+/* A cell's judgement on a claim. */
 typedef struct judgement {
     const char *word;
     char *why; /* owned; NULL: no memory */
@@ -16,7 +16,7 @@ static const char *const seen = "seen here", *const in_part = "seen in part";
 static const char *const not_seen = "not seen here", *const cannot_tell = "cannot tell";
 
 typedef struct stats {
-    size_t all, short_of, level; /* level: of the others, costs no more than the margin */
+    size_t all, short_of, level; /* level: of the others, within the margin */
 } stats;
 
 static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
@@ -113,7 +113,7 @@ static const struct {
 
 enum { CLAIMS = sizeof claims / sizeof *claims };
 
-/* An empty word: the cell has nothing to say. */
+/* An empty word: the claim does not apply to the cell. */
 static srnn_status judge(judgement *j, size_t claim, const sr_cell_record *cell) {
     size_t bytes;
     FILE *why = sr_memory_stream(&j->why, &bytes);
@@ -140,7 +140,7 @@ static srnn_status add_claim(sr_table *table, const sr_records *records, size_t 
     return SRNN_OK;
 }
 
-/* True if any cell has anything to say to the claim. */
+/* True if the claim applies to any cell. */
 static srnn_status is_met(bool *met, const sr_records *records, size_t claim) {
     *met = false;
     for (size_t i = 0; i < records->cell_count && !*met; i++) {

@@ -1,4 +1,4 @@
-/* headline.c: what a study found, in a sentence or two with the sizes of the effects. */
+/* headline.c: the result of a study in a sentence or two, with effect sizes. */
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/draw/systems.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A sentence of parts. */
+/* A sentence being assembled from parts. */
 typedef struct sentence {
     FILE *out;
     const sr_cell_record *cell;
@@ -20,7 +20,7 @@ static const char *unit_of(const sr_entry *entry) {
     return entry->of_accuracy ? " in accuracy" : " nats";
 }
 
-/* Begins a part with its subject, which is ours; the first letter of a sentence is a capital. */
+/* Begins a part with its subject, a literal; capitalises the start of a sentence. */
 static void begin(sentence *s, const char *subject) {
     fputs(s->parts ? "; " : "", s->out);
     putc(s->parts++ ? *subject : toupper((unsigned char)*subject), s->out);
@@ -32,7 +32,7 @@ static void write_size(sentence *s, const char *verb, const sr_entry *entry) {
             sr_format_size(sr_entry_cost(entry).mean).text, unit_of(entry));
 }
 
-/* What is better may be so by its size. */
+/* A better variant may owe it to its size. */
 static void write_gain(sentence *s, const sr_entry *entry) {
     char parameters[48];
     write_size(s, "gains", entry);
@@ -41,7 +41,7 @@ static void write_gain(sentence *s, const sr_entry *entry) {
         fprintf(s->out, " (with %s)", parameters);
 }
 
-/* What an interval that includes zero leaves open. */
+/* What remains possible if an interval includes zero. */
 static void write_open(sentence *s, const sr_entry *entry) {
     const sr_cost cost = sr_entry_cost(entry);
     if (sr_cell_keeps_up(s->cell, entry)) {
@@ -98,11 +98,11 @@ static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
     return NULL;
 }
 
-/* How many entries of a group are what: each is counted once. */
+/* Counts of the entries of a group by outcome; each is counted once. */
 typedef struct stats {
     size_t all, better, level, worse, unstable, open, too_few;
-    const sr_entry *least, *most; /* of those that are worse, by their cost; NULL: none is */
-    const sr_entry *best;         /* of those that are better; NULL: none is */
+    const sr_entry *least, *most; /* lowest and highest cost of those that are worse; NULL: none */
+    const sr_entry *best;         /* of those that are better; NULL: none */
 } stats;
 
 static void count_entry(stats *t, const sr_cell_record *cell, const sr_entry *entry) {
@@ -152,14 +152,14 @@ static void write_range(sentence *s, const stats *t) {
                 unit_of(t->most));
 }
 
-/* One way that a group of entries went: "in 2 of 3 forms", then "in 1". */
+/* One outcome of a group of entries: "in 2 of 3 forms", then "in 1". */
 static void write_forms(sentence *s, const stats *t, size_t count, size_t *said) {
     if (count < t->all)
         fprintf(s->out, *said == 0 ? " in %zu of %zu forms" : " in %zu", count, t->all);
     *said += count;
 }
 
-/* What joins a way to those before it. */
+/* The conjunction between an outcome and those before it. */
 static const char *joint(const stats *t, size_t count, size_t said) {
     return said == 0 ? "" : said + count == t->all ? " and" : ",";
 }
@@ -200,8 +200,8 @@ static void say_linear(sentence *s) {
     write_ways(s, &t);
 }
 
-/* The least order from which on all that were tried keep up. */
-static void say_orders(sentence *s) {
+/* The lowest order from which on all tried orders keep up. */
+static void write_orders(sentence *s) {
     const sr_entry *highest = sr_cell_extreme_order(s->cell, true), *from = NULL;
     char subject[80];
     if (!highest)
@@ -231,7 +231,7 @@ static void say_orders(sentence *s) {
     say(s, subject, highest);
 }
 
-/* "2 are better", "1 is worse": a part of a count, after a comma where others came before. */
+/* "2 are better", "1 is worse": a part of a count, after a comma if it is not the first. */
 static void write_part(sentence *s, size_t count, const char *one, const char *many, bool *first) {
     if (!count)
         return;
@@ -250,9 +250,9 @@ static void write_parts(sentence *s, const stats *t) {
     write_part(s, t->too_few, "has too few runs to judge", "have too few runs to judge", &first);
 }
 
-/* Of the neighbouring systems: how they do, and which of those that do well needs least of the
+/* On related systems: their results, and which of the good ones has the smallest memory of the
  * past. */
-static void say_systems(sentence *s) {
+static void write_systems(sentence *s) {
     const sr_entry *least = NULL;
     stats t = {0};
     for (size_t i = 0; i < s->cell->count; i++) {
@@ -283,7 +283,7 @@ static void say_systems(sentence *s) {
 
 /* ---- the winner */
 
-/* The entry that ends best by its mean, where nothing can be compared; NULL: none has a number. */
+/* The entry with the best mean, if nothing can be compared; NULL: none has a result. */
 static const sr_entry *best_mean(const sr_cell_record *cell) {
     const sr_entry *best = NULL;
     for (size_t i = 0; i < cell->count; i++) {
@@ -309,8 +309,8 @@ static void say_nothing_compared(sentence *s) {
     fprintf(s->out, " ends best, at %s", sr_format_fixed(best->mean, 4).text);
 }
 
-/* Nothing has an interval: who is ahead, without a judgement. */
-static void say_too_few(sentence *s, const stats *t) {
+/* Without intervals: the best mean, without a judgement. */
+static void write_too_few(sentence *s, const stats *t) {
     const sr_entry *first = s->cell->ranked[0];
     begin(s, "there are <strong>too few runs to judge</strong> ");
     fprintf(s->out, t->all == 1 ? "the variant" : "any of %zu variants", t->all);
@@ -339,7 +339,7 @@ static void say_best(sentence *s, const stats *t) {
 }
 
 /* No variant with an interval is better than the baseline. */
-static void say_none(sentence *s, const stats *t) {
+static void write_none(sentence *s, const stats *t) {
     const size_t judged = t->all - t->too_few;
     begin(s, "<strong>");
     if (judged == 1)
@@ -355,35 +355,35 @@ static void say_none(sentence *s, const stats *t) {
                 t->too_few > 1 ? "have" : "has");
 }
 
-/* Who won: the first sentence. False: there is nothing more to say. */
-static bool say_winner(sentence *s) {
+/* The first sentence, with the best variant. False: nothing more to report. */
+static bool write_winner(sentence *s) {
     const stats t = take_stats(s->cell, NULL);
     const bool judged = t.all > t.too_few;
     if (t.all == 0)
         say_nothing_compared(s);
     else if (!judged)
-        say_too_few(s, &t);
+        write_too_few(s, &t);
     else if (t.best)
         say_best(s, &t);
     else
-        say_none(s, &t);
+        write_none(s, &t);
     return judged;
 }
 
 /* ---- the rest */
 
-/* Few enough to name each. */
+/* Up to this many variants are named individually. */
 enum { FEW = 4 };
 
 /* Every variant that was not named as the winner. */
-static void say_each(sentence *s, const sr_entry *winner) {
+static void write_each(sentence *s, const sr_entry *winner) {
     for (size_t i = 0; i < s->cell->count; i++)
         if (sr_entry_compared(s->cell->ranked[i]) && s->cell->ranked[i] != winner)
             say_name(s, s->cell->ranked[i]);
 }
 
-/* The other end of the ranking. */
-static void say_last(sentence *s, const sr_entry *winner) {
+/* The last one of the ranking. */
+static void write_last(sentence *s, const sr_entry *winner) {
     const sr_entry *last = NULL;
     for (size_t i = 0; i < s->cell->count; i++)
         if (sr_entry_judged(s->cell->ranked[i]))
@@ -400,7 +400,7 @@ static void say_kinds(sentence *s) {
     if (normed)
         say(s, unbounded ? "a norm in its place" : "a norm in place of the denominator", normed);
     say_linear(s);
-    say_orders(s);
+    write_orders(s);
 }
 
 static bool has_one_seed(const sr_cell_record *cell) {
@@ -410,20 +410,20 @@ static bool has_one_seed(const sr_cell_record *cell) {
     return true;
 }
 
-/* What the study is about: each variant where they are few, the paper's kinds where it is about
- * them, else the systems, else the last. */
+/* Details: each variant if they are few; the paper's kinds if the study is about them; else the
+ * systems; else the last. */
 static void write_details(sentence *s, bool of_paper) {
     const stats t = take_stats(s->cell, NULL);
     if (t.all <= FEW) {
-        say_each(s, t.best);
+        write_each(s, t.best);
         return;
     }
     if (of_paper && sr_cell_has_softmax(s->cell))
         say_kinds(s);
     if (s->parts == 0)
-        say_systems(s);
+        write_systems(s);
     if (s->parts == 0)
-        say_last(s, t.best);
+        write_last(s, t.best);
 }
 
 static void write_sentence(FILE *out, const sr_cell_record *cell, bool of_paper) {
@@ -431,7 +431,7 @@ static void write_sentence(FILE *out, const sr_cell_record *cell, bool of_paper)
     fputs("<p class=\"headline\"><span class=\"task\">", out);
     sr_escape_html(out, cell->title);
     fputs(":</span> ", out);
-    if (say_winner(&s)) {
+    if (write_winner(&s)) {
         fputs(". ", out);
         s.parts = 0;
         write_details(&s, of_paper);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the cells of a family differ in. */
+/* The quantity in which the cells of a family differ. */
 typedef enum dimension { LENGTH, PAIRS, DIMENSIONS } dimension;
 
 static const struct {
@@ -16,11 +16,11 @@ static const struct {
     {"pairs", "Accuracy against the number of pairs to recall", "pairs"},
 };
 
-/* Cells that measure accuracy, of one size, each place of the dimension once; of several learning
- * rates the cell that leads. */
+/* Cells that measure accuracy, of one size, with distinct values of the dimension; of several
+ * learning rates the main cell. */
 typedef struct family {
     dimension of;
-    const sr_cell_record **cells; /* (count), by place */
+    const sr_cell_record **cells; /* (count), by value */
     size_t count;
     bool *taken; /* (cells of the study): in an earlier family of this dimension */
 } family;
@@ -33,8 +33,8 @@ static bool same(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* True if a cell may stand beside the family's first, at another place. Lengths are compared at one
- * number of pairs; `alike`: and pairs at one length. */
+/* True if a cell belongs to the family of the first, with another value. Lengths are compared at
+ * the same number of pairs; `alike`: also pairs at the same length. */
 static bool belongs(const family *f, const sr_cell_record *cell, bool alike) {
     const sr_cell_record *first = f->cells[0];
     const dimension other = f->of == LENGTH ? PAIRS : LENGTH;
@@ -53,7 +53,7 @@ static int compare_places(const void *a, const void *b, void *of) {
     return (left > right) - (left < right);
 }
 
-/* The family of cell `first`; pairs at its own length come before those at others. */
+/* The family of cell `first`; pairs at the same length come before those at others. */
 static void make_family(family *f, const sr_records *records, size_t first) {
     f->cells[0] = &records->cells[first];
     f->count =

@@ -40,7 +40,7 @@ static void add_row(sr_table *table, const char *id, const json_t *model) {
     add_answer(table, sr_json_text_of(model, "verdict"));
 }
 
-/* The run's own page, beside the study's: orders/STEM/report.html. */
+/* The run's page, next to the study's: orders/STEM/report.html. */
 static srnn_status put_page(sr_page *page, FILE *links, const char *from, const char *id,
                             size_t number) {
     char stem[64], name[80], folder[SR_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* provenance.c: all runs, their settings, the program and the machine, and how to repeat it. */
+/* provenance.c: all runs, their settings, program and machine, and how to reproduce the study. */
 #include "files/file.h"
 #include "files/json.h"
 #include "files/path.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SETTINGS_BYTES = 20000 }; /* more of one file would only fill the page */
+enum { SETTINGS_BYTES = 20000 }; /* most bytes of one file that are shown */
 
 static srnn_status put_origin(sr_page *page, const sr_records *records) {
     sr_table *table;
@@ -23,7 +23,7 @@ static srnn_status put_origin(sr_page *page, const sr_records *records) {
     return sr_page_table(page, table);
 }
 
-/* A file of the study as it is, folded; nothing if it is not there. */
+/* A file of the study, verbatim and folded; omitted if it is missing. */
 static srnn_status put_file(sr_page *page, const sr_records *records, const char *folder,
                             const char *name, const char *summary) {
     char path[SR_PATH_BYTES];
@@ -105,7 +105,7 @@ static srnn_status put_runs(sr_page *page, const sr_records *records) {
     return status;
 }
 
-/* Links to the models that the runs left; only of a page that lies in the study's folder. */
+/* Links to the checkpoints of the runs; only if the page is in the study's folder. */
 static srnn_status put_checkpoints(sr_page *page, const sr_records *records) {
     char path[SR_PATH_BYTES];
     bool first = true;
@@ -118,7 +118,7 @@ static srnn_status put_checkpoints(sr_page *page, const sr_records *records) {
                       "<code>eval</code> and <code>orders</code> read</summary>\n<ul>\n"
                     : "",
               page->body);
-        fputs("<li><a href=\"./", page->body); /* a path, whatever it is called */
+        fputs("<li><a href=\"./", page->body); /* "./" keeps a name with a colon a path */
         sr_escape_html(page->body, folder);
         fputs("/checkpoints\">", page->body);
         sr_escape_html(page->body, sr_json_text_of(records->runs[i].plan, "id"));

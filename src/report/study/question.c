@@ -1,5 +1,4 @@
-/* question.c: what a study asks, before what it found: the paper, the tasks, the variants in
- * words. */
+/* question.c: introduces a study: the paper, the tasks, the variants in words. */
 #include "files/json.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
@@ -32,7 +31,7 @@ static const char neighbours[] =
     "softmax\u2019s, "
     "or fewer, the study\u2019s file may give its MLP less or more. ";
 
-/* Seeds that a variant has in a cell: the least and the most. */
+/* Smallest and largest number of seeds of a variant in a cell. */
 typedef struct seed_range {
     double least, most;
 } seed_range;
@@ -54,7 +53,7 @@ static size_t count_used(const sr_records *records) {
     return count;
 }
 
-/* True if a variant has settings of its own, such as another width of its MLP. */
+/* True if a variant has its own settings, such as another width of its MLP. */
 static bool has_settings(const sr_records *records) {
     for (size_t i = 0; i < sr_json_count_of(records->plan, "variants"); i++)
         if (json_object_size(
@@ -88,7 +87,7 @@ static bool has_cell(const sr_records *records, const char *task) {
     return false;
 }
 
-/* The files of `--text` in the study's command; else what it takes by itself. */
+/* The files of `--text` in the study's command; else the default text. */
 static void write_text_name(FILE *out, const sr_records *records) {
     const char *command = sr_json_text_of(records->plan, "command");
     const char *given = strstr(command, " --text ");

@@ -1,5 +1,5 @@
-/* systems.c: a page for each of the neighbouring systems in a study: its equation, how it follows
- * from softmax, what it costs. */
+/* systems.c: a page for each related system in a study: its equation, how it follows from softmax,
+ * its cost. */
 #include "report/draw/systems.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
@@ -62,7 +62,7 @@ static void put_equation(sr_page *page, const sr_system *system, const sr_varian
     put_lines(page->body, system->lines);
 }
 
-/* The text form without its commas: softmax is the one that chooses nothing. */
+/* The axes of the text form; softmax has none. */
 static srnn_status put_choices(sr_page *page, const char *text) {
     sr_table *table;
     SR_TRY(sr_table_create(&table, "choices",

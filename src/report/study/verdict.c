@@ -1,4 +1,4 @@
-/* verdict.c: what a study found, in words made of its numbers. */
+/* verdict.c: the results of a study in words. */
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
@@ -20,7 +20,7 @@ static void write_share(FILE *out, size_t count, const char *words) {
         fprintf(out, "<strong>none</strong> is %s", words);
 }
 
-/* Why a cell compares nothing. */
+/* Explains why a cell has no comparison. */
 static void write_nothing(FILE *out, const sr_cell_record *cell) {
     if (cell->baseline && cell->count == 1)
         fputs("There is nothing to compare: the baseline is the only variant here.</p>\n", out);
@@ -36,7 +36,7 @@ static void write_nothing(FILE *out, const sr_cell_record *cell) {
               out);
 }
 
-/* Every variant but the baseline is counted once. */
+/* Counts every variant except the baseline once. */
 static void write_lead(FILE *out, const sr_cell_record *cell) {
     const size_t unstable = count_effect(cell, SR_EFFECT_UNSTABLE);
     const size_t unknown = count_effect(cell, SR_EFFECT_UNKNOWN);
@@ -99,8 +99,8 @@ static void write_baseline(FILE *out, const sr_cell_record *cell) {
     fputs("</p>\n", out);
 }
 
-/* The difference with its interval, and whether more parameters may have made a better one; of an
- * unstable variant what broke. */
+/* The difference with its interval, and whether a better one has more parameters; for an unstable
+ * variant what failed. */
 static void write_item(FILE *out, const sr_entry *entry) {
     char broken[160], parameters[48];
     fputs("<span class=\"item\"><b>", out);
@@ -133,14 +133,14 @@ static void write_effect(FILE *out, const sr_cell_record *cell, sr_effect effect
     fputs(first ? "" : "</li>\n", out);
 }
 
-/* A comparison that is missing needs a word unless the baseline is what is missing. */
+/* A missing comparison is explained unless the baseline itself is missing. */
 static bool has_trouble(const sr_cell_record *cell, const sr_entry *entry) {
     const bool alone = !cell->baseline || !isfinite(cell->baseline->mean);
     return entry->failed > 0 || entry->skipped > 0 || entry->contradicts ||
            (entry->effect == SR_EFFECT_UNKNOWN && !alone);
 }
 
-/* What else the runs of a variant met. */
+/* Other problems of a variant's runs. */
 static void write_troubles(FILE *out, const sr_cell_record *cell) {
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
@@ -162,7 +162,7 @@ static void write_troubles(FILE *out, const sr_cell_record *cell) {
     }
 }
 
-/* Where the differences are not of what the task is measured by. */
+/* Notes if differences are of another measure than the task's. */
 static void write_quantity(FILE *out, const sr_cell_record *cell) {
     for (size_t i = 0; i < cell->count; i++)
         if (sr_entry_compared(&cell->entries[i]) &&
@@ -202,10 +202,10 @@ static bool has_method(const sr_records *records, const char *method) {
 
 static bool has_intervals(const sr_records *records) {
     return has_method(records, "moderated") || has_method(records, "seeds") ||
-           has_method(records, "batches");
+           has_method(records, "sequential") || has_method(records, "batches");
 }
 
-/* How the intervals of this study were made. */
+/* How the intervals of this study were computed. */
 static void write_footnote(FILE *out, const sr_records *records) {
     static const struct {
         const char *method, *words;
@@ -213,6 +213,9 @@ static void write_footnote(FILE *out, const sr_records *records) {
         {"moderated", "from the scatter of the differences over seeds, which borrows from the "
                       "other variants of the task as far as they scatter alike (Smyth 2004)"},
         {"seeds", "from the scatter of the variant\u2019s own differences over seeds alone"},
+        {"sequential", "from the scatter of the variant\u2019s own differences over seeds, wide "
+                       "enough to hold after every seed from the second on, because the "
+                       "comparison could end at any of them"},
         {"batches", "from the validation batches of one seed; it is about these trained models "
                     "and says nothing about another seed"},
     };
@@ -253,6 +256,7 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     SR_TRY(sr_section_claims(page, records));
     for (size_t i = 0; i < records->cell_count; i++)
         write_cell(out, &records->cells[i]);
+    sr_tuning_write(out, records);
     write_reading(out, records);
     write_footnote(out, records);
     return SRNN_OK;

@@ -1,4 +1,4 @@
-/* warnings.c: what a reader must know of the records before trusting the page. */
+/* warnings.c: warnings about the records behind the page. */
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The statistics were made of the runs: say so if they no longer are. */
+/* Whether the statistics still match the runs. */
 static bool agrees(const sr_cell_record *cell, const sr_entry *entry) {
     double sum = 0, count = 0;
     for (size_t i = 0; i < entry->member_count; i++) {
@@ -47,7 +47,7 @@ static void write_warning(FILE *out, const char *strong, double count, double al
             strong, sr_format_count(count).text, sr_format_count(all).text, words);
 }
 
-/* Runs that were not asked for are not missed. */
+/* Runs that were not requested do not count as missing. */
 static void write_unfinished(FILE *out, const sr_records *records) {
     const double missing = sr_json_number_of(records->summary, "missing");
     const double failed = sr_json_number_of(records->summary, "failed");
@@ -82,7 +82,7 @@ static void write_damage_of(FILE *out, const sr_run_record *run) {
     fputs("</li>\n", out);
 }
 
-/* Records that could not be read, or not whole. */
+/* Records that could not be read, or only partly. */
 static void write_damage(FILE *out, const sr_records *records) {
     enum { SHOWN = 12 };
     size_t count = 0, shown = 0;
@@ -100,7 +100,7 @@ static void write_damage(FILE *out, const sr_records *records) {
     fputs("</ul></div>\n", out);
 }
 
-/* Avey as it is published: what it reads of the past depends on what comes. */
+/* Avey as published is not causal: its ranking of the past depends on later tokens. */
 static void write_leak(FILE *out, const sr_records *records) {
     for (size_t i = 0; i < records->variant_count; i++) {
         if (!sr_system_leaks(records->variants[i].attention))

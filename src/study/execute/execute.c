@@ -7,7 +7,9 @@
 #include "study/execute/files.h"
 #include "study/execute/folder.h"
 #include "study/execute/ranks.h"
+#include "study/execute/settle.h"
 #include "study/execute/slurm.h"
+#include "study/execute/tune.h"
 #include "study/execute/worker.h"
 
 #include <stdio.h>
@@ -15,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds to wait for the workers of a study that was killed, which hold its folder until they
+/* Seconds to wait for the workers of a killed study, which hold its folder's lock until they
  * end. */
 static const double lock_patience = 5;
 
@@ -36,7 +38,7 @@ static srnn_status read_study(sr_study *study, const char *path) {
     return status;
 }
 
-/* The study whose runs are asked for. */
+/* The study of the request: its file, or the one in its folder. */
 static srnn_status read_present(sr_study *study, const sr_study_request *r) {
     char own[SR_PATH_BYTES];
     if (access(r->out, F_OK) != 0)
@@ -51,7 +53,7 @@ static srnn_status read_present(sr_study *study, const sr_study_request *r) {
     return read_study(study, own);
 }
 
-/* Where the text is to lie; as runs name it. */
+/* The path of the text, as it appears in the settings of runs. */
 static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study,
                              const sr_study_request *r) {
     snprintf(path, SR_PATH_BYTES, "@text");
@@ -81,11 +83,11 @@ static srnn_status make_text(sr_study *study, const sr_study_request *r) {
     SR_TRY(status);
     status = sr_study_price(study);
     if (status != SRNN_OK && made)
-        unlink(path); /* one that does not do must not keep out the next */
+        unlink(path); /* an unusable text must not block the next attempt */
     return status;
 }
 
-/* Refuses words that select nothing. */
+/* Rejects --only and --skip if a word matches nothing, or if no run is left. */
 static srnn_status check_selection(const sr_study *study, const sr_study_options *options) {
     SR_TRY(sr_study_words_check(study, &options->only, "--only"));
     SR_TRY(sr_study_words_check(study, &options->skip, "--skip"));
@@ -95,8 +97,7 @@ static srnn_status check_selection(const sr_study *study, const sr_study_options
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
-/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the
- * last. */
+/* sbatch options of the study's file, then those of the request: sbatch uses the last one. */
 static srnn_status add_cluster(sr_study_options *options, const sr_study *study,
                                const sr_study_request *r) {
     for (size_t i = 0; i < study->cluster.count; i++) {
@@ -126,6 +127,9 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
     SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
+    bool missing;
+    if (!r->plan_only)
+        SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
     return check_selection(study, options);
 }
 
@@ -159,21 +163,32 @@ srnn_status sr_study_status(const sr_study *study, const char *folder,
     return SRNN_OK;
 }
 
-/* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
- * text, are of this study. */
+/* In a locked folder. Writes nothing until the runs and the text there are known to belong to this
+ * study. */
 static srnn_status take_folder(sr_study *study, const sr_study_request *r, const char *command) {
     SR_TRY(sr_study_check(study, r->out));
     SR_TRY(make_text(study, r));
     return sr_study_write(study, r->out, command);
 }
 
-typedef srnn_status executor(const sr_study *study, const char *folder,
-                             const sr_study_options *options, sr_run_view *views);
-static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
-                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
-                                       [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
+/* The rates of a study that tunes, found now unless they are there. */
+static srnn_status tune(sr_study *study, const sr_study_options *options, const sr_study_request *r,
+                        const char *command) {
+    char text[SR_PATH_BYTES];
+    bool missing;
+    SR_TRY(sr_study_take_rates(study, r->out, options, &missing));
+    if (!missing)
+        return SRNN_OK;
+    SR_TRY(find_text(text, study, r));
+    SR_TRY(sr_study_tune(study, r->out, text, options));
+    return sr_study_write(study, r->out, command);
+}
 
-/* Over the runs that were asked for, and those that have ended. */
+static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                          [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                          [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
+
+/* Over the requested runs, and all others that have ended. */
 static srnn_status sum_up(sr_summary *summary, const sr_study *study,
                           const sr_study_options *options, const char *folder) {
     bool *asked = calloc(study->run_count, sizeof *asked);
@@ -186,7 +201,14 @@ static srnn_status sum_up(sr_summary *summary, const sr_study *study,
     return status;
 }
 
-srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+static srnn_status execute(const sr_study *study, sr_study_options *options, const char *folder,
+                           sr_run_view *views) {
+    sr_executor *launch = execute_by[options->launcher];
+    return study->settle > 0 ? sr_study_execute_settling(study, folder, options, views, launch)
+                             : launch(study, folder, options, views);
+}
+
+srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
                                   const sr_study_request *request, const char *command,
                                   sr_run_view *views, sr_summary *summary) {
     int lock;
@@ -194,7 +216,9 @@ srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *optio
     SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
     srnn_status status = take_folder(study, request, command);
     if (status == SRNN_OK)
-        status = execute_by[options->launcher](study, request->out, options, views);
+        status = tune(study, options, request, command);
+    if (status == SRNN_OK)
+        status = execute(study, options, request->out, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;

@@ -16,7 +16,7 @@
 
 enum { LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
 
-/* ---- pieces of JSON; NULL means no memory, which json_pack and sr_json_replace notice */
+/* ---- JSON values; NULL means no memory, which json_pack and sr_json_replace detect */
 
 static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
@@ -72,7 +72,7 @@ static json_t *variant_json(const sr_study_variant *variant) {
                      settings_json(&variant->settings));
 }
 
-/* The data as the study's file says it: tasks come before the settings of all. */
+/* The data as written in the study's file: a task's comes before that of the study. */
 static const char *data_of(const sr_study *study, const sr_study_task *task) {
     for (size_t i = task->settings.count; i-- > 0;)
         if (strcmp(task->settings.names[i], "data") == 0)
@@ -201,13 +201,14 @@ static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
         sr_json_append(cells, cell_json(study, &summary->cells[i]));
     for (size_t i = 0; i < summary->best_count; i++)
         sr_json_append(best, cell_json(study, &summary->best[i]));
-    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "format",
+    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:b}", "format",
                      "softrnn-summary", "version", 1, "baseline",
                      sr_json_plain_text(study->variants[study->baseline].name), "confidence",
                      SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
                      (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged,
                      "failed", (json_int_t)summary->failed, "missing", (json_int_t)summary->missing,
-                     "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best);
+                     "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best,
+                     "tuned", study->tune_count > 0);
 }
 
 static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {

@@ -6,16 +6,16 @@
 
 #include <jansson.h>
 
-/* Writes study.yaml and study.json; `command` says how to repeat the study. */
+/* Writes study.yaml and study.json; `command` reproduces the study. */
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command);
 
-/* Reads the records of all runs of the plan, makes the summary and writes summary.json. Free
+/* Reads the records of all runs of the plan, computes the summary and writes summary.json. Free
  * `summary` in any case. */
 srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
                                const bool *asked);
 
-/* Makes `path` the text of the study: these files one after the other, or the King James Bible if
- * there are none. A file that is there already must hold the same. */
+/* Writes the text of the study to `path`: these files concatenated, or the King James Bible if
+ * there are none. An existing file must have the same content. */
 srnn_status sr_study_text(const char *path, const sr_word_list *files);
 
 #endif

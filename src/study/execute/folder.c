@@ -1,4 +1,4 @@
-/* folder.c: a study's folder: whether its runs are those of a plan. */
+/* folder.c: checks that the runs in a study's folder belong to its plan. */
 #include "study/execute/folder.h"
 
 #include "files/folder.h"
@@ -17,7 +17,7 @@ static bool plans(const sr_study *study, const char *id) {
     return false;
 }
 
-/* The plan would forget it, and with it what it cost. */
+/* The summary would omit this run and its cost. */
 static srnn_status check_foreign(const sr_study *study, const char *folder, const char *id) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_study_run_path(path, folder, id));

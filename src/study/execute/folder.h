@@ -1,12 +1,11 @@
-/* folder.h (private): a study's folder: whether its runs are those of a plan. */
+/* folder.h (private): checks that the runs in a study's folder belong to its plan. */
 #ifndef SR_STUDY_EXECUTE_FOLDER_H
 #define SR_STUDY_EXECUTE_FOLDER_H
 
 #include "files/path.h"
 #include "study/plan/study.h"
 
-/* SRNN_OK if every run in the folder is one of the plan, with the same settings. Changes
- * nothing. */
+/* SRNN_OK if every run in the folder is in the plan, with the same settings. Read-only. */
 srnn_status sr_study_check(const sr_study *study, const char *folder);
 
 /* The folder of a run. */

@@ -1,4 +1,4 @@
-/* ranks.c: the runs of a study shared by ranks. */
+/* ranks.c: distributes the runs of a study among ranks. */
 #include "study/execute/ranks.h"
 
 #include "study/execute/folder.h"
@@ -16,7 +16,7 @@ static srnn_status look(sr_run_view *view, const char *path) {
     return SRNN_OK;
 }
 
-/* *stopped: a signal came, and the run was left to be continued. */
+/* *stopped: a signal arrived, and the run can be resumed. */
 static srnn_status run_one(const sr_study_run *run, const char *path, int threads, bool *stopped) {
     sr_worker_board board = {0};
     sr_result result;
@@ -58,7 +58,7 @@ static srnn_status look_at_all(const sr_study *study, const char *folder, sr_run
                          "the study was interrupted; the same command resumes it");
 }
 
-/* What has ended is what rank 0 found, before anybody began. */
+/* Rank 0 determines which runs have ended, before any rank starts. */
 srnn_status sr_study_execute_on_ranks(const sr_study *study, const char *folder,
                                       const sr_study_options *options, sr_run_view *views) {
     sr_ranks *ranks = options->ranks;

@@ -1,4 +1,4 @@
-/* runner.c: the runs of a study, as many at once as there are cores for. */
+/* runner.c: executes the runs of a study in parallel processes. */
 #include "study/execute/runner.h"
 
 #include "base/clock.h"
@@ -53,7 +53,7 @@ void sr_study_shares(int *jobs, int *threads, int asked) {
     *threads = count / *jobs > 0 ? count / *jobs : 1;
 }
 
-/* The cores of one job: its share of those this process may use. */
+/* Pins a job to its share of the cores of this process. */
 static void pin(const runner *r, int slot) {
     cpu_set_t own;
     const int count = CPU_COUNT(&r->cores);
@@ -67,7 +67,7 @@ static void pin(const runner *r, int slot) {
             CPU_SET(core, &own);
         seen++;
     }
-    (void)sched_setaffinity(0, sizeof own, &own); /* only speed depends on it */
+    (void)sched_setaffinity(0, sizeof own, &own); /* affects only speed */
 }
 
 static srnn_status run_folder(char path[SR_PATH_BYTES], const runner *r, size_t run) {
@@ -83,7 +83,7 @@ static sigset_t child_ends(void) {
     return child;
 }
 
-/* Until a child ends, which is blocked so that it is not missed, or it is time to look again. */
+/* Waits until a child ends (SIGCHLD is blocked, so that none is missed), or until the next poll. */
 static void wait_for_child(void) {
     const struct timespec look = {.tv_nsec = LOOK_NANOSECONDS};
     const sigset_t child = child_ends();
@@ -133,7 +133,8 @@ static void fail(sr_run_view *view, const char *message) {
     snprintf(view->message, sizeof view->message, "%s", message);
 }
 
-/* Killed, or it crashed, or it could not write: tell, and leave the run to be continued. */
+/* The process was killed, crashed or could not write its result: reports that; the run can be
+ * resumed. */
 static void collect_broken(const runner *r, const job *ended, const char *path, int wait_status) {
     sr_run_view *view = &r->views[ended->run];
     const char *failure = r->boards[ended->run].failure;
@@ -144,10 +145,10 @@ static void collect_broken(const runner *r, const job *ended, const char *path, 
         snprintf(result.message, sizeof result.message, "its process was ended by signal %d",
                  WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
     fail(view, result.message);
-    (void)sr_worker_tell(&result, path); /* the failure itself is what matters */
+    (void)sr_worker_tell(&result, path); /* only the run's own failure is reported */
 }
 
-/* A process has ended: how did its run? */
+/* A process has ended: collects the outcome of its run */
 static void collect(runner *r, const job *ended, int wait_status) {
     sr_run_view *view = &r->views[ended->run];
     sr_result result = {0};
@@ -190,7 +191,7 @@ static void stop_all(const runner *r) {
 
 /* ---- the whole */
 
-/* The next run that was not started; run_count if there is none. */
+/* The next run that has not been started; run_count if there is none. */
 static size_t next_run(const runner *r, size_t from) {
     while (from < r->study->run_count &&
            (!r->views[from].selected || r->views[from].ending != SR_ENDING_NONE))
@@ -230,14 +231,14 @@ static srnn_status supervise(runner *r) {
     return status;
 }
 
-/* ---- what is there already */
+/* ---- existing results */
 
 bool sr_study_selects(const sr_study *study, const sr_study_options *options,
                       const sr_study_run *run) {
     return sr_study_run_selected(study, run, &options->only, &options->skip);
 }
 
-/* A run that failed is to be tried again. */
+/* Removes the result of a failed run, which is tried again. */
 static srnn_status forget_failure(sr_result *result, const char *path) {
     char file[SR_PATH_BYTES];
     SR_TRY(sr_path_join(file, path, "result.json"));

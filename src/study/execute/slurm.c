@@ -1,4 +1,4 @@
-/* slurm.c: the runs of a study as an array of jobs of Slurm. */
+/* slurm.c: executes the runs of a study as a Slurm job array. */
 #include "study/execute/slurm.h"
 
 #include "base/clock.h"
@@ -18,8 +18,8 @@
 enum { JOB_NAME = 32, OPTIONS_MAX = 32, LOOK_MICROSECONDS = 100000 };
 static const double between_questions = 2, patience = 120;
 
-/* The files beside the runs: which runs the array has, line by line; what each job does; its
- * number. */
+/* Files next to the runs: the runs of the array, one per line; the script of each job; the job
+ * id. */
 #define LIST   "array.txt"
 #define SCRIPT "array.sh"
 #define JOB    "array.job"
@@ -30,11 +30,11 @@ typedef struct array {
     const sr_study_options *options;
     sr_run_view *views;
     char job[JOB_NAME]; /* "": none */
-    int64_t *steps;     /* (runs): where each stood when it was submitted */
+    int64_t *steps;     /* (runs): the step of each when it was submitted */
     bool stopping;
 } array;
 
-/* ---- where runs stand, by what lies on disk */
+/* ---- the state of runs, from their records */
 
 static srnn_status look_at(array *a, size_t run) {
     char path[SR_PATH_BYTES];
@@ -84,7 +84,7 @@ static srnn_status write_list(const array *a) {
     return status;
 }
 
-/* The command is in shell words; the name of a run has none that need quoting. */
+/* The command is already quoted for the shell; names of runs need no quoting. */
 static srnn_status write_script(const array *a) {
     char *text = NULL;
     const int length = asprintf(&text,
@@ -100,8 +100,7 @@ static srnn_status write_script(const array *a) {
     return status;
 }
 
-/* sbatch's arguments: ours, then those that were asked for, "partition=short" as
- * "--partition=short". */
+/* Arguments of sbatch: ours, then the user's, "partition=short" as "--partition=short". */
 typedef struct arguments {
     char *list[OPTIONS_MAX];
     size_t count;
@@ -138,32 +137,32 @@ static srnn_status add_options(arguments *all, const array *a) {
     return add(all, a->folder, "/" SCRIPT, "");
 }
 
-/* The number of a job is digits; what follows ";" is the cluster's name. */
-static srnn_status take_job(array *a, const char *said) {
+/* A job id consists of digits; after ";" follows the cluster's name. */
+static srnn_status take_job(array *a, const char *output) {
     size_t length = 0;
-    while (isdigit((unsigned char)said[length]) && length < sizeof a->job - 1)
+    while (isdigit((unsigned char)output[length]) && length < sizeof a->job - 1)
         length++;
     if (length == 0)
-        return SR_FAIL(SRNN_ERR_IO, "sbatch said \"%.200s\" instead of a job's number", said);
-    memcpy(a->job, said, length);
+        return SR_FAIL(SRNN_ERR_IO, "sbatch said \"%.200s\" instead of a job's number", output);
+    memcpy(a->job, output, length);
     a->job[length] = '\0';
     return write_file(a->folder, JOB, a->job);
 }
 
 static srnn_status submit(array *a) {
     arguments all = {0};
-    char *said = NULL;
+    char *output = NULL;
     SR_TRY(write_list(a));
     SR_TRY(write_script(a));
     setenv("SOFTRNN_STUDY_OUT", a->folder, 1);
     srnn_status status = add_options(&all, a);
     if (status == SRNN_OK)
-        status = sr_spawn_read(&said, all.list);
+        status = sr_spawn_read(&output, all.list);
     if (status == SRNN_OK)
-        status = take_job(a, said);
+        status = take_job(a, output);
     for (size_t i = 0; i < all.count; i++)
         free(all.list[i]);
-    free(said);
+    free(output);
     for (size_t i = 0; i < a->study->run_count; i++)
         a->steps[i] = a->views[i].step;
     return status;
@@ -178,8 +177,8 @@ static sr_run_view *view_of(const array *a, const char *id) {
     return NULL;
 }
 
-/* Which runs of the list are at work: "3 RUNNING" for line 3. */
-static srnn_status mark_running(array *a, const char *said) {
+/* Marks the running jobs of the array: "3 RUNNING" for line 3. */
+static srnn_status mark_running(array *a, const char *output) {
     char path[SR_PATH_BYTES];
     sr_mapping list;
     for (size_t i = 0; i < a->study->run_count; i++)
@@ -195,40 +194,40 @@ static srnn_status mark_running(array *a, const char *said) {
         snprintf(words, sizeof words, "\n%zu RUNNING", number);
         sr_run_view *view = view_of(a, id);
         if (view)
-            view->running = view->ending == SR_ENDING_NONE && strstr(said, words);
+            view->running = view->ending == SR_ENDING_NONE && strstr(output, words);
         line += length + 1;
     }
     sr_mapping_close(&list);
     return SRNN_OK;
 }
 
-/* *busy: the array has jobs that wait or run. */
-static srnn_status ask(array *a, bool *busy) {
-    char *said = NULL, *text = NULL;
+/* *busy: the array has pending or running jobs. */
+static srnn_status query_queue(array *a, bool *busy) {
+    char *output = NULL, *text = NULL;
     char *const command[] = {"squeue", "--noheader", "--array", "--format=%K %T",
                              "--jobs", a->job,       NULL};
-    srnn_status status = sr_spawn_read(&said, command);
+    srnn_status status = sr_spawn_read(&output, command);
     *busy = false;
     if (status != SRNN_OK && strstr(srnn_error_detail(), "Invalid job id")) {
-        free(said);
-        return SRNN_OK; /* it is over, and forgotten */
+        free(output);
+        return SRNN_OK; /* the job has ended and was purged */
     }
-    if (status == SRNN_OK && asprintf(&text, "\n%s", said) < 0)
+    if (status == SRNN_OK && asprintf(&text, "\n%s", output) < 0)
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the queue");
     if (status == SRNN_OK) {
-        *busy = strspn(said, " \n") != strlen(said);
+        *busy = strspn(output, " \n") != strlen(output);
         status = mark_running(a, text);
         free(text);
     }
-    free(said);
+    free(output);
     return status;
 }
 
 static void cancel(const array *a) {
-    char *said = NULL;
+    char *output = NULL;
     char *const command[] = {"scancel", (char *)(uintptr_t)a->job, NULL};
-    (void)sr_spawn_read(&said, command); /* what is not cancelled ends by itself */
-    free(said);
+    (void)sr_spawn_read(&output, command); /* jobs that are not cancelled end by themselves */
+    free(output);
 }
 
 static void let_watch(array *a) {
@@ -239,13 +238,13 @@ static void let_watch(array *a) {
     cancel(a);
 }
 
-/* Until the array has no more jobs. A queue that cannot be asked for a while is asked again. */
+/* Waits until the array has no more jobs. A failing squeue is retried for a while. */
 static srnn_status watch(array *a) {
     double asked = 0, answered = sr_clock_seconds();
     for (bool busy = true; busy;) {
         const double now = sr_clock_seconds();
         if (now - asked > between_questions) {
-            const srnn_status status = ask(a, &busy);
+            const srnn_status status = query_queue(a, &busy);
             asked = now;
             answered = status == SRNN_OK ? now : answered;
             if (now - answered > patience)
@@ -261,8 +260,8 @@ static srnn_status watch(array *a) {
     return look(a);
 }
 
-/* Did any of those that are left get anywhere? */
-static bool went_on(const array *a) {
+/* Whether any unfinished run made progress since it was submitted. */
+static bool progressed(const array *a) {
     for (size_t i = 0; i < a->study->run_count; i++)
         if (a->views[i].selected && a->views[i].ending == SR_ENDING_NONE &&
             a->views[i].step > a->steps[i])
@@ -279,7 +278,7 @@ static void give_up(array *a) {
         }
 }
 
-/* The array of a process before this one. */
+/* The job array of an earlier process. */
 static srnn_status find_job(array *a) {
     char path[SR_PATH_BYTES];
     sr_mapping file;
@@ -300,7 +299,7 @@ static srnn_status execute(array *a) {
     while (left(a) > 0 && !a->stopping) {
         SR_TRY(submit(a));
         SR_TRY(watch(a));
-        if (left(a) > 0 && !a->stopping && !went_on(a))
+        if (left(a) > 0 && !a->stopping && !progressed(a))
             give_up(a);
     }
     return a->stopping

@@ -1,14 +1,12 @@
-/* slurm.h (private): the runs of a study as an array of jobs that Slurm runs wherever there is
- * room. */
+/* slurm.h (private): executes the runs of a study as a Slurm job array. */
 #ifndef SR_STUDY_EXECUTE_SLURM_H
 #define SR_STUDY_EXECUTE_SLURM_H
 
 #include "study/execute/runner.h"
 
-/* As sr_study_execute, on a folder that every node sees. Jobs that a process before this one
- * submitted, and that still wait or run, are watched, not submitted again; runs whose job ended
- * without a result (a time limit, a node that failed) are submitted once more as long as that makes
- * them go on. */
+/* Like sr_study_execute, in a folder that every node sees. Pending or running jobs of an earlier
+ * process are watched, not submitted again. Runs whose job ended without a result (a time limit, a
+ * node failure) are resubmitted as long as they make progress. */
 srnn_status sr_study_execute_slurm(const sr_study *study, const char *folder,
                                    const sr_study_options *options, sr_run_view *views);
 

@@ -1,4 +1,4 @@
-/* spawn.c: other programs, and what they print. */
+/* spawn.c: runs other programs and captures their output. */
 #include "study/execute/spawn.h"
 
 #include "base/memory_stream.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Every verse on a line, its reference before it: "Ge1:1 In the beginning ...". */
+/* One verse per line after its reference: "Ge1:1 In the beginning ...". */
 static const char bible_command[] = "bible -f gen1:1-rev22:21 </dev/null 2>/dev/null";
 enum { LEAST_BYTES = 1 << 20 };
 

@@ -1,4 +1,4 @@
-/* worker.c: one run of a study in a process of its own. */
+/* worker.c: one run of a study in a separate process. */
 #include "study/execute/worker.h"
 
 #include "base/threads.h"
@@ -47,14 +47,14 @@ bool sr_worker_has_run(const char *folder) {
     return sr_path_has(folder, "run.yaml");
 }
 
-/* True if both are the text of a study, which lies in its folder wherever that is. */
+/* True if both are the text of a study, whatever the path of the study's folder. */
 static bool same_text(const sr_study_run *run, const char *data) {
     const size_t length = strlen(data), end = strlen(SR_STUDY_TEXT);
     return run->text && length > end && data[length - end - 1] == '/' &&
            strcmp(data + length - end, SR_STUDY_TEXT) == 0;
 }
 
-/* The settings of the run in the folder; *moved: its text lies elsewhere now, as they then say. */
+/* The settings of the run in the folder; *moved: its text has moved, and they have the new path. */
 static srnn_status read_settings(sr_run_settings *settings, bool *moved, const sr_study_run *run,
                                  const char *folder) {
     char yaml[SR_PATH_BYTES];
@@ -82,7 +82,7 @@ srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
     return status;
 }
 
-/* Goes on with a run, whose run.yaml learns where the text lies now. */
+/* Resumes a run; run.yaml gets the current path of the text. */
 static srnn_status resume(sr_run **run, const sr_study_run *planned, const char *folder,
                           int threads) {
     char yaml[SR_PATH_BYTES];
@@ -148,7 +148,7 @@ static double cpu_seconds(void) {
            1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
-/* What the records say of the whole run, processes before this one included. */
+/* Totals of the whole run from its records, including earlier processes. */
 static srnn_status add_records(sr_result *result, const char *folder) {
     sr_record record;
     const srnn_status status = sr_record_read(&record, folder);
@@ -160,8 +160,8 @@ static srnn_status add_records(sr_result *result, const char *folder) {
     return status;
 }
 
-/* Another process may have come in between: what it finished stays, and what it only looks at is
- * free in a moment. */
+/* Another process may have used the folder meanwhile: a finished result is not overwritten, and a
+ * short lock by a reader is waited for. */
 srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
     sr_result there;
     int lock;
@@ -183,7 +183,7 @@ static srnn_status write_result(sr_result *result, const char *folder) {
 
 /* ---- the place: who is at work in a run's folder */
 
-/* "node7, job 123_4" or "node7, process 567"; only by who holds the folder. */
+/* "node7, job 123_4" or "node7, process 567"; requires the folder's lock. */
 static srnn_status write_place(const char *folder) {
     char path[SR_PATH_BYTES], host[64], text[128];
     const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
@@ -202,8 +202,7 @@ static void remove_place(const char *folder) {
         unlink(path);
 }
 
-/* False if it names a process of this machine that has ended; of other machines nothing is
- * known. */
+/* False if it names a process of this machine that has ended; other machines cannot be checked. */
 static bool may_live(const char *place) {
     char host[64];
     static const char says[] = ", process ";
@@ -269,9 +268,9 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     return told;
 }
 
-/* ---- a process of its own that a launcher started */
+/* ---- a process started by a launcher */
 
-/* Slurm's cores for the job, else all that this process may use. */
+/* The job's cores under Slurm, else all cores of this process. */
 static int own_threads(void) {
     const char *cores = getenv("SLURM_CPUS_PER_TASK");
     return sr_thread_count(cores ? atoi(cores) : 0);

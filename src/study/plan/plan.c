@@ -1,4 +1,4 @@
-/* plan.c: makes the runs of a study and works out what each costs. */
+/* plan.c: expands a study into runs and computes their cost. */
 #include "base/text.h"
 #include "data/rows/source_open.h"
 #include "files/path.h"
@@ -18,10 +18,10 @@
 enum { BYTE_TOKENS = 257, ID_BYTES = 200 };
 static const char text_data[] = "@text";
 
-/* What the data of the last run said, since most runs share it. */
+/* Facts about the data of the last run, cached because most runs share it. */
 typedef struct data_facts {
     char *data;
-    int T_asked;
+    int T_requested;
     int V, T;
 } data_facts;
 
@@ -48,7 +48,7 @@ static bool uses(const sr_study_task *task, const char *variant) {
     return task->variants.count == 0;
 }
 
-/* What a word of a selection names. */
+/* The kind of object that a word of a selection names. */
 typedef enum word_kind { TASK, VARIANT, SIZE, RUNS, WORD_KINDS } word_kind;
 
 static word_kind kind_of(const sr_study *study, const char *word) {
@@ -79,9 +79,9 @@ static bool fits(const sr_study *study, const sr_study_run *run, const char *wor
     return fnmatch(word, run->id, 0) == 0;
 }
 
-/* Words of one kind add up, kinds narrow each other: "recall,softmax,gate" are two variants of one
- * task. */
-static bool is_wanted(const sr_study *study, const sr_study_run *run, const sr_word_list *only) {
+/* Words of one kind are alternatives, different kinds are combined: "recall,softmax,gate" are two
+ * variants of one task. */
+static bool is_selected(const sr_study *study, const sr_study_run *run, const sr_word_list *only) {
     bool named[WORD_KINDS] = {false}, met[WORD_KINDS] = {false};
     for (size_t i = 0; i < only->count; i++) {
         const word_kind kind = kind_of(study, only->words[i]);
@@ -99,7 +99,7 @@ bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const
     for (size_t i = 0; i < skip->count; i++)
         if (fits(study, run, skip->words[i]))
             return false;
-    return is_wanted(study, run, only);
+    return is_selected(study, run, only);
 }
 
 static srnn_status wrong_word(const sr_study *study, const char *word, const char *where) {
@@ -138,7 +138,7 @@ srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *word
 
 /* ---- one run */
 
-/* Appends a part of an id in letters that a folder's name may have. */
+/* Appends a part of an id, restricted to characters that are safe in a folder's name. */
 static void add_part(char *id, const char *part) {
     size_t length = strlen(id);
     if (length && length + 1 < ID_BYTES)
@@ -163,15 +163,15 @@ static srnn_status make_id(sr_study_run *run, const sr_study *study) {
     return run->id ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
 
-/* The failure just told, with a line of the study's file. */
+/* Extends the last error by a line of the study's file. */
 static srnn_status name_line(srnn_status status, const sr_study *study, size_t line) {
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     return SR_FAIL(status, "%s: line %zu: %s", study->where, line, why);
 }
 
-/* A path of a study is relative to its file; what is no file there is a task, a built-in name, or
- * missing, which is noticed where it is opened. */
+/* A path in a study is relative to its file. A name without such a file is a task or a built-in
+ * name, or missing, which is reported when it is opened. */
 static const char *placed(char path[SR_PATH_BYTES], const sr_study *study, const char *name,
                           const char *value) {
     static const char *const paths[] = {"data", "validation", "batches", "model", "tokenizer"};
@@ -208,13 +208,16 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     if (run->text)
         SR_TRY(sr_run_settings_text(&s->data, text));
     s->learning_rate = rate > 0 ? rate : s->learning_rate;
+    if (study->tune_count)
+        s->validation_half = SR_HALF_FIRST; /* the other half chooses the learning rate */
     s->seed = seed;
     return sr_run_settings_apply_preset(s);
 }
 
-/* Tokens and length of rows; the study's own text, where it does not exist yet, is bytes. */
+/* Vocabulary and row length of the data; the study's own text counts as bytes while it does not
+ * exist yet. */
 static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, bool own_text) {
-    if (facts->data && strcmp(facts->data, s->data) == 0 && facts->T_asked == s->T)
+    if (facts->data && strcmp(facts->data, s->data) == 0 && facts->T_requested == s->T)
         return SRNN_OK;
     SR_TRY(sr_run_settings_text(&facts->data, s->data));
     *facts = (data_facts){facts->data, s->T, BYTE_TOKENS, s->T};
@@ -225,7 +228,8 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
                                          .T = s->T,
                                          .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
-                                         .validation_share = s->validation_share};
+                                         .validation_share = s->validation_share,
+                                         .validation_half = (sr_half)s->validation_half};
     SR_TRY(sr_source_open(&source, s->data, &settings));
     facts->V = source->vocab;
     facts->T = source->T;
@@ -233,7 +237,7 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
     return SRNN_OK;
 }
 
-/* Heads of values, each of which has a state of its own for every level. */
+/* Value heads; each has a separate state per level. */
 static double states_of(const sr_model_config *c, int layer) {
     const sr_layer_sizes *s = &c->sizes[layer];
     const int heads = sr_shares_queries(&c->attention[layer]) ? s->H : s->Hkv;
@@ -262,7 +266,7 @@ static double cache_bytes(const sr_model_config *c, double T) {
     for (int layer = 0; layer < c->L; layer++) {
         const sr_layer_sizes *s = &c->sizes[layer];
         const srnn_attention *a = &c->attention[layer];
-        const bool wide = sr_shares_queries(a) && a->pool; /* averaged by gates of each head */
+        const bool wide = sr_shares_queries(a) && a->pool; /* pooled with gates of each head */
         const int values = sr_shares_queries(a) ? s->H : s->Hkv, keys = wide ? s->H : s->Hkv;
         const double rows = a->pool ? ceil(T / a->pool) : (double)sr_keys_seen(a, (int64_t)T);
         bytes += ((double)keys * s->D + (double)values * s->Dv) * rows * (double)sizeof(float);
@@ -270,7 +274,7 @@ static double cache_bytes(const sr_model_config *c, double T) {
     return bytes;
 }
 
-/* A run ends with its schedule, or where its settings stop it before. */
+/* A run ends with its schedule, or earlier at a stop condition. */
 static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
     int64_t steps = s->steps;
     if (s->stop_step && s->stop_step < steps)
@@ -282,7 +286,7 @@ static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
 
 static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const sr_run_settings *s = &run->settings;
-    const double T = c->positions;
+    const double T = s->T; /* the model may have more positions, for tests */
     sr_tensor_table table;
     SR_TRY(sr_model_tensors(&table, c));
     run->parameters = sr_tensor_table_learned(&table);
@@ -305,33 +309,33 @@ static size_t line_of(const sr_pairs *settings, const char *name) {
     return 0;
 }
 
-/* The settings that say a run's data; none do: those of the study. */
-static const sr_pairs *beside_data(const sr_study *study, const sr_study_run *run) {
+/* The settings that define a run's data: of its size, its task, or else of the study. */
+static const sr_pairs *data_settings(const sr_study *study, const sr_study_run *run) {
     if (study->size_count && line_of(&study->sizes[run->size].settings, "data"))
         return &study->sizes[run->size].settings;
     const sr_pairs *task = &study->tasks[run->task].settings;
     return line_of(task, "data") ? task : &study->settings;
 }
 
-/* A length beside data that has its own, as tasks do, would do nothing; one for all runs may be
- * meant for others. */
+/* A length given next to data with its own length, such as a task, would have no effect; one in the
+ * study's settings may be meant for other runs. */
 static srnn_status check_length(const sr_study *study, const sr_study_run *run,
                                 const data_facts *facts) {
-    const sr_pairs *beside = beside_data(study, run);
-    const size_t line = line_of(beside, "data") ? line_of(beside, "length") : 0;
-    if (!line || facts->T == facts->T_asked)
+    const sr_pairs *settings = data_settings(study, run);
+    const size_t line = line_of(settings, "data") ? line_of(settings, "length") : 0;
+    if (!line || facts->T == facts->T_requested)
         return SRNN_OK;
     return name_line(SR_FAIL(SRNN_ERR_ARGUMENT,
                              "length %d does nothing: rows of %s have %d tokens, which its own "
                              "length=N sets",
-                             facts->T_asked, facts->data, facts->T),
+                             facts->T_requested, facts->data, facts->T),
                      study, line);
 }
 
-/* The settings as the run will have them once its data is open, so that they can be compared. */
+/* Sets what the run's data determines, so that settings can be compared. */
 static srnn_status work_out_cost(const sr_study *study, sr_study_run *run, data_facts *facts) {
     sr_run_settings *s = &run->settings;
-    const size_t line = line_of(beside_data(study, run), "data");
+    const size_t line = line_of(data_settings(study, run), "data");
     const srnn_status opened = look_at_data(facts, s, run->text);
     if (opened != SRNN_OK)
         return line ? name_line(opened, study, line) : opened;
@@ -363,27 +367,27 @@ static srnn_status add_run(sr_study *study, sr_study_run run, double rate, int64
     sr_study_run *added = &grown[study->run_count++];
     *added = run;
     SR_TRY(make_settings(added, study, rate, seed, text));
-    const sr_run_settings *s = &added->settings; /* whose length the data may still change */
+    const sr_run_settings *s = &added->settings; /* the data may still change T */
     added->steps = steps_of(s, (double)s->B * s->T * s->accumulate);
     return make_id(added, study);
 }
 
-/* Drops the runs that were not asked for. */
+/* Drops the runs that were not requested. */
 static srnn_status select_runs(sr_study *study) {
-    size_t kept = 0;
+    size_t selected = 0;
     SR_TRY(sr_study_words_check(study, &study->only, "only"));
     SR_TRY(sr_study_words_check(study, &study->skip, "skip"));
     for (size_t i = 0; i < study->run_count; i++) {
         sr_study_run *run = &study->runs[i];
         if (sr_study_run_selected(study, run, &study->only, &study->skip)) {
-            study->runs[kept++] = *run;
+            study->runs[selected++] = *run;
         } else {
             free(run->id);
             sr_run_settings_free(&run->settings);
         }
     }
-    study->run_count = kept;
-    return kept ? SRNN_OK : SR_FAIL(SRNN_ERR_FORMAT, "%s: nothing is left to run", study->name);
+    study->run_count = selected;
+    return selected ? SRNN_OK : SR_FAIL(SRNN_ERR_FORMAT, "%s: nothing is left to run", study->name);
 }
 
 static srnn_status check_names(const sr_study *study) {
@@ -396,7 +400,7 @@ static srnn_status check_names(const sr_study *study) {
     return SRNN_OK;
 }
 
-/* Seeds outermost, so that an early stop leaves every variant with as many seeds. */
+/* Seeds outermost, so that after an early stop all variants have the same number of seeds. */
 static srnn_status add_task(sr_study *study, size_t task, int64_t seed, const char *text) {
     for (size_t size = 0; size < (study->size_count ? study->size_count : 1); size++)
         for (size_t rate = 0; rate < (study->rate_count ? study->rate_count : 1); rate++)

@@ -1,6 +1,7 @@
-/* study.c: what a study is made of: lists, names, and freeing them. */
+/* study.c: the parts of a study: lists, names, and freeing them. */
 #include "study/plan/study.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ static srnn_status no_memory(void) {
     return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
 
-/* Appends a copy of a text to a list. */
+/* Appends a copy of a string to a list. */
 static srnn_status push(char ***list, size_t count, const char *text) {
     char **grown = realloc(*list, (count + 1) * sizeof *grown);
     if (!grown)
@@ -80,6 +81,72 @@ void sr_pairs_free(sr_pairs *pairs) {
     *pairs = (sr_pairs){0};
 }
 
+/* ---- optimizers */
+
+static srnn_status copy_variant(sr_study_variant *to, const sr_study_variant *from,
+                                const char *optimizer) {
+    char name[256];
+    snprintf(name, sizeof name, "%.200s %.40s", from->name, optimizer);
+    *to = (sr_study_variant){.descriptor = from->descriptor, .is_avey = from->is_avey};
+    to->name = strdup(name);
+    to->attention = strdup(from->attention);
+    if (!to->name || !to->attention)
+        return no_memory();
+    for (size_t i = 0; i < from->settings.count; i++)
+        SR_TRY(sr_pairs_add(&to->settings, from->settings.names[i], from->settings.values[i],
+                            from->settings.lines[i]));
+    return sr_pairs_add(&to->settings, "optimizer", optimizer, 0);
+}
+
+/* Tasks that name the variant have the copy, too. */
+static srnn_status add_to_tasks(sr_study *study, const char *variant, const char *copy) {
+    for (size_t t = 0; t < study->task_count; t++) {
+        sr_word_list *names = &study->tasks[t].variants;
+        for (size_t i = 0, count = names->count; i < count; i++)
+            if (strcmp(names->words[i], variant) == 0)
+                SR_TRY(sr_word_list_add(names, copy));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status check_new_name(const sr_study *study, const char *name) {
+    for (size_t i = 0; i < study->variant_count; i++)
+        if (strcmp(study->variants[i].name, name) == 0)
+            return SR_FAIL(
+                SRNN_ERR_FORMAT,
+                "%s: optimizers: there is a variant \"%s\" already; give it another name",
+                study->where, name);
+    return SRNN_OK;
+}
+
+srnn_status sr_study_add_optimizers(sr_study *study) {
+    const size_t variants = study->variant_count, optimizers = study->optimizers.count;
+    if (optimizers == 0)
+        return SRNN_OK;
+    sr_study_variant *grown =
+        realloc(study->variants, variants * optimizers * sizeof *study->variants);
+    if (!grown)
+        return no_memory();
+    study->variants = grown;
+    for (size_t o = 1; o < optimizers; o++)
+        for (size_t v = 0; v < variants; v++) {
+            sr_study_variant copy;
+            const srnn_status status = copy_variant(&copy, &grown[v], study->optimizers.words[o]);
+            if (status == SRNN_OK && check_new_name(study, copy.name) == SRNN_OK) {
+                grown[study->variant_count++] = copy;
+                SR_TRY(add_to_tasks(study, grown[v].name, copy.name));
+                continue;
+            }
+            free(copy.name);
+            free(copy.attention);
+            sr_pairs_free(&copy.settings);
+            return status == SRNN_OK ? SRNN_ERR_FORMAT : status;
+        }
+    for (size_t v = 0; v < variants; v++)
+        SR_TRY(sr_pairs_add(&grown[v].settings, "optimizer", study->optimizers.words[0], 0));
+    return SRNN_OK;
+}
+
 static void free_task(sr_study_task *task) {
     free(task->name);
     free(task->title);
@@ -104,6 +171,7 @@ void sr_study_free(sr_study *study) {
         sr_run_settings_free(&study->runs[i].settings);
     }
     sr_pairs_free(&study->settings);
+    sr_word_list_free(&study->optimizers);
     sr_word_list_free(&study->only);
     sr_word_list_free(&study->skip);
     sr_pairs_free(&study->cluster);
@@ -116,6 +184,7 @@ void sr_study_free(sr_study *study) {
     free(study->tasks);
     free(study->sizes);
     free(study->rates);
+    free(study->tune_rates);
     free(study->seeds);
     free(study->runs);
     *study = (sr_study){0};

@@ -1,4 +1,4 @@
-/* study.h: a study: variants x tasks x seeds (x sizes, learning rates), and the runs that makes. */
+/* study.h: a study: variants x tasks x seeds (x sizes, learning rates) and its runs. */
 #ifndef SR_STUDY_PLAN_STUDY_H
 #define SR_STUDY_PLAN_STUDY_H
 
@@ -17,7 +17,7 @@ typedef struct sr_word_list {
     size_t count;
 } sr_word_list;
 
-/* What a task is ranked by. */
+/* The measure that a task is ranked by. */
 typedef enum sr_measure {
     SR_MEASURE_LOSS = 0, /* less is better */
     SR_MEASURE_ACCURACY, /* more is better */
@@ -28,7 +28,7 @@ typedef struct sr_study_variant {
     char *name, *attention; /* owned */
     srnn_attention descriptor;
     bool is_avey;      /* no attention, and the descriptor means nothing */
-    sr_pairs settings; /* of its runs alone, after all others */
+    sr_pairs settings; /* applied last, to this variant's runs only */
 } sr_study_variant;
 
 typedef struct sr_study_task {
@@ -43,21 +43,21 @@ typedef struct sr_study_size {
     sr_pairs settings;
 } sr_study_size;
 
-/* Where the text of a study lies in its folder. */
+/* The path of a study's text in its folder. */
 #define SR_STUDY_TEXT "data/text.txt"
 
 /* One run of the plan. */
 typedef struct sr_study_run {
-    char *id; /* "recall.norm.1", unique and fit for the name of a folder; owned */
+    char *id; /* "recall.norm.1", unique and valid as a folder name; owned */
     size_t task;
     size_t variant;
     size_t size; /* meaningless if the study has no sizes */
     bool text;   /* it trains on the text of the study */
     sr_run_settings settings;
 
-    /* What it costs. */
+    /* Its cost. */
     size_t parameters;
-    int64_t steps; /* to the end of its schedule, or to where its settings stop it */
+    int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
     double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
     double cache_bytes; /* keys and values of one sequence of T tokens, all layers */
@@ -67,8 +67,8 @@ typedef struct sr_study {
     char *name, *title; /* owned */
     char *text;         /* the file it was read from, owned */
     char *where;        /* its name, for messages, owned */
-    char *folder;       /* where its relative paths begin; NULL: the current folder; owned */
-    size_t baseline;    /* of the variants */
+    char *folder;       /* base of relative paths; NULL: the current folder; owned */
+    size_t baseline;    /* index of a variant */
     sr_pairs settings;
     sr_study_variant *variants; /* owned, as are the following */
     size_t variant_count;
@@ -76,8 +76,14 @@ typedef struct sr_study {
     size_t task_count;
     sr_study_size *sizes;
     size_t size_count;
-    double *rates; /* learning rates; none: those of the settings */
+    sr_word_list optimizers; /* with more than one, every variant is there once with each */
+    double *rates;           /* learning rates; none: those of the settings */
     size_t rate_count;
+    double *tune_rates; /* learning rates to choose from before the comparison; none: do not */
+    size_t tune_count;
+    /* Differences below this do not matter: a comparison ends early once its interval excludes zero,
+     * or lies within it to both sides. 0: all seeds are run */
+    double settle;
     int64_t *seeds;
     size_t seed_count;
     sr_word_list only, skip;
@@ -91,33 +97,37 @@ typedef struct sr_study {
 srnn_status sr_study_read(sr_study *study, const char *where, const char *text, size_t bytes);
 void sr_study_free(sr_study *study);
 
-/* The study that needs no file. Static text. */
+/* The default study. Static text. */
 const char *sr_study_default(size_t *bytes);
 
-/* Makes the plan. `text`: the file that stands for the data "@text"; it need not exist yet. */
+/* Expands the study into runs. `text`: the file used for the data "@text"; it need not exist
+ * yet. */
 srnn_status sr_study_expand(sr_study *study, const char *text);
 
-/* The same without what the runs cost: no data is opened, and it need not be there. */
+/* The same without costs: no data is opened, and none need exist. */
 srnn_status sr_study_list_runs(sr_study *study, const char *text);
 
-/* Works out again what the runs cost, now that all data is there. */
+/* Computes the costs of the runs again, now that all data exists. */
 srnn_status sr_study_price(sr_study *study);
 
-/* Fails, naming the nearest name, if one of the words fits no run; `where` says where they
- * stand. */
+/* Fails, suggesting the nearest name, if a word matches no run; `where` names their origin. */
 srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
                                  const char *where);
 
-/* True if the run is one of `only` (empty: all are) and none of `skip`. A word is a task, a
- * variant, a size, or else a run's id or a pattern of it (with * and ?). Of `only`, words of one
- * kind add up and kinds narrow each other; each word of `skip` stands for itself. */
+/* True if the run matches `only` (empty: all do) and no word of `skip`. A word is a task, a
+ * variant, a size, or else a run's id or a pattern of it (with * and ?). In `only`, words of one
+ * kind are alternatives and different kinds are combined; in `skip` each word counts by itself. */
 bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const sr_word_list *only,
                            const sr_word_list *skip);
 
-/* Words between commas; free with sr_word_list_free. */
+/* Splits at commas; free with sr_word_list_free. */
 srnn_status sr_word_list_split(sr_word_list *words, const char *text);
 srnn_status sr_word_list_add(sr_word_list *words, const char *word);
 void sr_word_list_free(sr_word_list *words);
+
+/* Makes the variants of a study that was read with each of its optimizers: "norm" with the first,
+ * "norm muon" with another. */
+srnn_status sr_study_add_optimizers(sr_study *study);
 
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);
 void sr_pairs_free(sr_pairs *pairs);

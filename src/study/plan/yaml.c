@@ -54,7 +54,7 @@ static srnn_status wrong_key(const reader *r, const yaml_node_t *node, const cha
                    near ? near : "", near ? "\"?" : "");
 }
 
-/* A mapping whose keys (at most 32) are all known, each given once at most. */
+/* A mapping whose keys (at most 32) are all known, each given at most once. */
 static srnn_status read_keys(reader *r, yaml_node_t *node, const key *keys, size_t count) {
     uint32_t seen = 0;
     if (node->type != YAML_MAPPING_NODE)
@@ -123,8 +123,8 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
-/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80
- * to 0x9f, in UTF-8 a byte 0xc2 before. (What is not UTF-8 the YAML reader has refused.) */
+/* Names are printed to terminals, which interpret control characters: below 0x20, 0x7f, and 0x80 to
+ * 0x9f, which in UTF-8 follow a byte 0xc2. (Invalid UTF-8 was rejected by the YAML parser.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");
@@ -134,7 +134,7 @@ static srnn_status check_name(const reader *r, const yaml_node_t *node, const ch
     return SRNN_OK;
 }
 
-/* The named entries of a mapping: *list (count, each of `size` zero bytes) has a name first. */
+/* The named entries of a mapping: *list (count, each of `size` zero bytes) begins with a name. */
 static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_t *count,
                                 size_t size, key_reader *read) {
     if (node->type != YAML_MAPPING_NODE)
@@ -242,6 +242,58 @@ static srnn_status read_rates(reader *r, yaml_node_t *value, void *to) {
     return read_numbers(&study->rates, &study->rate_count, r, value);
 }
 
+/* `tune: {learning-rate: [..], per: variant}` */
+static srnn_status read_tune_rates(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    SR_TRY(read_numbers(&study->tune_rates, &study->tune_count, r, value));
+    for (size_t i = 0; i < study->tune_count; i++) {
+        if (!(study->tune_rates[i] > 0))
+            return fail(r, value, "a learning rate to try is above 0");
+        for (size_t before = 0; before < i; before++)
+            if (study->tune_rates[before] == study->tune_rates[i])
+                return fail(r, value, "a learning rate is given twice");
+    }
+    return study->tune_count > 1 ? SRNN_OK
+                                 : fail(r, value, "tuning needs two learning rates or more");
+}
+
+static srnn_status read_tune_scope(reader *r, yaml_node_t *value, void *to) {
+    const char *text = "";
+    (void)to;
+    SR_TRY(scalar(&text, r, value));
+    return strcmp(text, "variant") == 0 ? SRNN_OK : fail(r, value, "rates are tuned per: variant");
+}
+
+static srnn_status read_tune(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    const key keys[] = {{"learning-rate", read_tune_rates, study}, {"per", read_tune_scope, NULL}};
+    SR_TRY(read_keys(r, value, keys, sizeof keys / sizeof *keys));
+    return study->tune_count ? SRNN_OK
+                             : fail(r, value, "tune needs learning-rate: [0.001, 0.002, ..]");
+}
+
+static srnn_status read_settle(reader *r, yaml_node_t *value, void *to) {
+    const char *text = "";
+    char *end;
+    SR_TRY(scalar(&text, r, value));
+    *(double *)to = strtod(text, &end);
+    return end > text && !*end && *(double *)to > 0 && isfinite(*(double *)to)
+               ? SRNN_OK
+               : fail(r, value, "settle is a difference above 0 that matters, as in 0.01");
+}
+
+static srnn_status read_optimizers(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    sr_run_settings settings = {0};
+    SR_TRY(read_words(r, value, &study->optimizers));
+    srnn_status status = sr_run_settings_create(&settings);
+    for (size_t i = 0; status == SRNN_OK && i < study->optimizers.count; i++)
+        if (sr_run_settings_set(&settings, "optimizer", study->optimizers.words[i]) != SRNN_OK)
+            status = fail(r, value, "optimizers are adamw and muon");
+    sr_run_settings_free(&settings);
+    return status;
+}
+
 static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
     double *numbers = NULL;
@@ -261,7 +313,7 @@ static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     return status;
 }
 
-/* The value of a key in a mapping whose keys were read already; NULL: it has none. */
+/* The value of a key in a mapping whose keys were read already; NULL: no such key. */
 static yaml_node_t *member(const reader *r, const yaml_node_t *mapping, const char *name) {
     for (yaml_node_pair_t *p = mapping->data.mapping.pairs.start;
          p < mapping->data.mapping.pairs.top; p++)
@@ -270,7 +322,7 @@ static yaml_node_t *member(const reader *r, const yaml_node_t *mapping, const ch
     return NULL;
 }
 
-/* The variant that a study calls so. */
+/* The variant of this name. */
 static srnn_status find_variant(size_t *index, const reader *r, const yaml_node_t *node) {
     const sr_study *study = r->study;
     const char *name = (const char *)node->data.scalar.value;
@@ -303,19 +355,37 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
     for (yaml_node_pair_t *p = tasks->data.mapping.pairs.start; p < tasks->data.mapping.pairs.top;
          p++)
         SR_TRY(check_task(r, node_at(r, p->value)));
-    return SRNN_OK;
+    if (study->tune_count && study->rate_count)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: learning-rates compares variants at every rate, tune chooses one for "
+                       "each: give one of the two",
+                       r->where);
+    if (study->settle > 0 && study->seed_count < 3)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: settle needs three seeds or more: two make the first "
+                       "interval",
+                       r->where);
+    return sr_study_add_optimizers(study);
 }
 
 static srnn_status read_root(reader *r, yaml_node_t *root) {
     sr_study *study = r->study;
     char *baseline = NULL;
-    const key keys[] = {
-        {"name", read_text, &study->name},     {"title", read_text, &study->title},
-        {"baseline", read_text, &baseline},    {"seeds", read_seeds, study},
-        {"variants", read_variants, study},    {"settings", read_pairs, &study->settings},
-        {"tasks", read_tasks, study},          {"sizes", read_sizes, study},
-        {"learning-rates", read_rates, study}, {"only", read_words, &study->only},
-        {"skip", read_words, &study->skip},    {"cluster", read_pairs, &study->cluster}};
+    const key keys[] = {{"name", read_text, &study->name},
+                        {"title", read_text, &study->title},
+                        {"baseline", read_text, &baseline},
+                        {"seeds", read_seeds, study},
+                        {"variants", read_variants, study},
+                        {"settings", read_pairs, &study->settings},
+                        {"tasks", read_tasks, study},
+                        {"sizes", read_sizes, study},
+                        {"learning-rates", read_rates, study},
+                        {"only", read_words, &study->only},
+                        {"skip", read_words, &study->skip},
+                        {"cluster", read_pairs, &study->cluster},
+                        {"tune", read_tune, study},
+                        {"optimizers", read_optimizers, study},
+                        {"settle", read_settle, &study->settle}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
         status = check(r, root);
@@ -327,7 +397,7 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
     return status;
 }
 
-/* What nests deeper is no study; to read it would take the square of its depth. */
+/* Deeper nesting is not a study, and parsing it would take quadratic time. */
 static srnn_status check_depth(const char *where, const char *text, size_t bytes) {
     enum { MOST_DEPTH = 16 };
     yaml_parser_t parser;
@@ -338,7 +408,7 @@ static srnn_status check_depth(const char *where, const char *text, size_t bytes
     for (bool done = false; !done && depth <= MOST_DEPTH;) {
         yaml_event_t event;
         if (!yaml_parser_parse(&parser, &event))
-            break; /* whoever reads it tells what is wrong */
+            break; /* the parser below reports the error */
         depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
         depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
         deepest = depth > deepest ? depth : deepest;

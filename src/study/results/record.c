@@ -1,4 +1,4 @@
-/* record.c: what one run left on disk, read back. */
+/* record.c: reads the records of one run. */
 #include "study/results/record.h"
 
 #include "base/text.h"
@@ -65,7 +65,7 @@ srnn_status sr_result_read(sr_result *result, const char *folder) {
     return SRNN_OK;
 }
 
-/* A message may hold bytes of a file's name that are not UTF-8; JSON may not. */
+/* A message may quote a file name that is not UTF-8, which JSON requires. */
 static json_t *text_of(const char *text) {
     json_t *string = json_string(text);
     return string ? string : json_string("(a message that is not text)");
@@ -84,7 +84,7 @@ srnn_status sr_result_write(const sr_result *r, const char *folder) {
 
 /* ---- lines of JSON */
 
-/* One file of a run while it is read. */
+/* A file of a run being read. */
 typedef struct line_file {
     char path[SR_PATH_BYTES];
     srnn_status (*read)(void *context, const json_t *object);
@@ -97,7 +97,7 @@ static srnn_status visit_line(void *context, const json_t *object, size_t line) 
                   : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu is not a JSON object", file->path, line);
 }
 
-/* Every whole line of a file, if there is one. */
+/* Visits every complete line of a file, if it exists. */
 static srnn_status read_lines(const char *folder, const char *name,
                               srnn_status (*read)(void *, const json_t *), void *context) {
     line_file file = {.read = read, .context = context};
@@ -138,7 +138,7 @@ static srnn_status read_metrics(void *context, const json_t *object) {
         return SRNN_OK;
     record->last_loss = point->validation;
     record->last_accuracy = point->accuracy;
-    record->best_loss = fmin(record->best_loss, point->validation); /* NaN is never the least */
+    record->best_loss = fmin(record->best_loss, point->validation); /* fmin ignores NaN */
     return keep_batches(record, json_object_get(object, "validation_losses"));
 }
 
@@ -196,7 +196,7 @@ int64_t sr_record_last_step(const char *folder) {
     const size_t bytes = fread(text, 1, LAST_BYTES, file);
     fclose(file);
     text[bytes] = '\0';
-    char *end = strrchr(text, '\n'); /* what follows is not whole */
+    char *end = strrchr(text, '\n'); /* the rest is an incomplete line */
     if (!end)
         return 0;
     *end = '\0';

@@ -1,4 +1,4 @@
-/* record.h: what one run left on disk, read back: metrics.jsonl, timings.jsonl, result.json. */
+/* record.h: reads the records of one run: metrics.jsonl, timings.jsonl, result.json. */
 #ifndef SR_STUDY_RESULTS_RECORD_H
 #define SR_STUDY_RESULTS_RECORD_H
 
@@ -9,9 +9,9 @@
 
 /* How a run ended. */
 typedef enum sr_ending {
-    SR_ENDING_NONE = 0, /* it has not */
+    SR_ENDING_NONE = 0, /* it has not ended */
     SR_ENDING_FINISHED,
-    SR_ENDING_DIVERGED, /* too many steps in a row were not finite */
+    SR_ENDING_DIVERGED, /* too many consecutive steps were not finite */
     SR_ENDING_FAILED,
 } sr_ending;
 const char *sr_ending_name(sr_ending ending); /* "finished"; static text */
@@ -37,9 +37,9 @@ typedef struct sr_record {
     sr_result result;
     sr_point *points; /* (count), owned */
     size_t count;
-    int64_t tokens, skipped; /* at the last step */
-    double last_loss;        /* of the last validation; NaN: there is none, as for the others */
-    double best_loss;        /* least */
+    int64_t tokens, skipped; /* up to the last step */
+    double last_loss;        /* of the last validation; NaN, here and below: none */
+    double best_loss;        /* lowest */
     double last_accuracy;    /* of the last validation */
     double *batch_losses;    /* (batches), owned: of the last validation */
     size_t batches;
@@ -47,12 +47,12 @@ typedef struct sr_record {
     double seconds;           /* of all training steps */
 } sr_record;
 
-/* Reads the folder of a run; what is missing stays empty. A last line that is not whole is left
- * out. Free with sr_record_free in any case. */
+/* Reads the folder of a run; missing files leave it empty. An incomplete last line is ignored. Free
+ * with sr_record_free in any case. */
 srnn_status sr_record_read(sr_record *record, const char *folder);
 void sr_record_free(sr_record *record);
 
-/* The step of the last record that is whole; 0: none. */
+/* The step of the last record that is complete; 0: none. */
 int64_t sr_record_last_step(const char *folder);
 
 /* result.json of a run's folder; the ending is NONE if there is none. */

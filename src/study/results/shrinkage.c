@@ -1,4 +1,4 @@
-/* shrinkage.c: variances of many samples, each shrunk towards what they have in common. */
+/* shrinkage.c: moderated variances: each is shrunk towards a common prior. */
 #include "study/results/shrinkage.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static double tetragamma(double x) {
     return sum - y * (1 + 1 / x + y * (0.5 - y * (1.0 / 6 - y * (1.0 / 6 - 0.3 * y))));
 }
 
-/* Newton's method on 1 / trigamma, which is convex and nearly straight (Smyth 2004, appendix). */
+/* Newton's method on 1 / trigamma, which is convex and nearly linear (Smyth 2004, appendix). */
 double sr_trigamma_inverse(double y) {
     if (y > 1e7)
         return 1 / sqrt(y);
@@ -52,7 +52,7 @@ static double floored(double variance) {
     return fmax(variance, SR_RESOLUTION * SR_RESOLUTION);
 }
 
-/* Two rows of differences, over the seeds that both have: how many, and their covariance. */
+/* Covariance of two rows of differences over their common seeds; returns the number of those. */
 static size_t covariance_of(double *covariance, const double *a, const double *b, size_t seeds) {
     double mean_a = 0, mean_b = 0, sum = 0;
     size_t count = 0;
@@ -72,10 +72,10 @@ static size_t covariance_of(double *covariance, const double *a, const double *b
 /* Sums over the rows with two differences or more. */
 typedef struct sums {
     double rows, degrees;
-    double variances;  /* each as often as it has degrees */
-    double logs;       /* of variances, freed of the bias that few degrees give them */
-    double squares;    /* of those */
-    double chance;     /* what few degrees alone make them scatter */
+    double variances;  /* weighted by degrees of freedom */
+    double logs;       /* of log variances, corrected for the bias of few degrees of freedom */
+    double squares;    /* of these logs */
+    double chance;     /* their sampling variance */
     double covariance; /* mean over pairs of rows */
 } sums;
 
@@ -104,8 +104,9 @@ static sums add_up(const double *differences, size_t variants, size_t seeds) {
     return all;
 }
 
-/* The degrees that correlated rows are worth, less those of one row itself. Half of a difference's
- * variance is the baseline's where that scatters like the variants, more where it scatters more. */
+/* The effective degrees of freedom of correlated rows, minus those of one row. All rows share the
+ * baseline: half of a difference's variance is the baseline's if it scatters like the variants,
+ * more if it scatters more. */
 static double worth(const sums *all) {
     const double share = fmin(fmax(all->covariance / (all->variances / all->degrees), 0.5), 1);
     return all->degrees / (1 + (all->rows - 1) * share * share) - all->degrees / all->rows;
@@ -118,7 +119,7 @@ sr_prior sr_prior_of(const double *differences, size_t variants, size_t seeds) {
     const double mean = all.logs / all.rows;
     const double spread =
         (all.squares - all.rows * mean * mean) / (all.rows - 1) - all.chance / all.rows;
-    if (!(spread > 0)) /* no more than chance: one variance for all */
+    if (!(spread > 0)) /* no more than sampling noise: one variance for all */
         return (sr_prior){worth(&all), all.variances / all.degrees};
     const double half = sr_trigamma_inverse(spread);
     return (sr_prior){fmin(2 * half, worth(&all)), exp(mean + sr_digamma(half) - log(half))};

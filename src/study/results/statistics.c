@@ -70,7 +70,7 @@ double sr_student_t(double degrees, double confidence) {
     double low = 0, high = 1;
     if (!(degrees > 0) || !(confidence > 0 && confidence < 1))
         return NAN;
-    /* The share outside -t .. t falls as t grows. */
+    /* The probability outside -t .. t falls as t grows. */
     const double outside = 1 - confidence;
     while (beta(degrees / 2, 0.5, degrees / (degrees + high * high)) > outside)
         high *= 2;

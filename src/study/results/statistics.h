@@ -1,6 +1,6 @@
 /* statistics.h: means, spreads and confidence intervals of differences.
  *
- * Intervals are Student's, two-sided. docs/RECORDS.md says what each of them assumes. */
+ * Intervals are Student's, two-sided. docs/RECORDS.md has their assumptions. */
 #ifndef SR_STUDY_RESULTS_STATISTICS_H
 #define SR_STUDY_RESULTS_STATISTICS_H
 
@@ -18,11 +18,11 @@ double sr_standard_deviation(const double *values, size_t count);
 /* The median; reorders the values. NaN for none. */
 double sr_median(double *values, size_t count);
 
-/* t such that a share `confidence` of Student's distribution lies between -t and t. */
+/* t such that Student's distribution has probability `confidence` between -t and t. */
 double sr_student_t(double degrees, double confidence);
 
-/* How often Fisher's ratio of two variances with so many degrees of freedom is above `ratio`;
- * a million stand for a variance that is known. */
+/* The probability that Fisher's ratio of two variances with these degrees of freedom exceeds
+ * `ratio`; a million degrees stand for a known variance. */
 double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees);
 
 typedef struct sr_interval {
@@ -30,13 +30,14 @@ typedef struct sr_interval {
     double degrees; /* 0: there is no interval, low and high are NaN */
 } sr_interval;
 
-/* True if 0 lies outside. */
+/* True if the interval excludes 0. */
 bool sr_interval_decides(const sr_interval *interval);
 
 /* The mean of differences d_s. */
 sr_interval sr_interval_of(const double *differences, size_t count, double confidence);
 
-/* The mean of `count` differences of a standard deviation that has so many degrees of freedom. */
+/* The mean of `count` differences whose standard deviation was estimated with `degrees` degrees of
+ * freedom. */
 sr_interval sr_interval_around(double mean, double deviation, size_t count, double degrees,
                                double confidence);
 

@@ -1,4 +1,4 @@
-/* summary.c: the records of a study's runs -> statistics. */
+/* summary.c: computes statistics from the records of a study's runs. */
 #include "study/results/summary.h"
 
 #include "study/results/shrinkage.h"
@@ -23,7 +23,7 @@ const char *sr_verdict_name(sr_verdict verdict) {
     return "";
 }
 
-/* What a summary is made from. */
+/* The inputs of a summary. */
 typedef struct maker {
     const sr_study *study;
     const sr_record *records; /* (study->run_count) */
@@ -38,16 +38,17 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-/* A run that was not asked for counts once it has ended. */
+/* A run that was not requested counts once it has ended. */
 static bool counts(const maker *m, size_t run) {
     return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
-/* True if the run is of the cell's task and size, and of the learning rate. */
+/* True if the run has the cell's task and size, and the learning rate. Where rates were tuned, each
+ * variant has its own, within one cell. */
 static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
-           r->settings.learning_rate == rate && counts(m, run);
+           (m->study->tune_count || r->settings.learning_rate == rate) && counts(m, run);
 }
 
 static bool finished(const maker *m, size_t run) {
@@ -80,7 +81,7 @@ static const sr_record *record_of(const maker *m, const sr_summary_cell *cell,
 
 /* ---- spreads */
 
-/* Over the values that are finite: a run may end without a number. */
+/* Over the finite values: a run may end without a result. */
 static srnn_status finish_spread(sr_spread *spread, size_t count) {
     double *finite = NULL;
     SR_TRY(numbers(&finite, count, sizeof *finite));
@@ -144,8 +145,8 @@ static const sr_summary_variant *baseline_of(const maker *m, const sr_summary_ce
     return NULL;
 }
 
-/* Then there is no scatter over seeds to judge a difference by, and losses are compared batch by
- * batch. Decided for the whole cell: differences of loss and of accuracy cannot be ranked. */
+/* With one seed there is no scatter over seeds, and losses are compared batch by batch. Decided for
+ * the whole cell: differences of loss and of accuracy cannot be ranked together. */
 static bool plans_one_seed(const sr_summary_cell *cell) {
     for (size_t v = 0; v < cell->count; v++)
         if (cell->variants[v].runs > 1)
@@ -187,7 +188,7 @@ static srnn_status compare_batches(sr_interval *interval, const sr_record *own,
     return SRNN_OK;
 }
 
-/* What the pairs of all variants say of the scatter of one. */
+/* The prior of a variant's variance, from the pairs of all variants. */
 static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_cell *cell) {
     const size_t seeds = m->study->seed_count;
     double *table = NULL; /* (variants, seeds) */
@@ -207,14 +208,40 @@ static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_
     return SRNN_OK;
 }
 
+/* An interval that is looked at after every seed from the second on, and may end the comparison,
+ * must hold at all of them: the error is divided among them. */
+static double confidence_of(const sr_study *study) {
+    const double looks = study->settle > 0 ? (double)study->seed_count - 1 : 1;
+    return 1 - (1 - SR_CONFIDENCE) / looks;
+}
+
+bool sr_difference_settled(const sr_difference *d, double margin) {
+    switch (d->verdict) {
+    case SR_VERDICT_TOO_FEW:
+        return false;
+    case SR_VERDICT_UNCLEAR:
+        return d->interval.low > -margin && d->interval.high < margin;
+    case SR_VERDICT_BETTER:
+    case SR_VERDICT_WORSE:
+    case SR_VERDICT_UNSTABLE:
+        return true;
+    }
+    return false;
+}
+
 static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell,
                                  const sr_prior *prior) {
     sr_difference *d = &v->difference;
-    d->own = sr_interval_of(d->differences, d->pairs, SR_CONFIDENCE);
+    const double confidence = confidence_of(m->study);
+    d->own = sr_interval_of(d->differences, d->pairs, confidence);
     d->interval = d->own;
     d->method = d->pairs > 1 ? "seeds" : "none";
-    if (d->pairs > 1 && prior->degrees > 0) {
-        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, SR_CONFIDENCE);
+    if (d->pairs > 1 && m->study->settle > 0) {
+        /* its own scatter alone: what is borrowed from others holds only on average */
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, &(sr_prior){0}, confidence);
+        d->method = "sequential";
+    } else if (d->pairs > 1 && prior->degrees > 0) {
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, confidence);
         d->method = "moderated";
     } else if (d->pairs == 1 && plans_one_seed(cell)) {
         SR_TRY(compare_batches(&d->interval, record_of(m, cell, v, d->seeds[0]),
@@ -224,7 +251,7 @@ static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr
     return SRNN_OK;
 }
 
-/* The one place where it is decided what a difference says. */
+/* The only place that derives a verdict from a difference. */
 static sr_verdict judge(const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     if (v->diverged || v->not_finite)
@@ -239,8 +266,7 @@ static sr_verdict judge(const sr_summary_variant *v) {
 
 /* ---- speeds */
 
-/* How many other runs of the study were at work on the machine of a run while it ran, on
- * average. */
+/* The average number of other runs of the study on the same machine while a run was running. */
 static double company_of(const maker *m, size_t run) {
     const sr_result *own = &m->records[run].result;
     double shared = 0;
@@ -252,10 +278,10 @@ static double company_of(const maker *m, size_t run) {
     return shared / (own->ended - own->started);
 }
 
-/* Under what conditions the finished runs of a variant ran. */
+/* The conditions under which the finished runs of a variant ran. */
 typedef struct conditions {
-    const char *host; /* NULL: none is known; "": several */
-    int threads;      /* 0: several numbers */
+    const char *host; /* NULL: unknown; "": several */
+    int threads;      /* 0: different numbers */
     double company;   /* mean */
 } conditions;
 
@@ -276,7 +302,7 @@ static conditions conditions_of(const maker *m, const sr_summary_cell *cell,
     return c;
 }
 
-/* Half a run more or less beside it: cores, caches and memory are shared with others. */
+/* Tolerated difference in concurrent runs, which share cores, caches and memory. */
 static const double company_margin = 0.5;
 
 static bool is_apart(const maker *m, const sr_summary_cell *cell, const sr_summary_variant *v,
@@ -339,11 +365,12 @@ static srnn_status begin_cell(sr_summary_cell *cell, const maker *m, const sr_su
 
 static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < m->study->variant_count; v++) {
-        bool there = false;
+        const sr_study_run *there = NULL;
         for (size_t i = 0; i < m->study->run_count && !there; i++)
-            there = m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i);
+            if (m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i))
+                there = &m->study->runs[i];
         if (there)
-            SR_TRY(add_variant(cell, m, v, cell->learning_rate));
+            SR_TRY(add_variant(cell, m, v, there->settings.learning_rate));
     }
     return fill_differences(cell, m);
 }
@@ -356,10 +383,12 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
         if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    SR_TRY(begin_cell(cell, m,
-                      &(sr_summary_cell){.task = r->task,
-                                         .size = r->size,
-                                         .learning_rate = r->settings.learning_rate}));
+    SR_TRY(
+        begin_cell(cell, m,
+                   &(sr_summary_cell){.task = r->task,
+                                      .size = r->size,
+                                      .learning_rate =
+                                          m->study->tune_count ? NAN : r->settings.learning_rate}));
     return fill_cell(cell, m);
 }
 
@@ -376,15 +405,15 @@ static const sr_summary_variant *find(const sr_summary_cell *cell, size_t varian
     return NULL;
 }
 
-/* Less is better: what variants are sorted by; those that are unstable come last. */
+/* The sort key of variants, lower is better; unstable ones come last. */
 static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double mean = spread_of(cell, v)->mean;
     const double rank = cell->measure == SR_MEASURE_LOSS ? mean : -mean;
     return isnan(rank) || v->diverged || v->not_finite ? INFINITY : rank;
 }
 
-/* The learning rate of the cells like this one at which the variant ends best, of those at which
- * most of its seeds have ended well; NaN: it is in none. */
+/* The learning rate, among cells that differ only in it, at which the variant ends best,
+ * considering only rates at which most of its seeds finished; NaN: there is none. */
 static double best_rate(const sr_summary *summary, const maker *m, const sr_summary_cell *like,
                         size_t variant) {
     double rate = NAN, best = INFINITY;
@@ -405,8 +434,7 @@ static double best_rate(const sr_summary *summary, const maker *m, const sr_summ
     return rate;
 }
 
-/* True if the cell is the first of those that differ in nothing but the learning rate, of which
- * there are more. */
+/* True if the cell is the first of several that differ only in the learning rate. */
 static bool leads(const sr_summary *summary, const maker *m, size_t cell) {
     size_t others = 0;
     for (size_t i = 0; i < summary->count; i++)

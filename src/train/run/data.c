@@ -43,7 +43,8 @@ srnn_status sr_run_data_open(sr_source **source, sr_run_settings *s) {
                                          .T = s->T,
                                          .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
-                                         .validation_share = s->validation_share};
+                                         .validation_share = s->validation_share,
+                                         .validation_half = (sr_half)s->validation_half};
     SR_TRY(sr_source_open(source, s->data, &settings));
     s->T = (*source)->T; /* synthetic tasks fix the row length */
     return SRNN_OK;

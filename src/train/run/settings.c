@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
+static const char *const halves[] = {"all", "first", "second", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", "none", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
@@ -39,6 +40,7 @@ static const sr_setting table[] = {
     TEXT("data", data, "WHERE", "a folder from `softrnn data prepare`, a .bin or text file, or a synthetic task"),
     TEXT("validation", validation, "WHERE", "the validation split: a file or folder of the kind that --data names"),
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
+    CHOICE("validation-half", validation_half, halves, "of the validation rows of a text or folder: all, first or second; tuning has the second"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
     TEXT("test", test, "TASKS", "synthetic tasks to test the finished run on, between semicolons: tests.json"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),
@@ -84,7 +86,6 @@ static const sr_setting table[] = {
     NUMBER("floor", floor, 0, 1, "last learning rate as a share of the largest"),
     COUNT("validate-every", validate_every, "steps between validations; 0: none"),
     COUNT("validate-batches", validate_batches, "batches in a validation"),
-    COUNT("validate-skip", validate_skip, "batches of the validation split to leave out before them"),
     COUNT("save-every", save_every, "steps between checkpoints; 0: only the last"),
     INTEGER("keep", keep, 1, 1 << 20, "checkpoints to keep"),
     COUNT("stop-step", stop_step, "stop after this step, before the schedule's end; 0: not"),

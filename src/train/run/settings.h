@@ -21,11 +21,12 @@ typedef enum sr_sharding {
 typedef struct sr_run_settings {
     /* Strings are owned; "" if not given. */
     char *data, *validation, *batches;    /* sources of rows */
-    char *test;                           /* tasks that the finished run is tested on: "a; b" */
+    char *test;                           /* test tasks of the finished run: "a; b" */
     char *model;                          /* a folder with initial weights; "": a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     int layout;                           /* sr_token_layout */
     double validation_share;
+    int validation_half; /* sr_half */
 
     /* The shape of a new model; 0: the preset's. */
     int V, C, F, L, H, Hkv, D;
@@ -44,7 +45,7 @@ typedef struct sr_run_settings {
     int64_t warmup, decay;
     double floor;
 
-    int64_t validate_every, validate_batches, validate_skip, save_every;
+    int64_t validate_every, validate_batches, save_every;
     int keep;
     int64_t stop_step, stop_tokens; /* 0: none */
     double stop_seconds;            /* 0: none */

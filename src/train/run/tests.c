@@ -1,4 +1,4 @@
-/* tests.c: what a finished run is tested on. */
+/* tests.c: evaluates a finished run on its test tasks. */
 #include "train/run/tests.h"
 
 #include "data/rows/synthetic.h"
@@ -71,7 +71,7 @@ static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* As many rows as a validation has, in batches of no more tokens than those of training. */
+/* The number of rows of a validation, in batches of at most the tokens of a training batch. */
 static srnn_status take_test(void *context, const char *text, const sr_source *source) {
     const tester *t = context;
     const sr_run_settings *s = t->settings;

@@ -1,4 +1,4 @@
-/* tests.h (private): what a finished run is tested on: tests.json. */
+/* tests.h (private): evaluates a finished run on its test tasks: tests.json. */
 #ifndef SR_TRAIN_RUN_TESTS_H
 #define SR_TRAIN_RUN_TESTS_H
 
@@ -9,8 +9,8 @@
  * or has more tokens than `vocab`. */
 srnn_status sr_run_tests_check(int *T, const sr_run_settings *settings, int vocab);
 
-/* Evaluates the model on every test, on the rows of its validation split, as many as a validation
- * has; all ranks together, and writes `folder`/tests.json. Does nothing if there are none. */
+/* Evaluates the model on every test, with as many rows of its validation split as a validation has,
+ * and writes `folder`/tests.json. Collective. No-op if there are no tests. */
 srnn_status sr_run_tests_write(const sr_run_settings *settings, sr_model *model, const char *folder,
                                sr_ranks *ranks);
 

@@ -34,26 +34,32 @@ typedef struct sr_document {
     int64_t target_count, target_workspace;
 
     /* Operands. q and k become features, v is multiplied by its factors. */
-    sr_term *q;                         /* (heads.query, length, width) */
-    sr_term *k;                         /* (heads.key, length, width) */
-    sr_term *v;                         /* (heads.value, length, Dv) */
-    sr_term *value_gate, *write_gate;   /* (heads.value, length) */
-    sr_term *output_gate;               /* (H, length) or (H, length, Dv) */
-    sr_term *decay;                     /* (heads.value, length) or (.., D): z, then C */
+    sr_term *q;                          /* (heads.query, length, width) */
+    sr_term *k;                          /* (heads.key, length, width) */
+    sr_term *v;                          /* (heads.value, length, Dv) */
+    sr_term *value_gate;                 /* (heads.value, length) */
+    sr_term *write_gate;                 /* the same, or (heads.value, length, Dv) */
+    sr_term *erase_gate;                 /* (heads.key, length, D) */
+    sr_term *removal_key, *removal_gate; /* the same: n, b from here on */
+    sr_term *output_gate;                /* (H, length) or (H, length, Dv) */
+    sr_term
+        *decay; /* (heads.value, length) or (.., D): z, of heads of k with channel gates, then C */
     sr_term *level_gate;                /* (H, length, levels): z, then lambda */
     sr_term *pool_gate;                 /* (heads.value, length, max(D, Dv)) */
     sr_term *skip;                      /* (heads.value, length, Dv) */
     sr_term *norm_weight, *norm_bias;   /* (Dv) or (H, Dv) */
-    sr_term *value_power, *a_log;       /* (heads.value) */
-    sr_term *dt_bias;                   /* (heads.value) or (heads.value, D) */
-    sr_term *skip_weight, *level_scale; /* (H) or (H, Dv); (H, levels) */
+    sr_term *value_power;               /* (heads.value) */
+    sr_term *a_log, *dt_bias;           /* (heads of the decay); the same or (.., D) */
+    sr_term *skip_weight, *level_scale; /* (H), (H, Dv) or (H, D); (H, levels) */
     sr_term *sinks;                     /* (H) */
 
     /* What is made of them. */
     sr_term *plain_v;               /* v as it came */
+    sr_term *plain_q, *plain_k;     /* q and k as they came; with a bonus */
     sr_term *rotated_q, *rotated_k; /* rotated features, or q and k themselves */
     sr_term *signed_k;  /* k with signs by channel, for what a state is off by; or NULL */
     sr_term *u;         /* (heads.value, length, Dv): what is summed; without levels */
+    sr_term *removed;   /* (heads.value, length, Dv): e, with write=removal */
     sr_term *kappa;     /* (length, length) of one head: beta_j kappa_jm; with levels */
     int64_t kappa_head; /* whose */
     sr_term *gate_sum;  /* (H, length): sum_{m<=i} exp(output gate_m) */
@@ -68,6 +74,9 @@ typedef struct sr_document {
 typedef struct sr_query {
     int64_t h, i, query, key, value;
 } sr_query;
+
+/* The head of keys that a head of values goes with. */
+int64_t sr_document_key_head(const sr_document *x, int64_t value);
 
 sr_query sr_document_query(const sr_document *x, int64_t h, int64_t i);
 

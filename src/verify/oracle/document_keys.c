@@ -279,11 +279,16 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_
     return z;
 }
 
+/* Heads that have a decay of their own. */
+static int64_t decay_heads(const sr_document *x) {
+    return x->a->write_width == SRNN_WIDTH_CHANNEL ? x->heads.key : x->heads.value;
+}
+
 /* z becomes C: up to the token itself, or, if learned, up to the one before. */
 static void running_decay(const sr_document *x) {
     const bool wide = x->a->decay_width == SRNN_WIDTH_CHANNEL;
     const int64_t width = wide ? x->problem->D : 1, rows = x->length * width;
-    for (int64_t n = 0; n < x->heads.value * width; n++) {
+    for (int64_t n = 0; n < decay_heads(x) * width; n++) {
         const int64_t head = n / width;
         sr_term sum = sr_number(x, 0);
         for (int64_t t = 0; t < x->length; t++) {
@@ -293,6 +298,42 @@ static void running_decay(const sr_document *x) {
             sum = next;
         }
     }
+}
+
+/* C of heads of keys for every head of values that goes with them. */
+static srnn_status spread_decay(sr_document *x) {
+    const bool wide = x->a->decay_width == SRNN_WIDTH_CHANNEL;
+    const int64_t rows = x->length * (wide ? x->problem->D : 1);
+    sr_term *all;
+    if (decay_heads(x) == x->heads.value)
+        return SRNN_OK;
+    SR_TRY(sr_alloc((void **)&all, (size_t)(x->heads.value * rows), sizeof *all));
+    for (int64_t h = 0; h < x->heads.value; h++)
+        memcpy(all + h * rows, x->decay + sr_document_key_head(x, h) * rows,
+               (size_t)rows * sizeof *all);
+    free(x->decay);
+    x->decay = all;
+    return SRNN_OK;
+}
+
+/* The removal key becomes n, at length one, and its gate b. */
+static void removal(const sr_document *x) {
+    const int64_t D = x->problem->D;
+    for (int64_t n = 0; n < x->heads.key * x->length; n++) {
+        make_unit(x, x->removal_key + n * D, 1, D, false);
+        for (int64_t c = n * D; c < (n + 1) * D; c++)
+            x->removal_gate[c] = sr_tape_multiply(x->tape, sr_sigmoid_term(x, x->removal_gate[c]),
+                                                  x->removal_key[c]);
+    }
+}
+
+/* Rows of all heads as they are now. */
+static srnn_status copy_rows(const sr_document *x, sr_term **copy, const sr_term *rows,
+                             int64_t heads) {
+    const size_t numbers = (size_t)(heads * x->length * x->problem->D);
+    SR_TRY(sr_alloc((void **)copy, numbers, sizeof **copy));
+    memcpy(*copy, rows, numbers * sizeof **copy);
+    return SRNN_OK;
 }
 
 static void running_gates(const sr_document *x) {
@@ -347,6 +388,12 @@ srnn_status sr_document_prepare(sr_document *x) {
     const size_t values = (size_t)(x->heads.value * x->length * x->problem->Dv);
     SR_TRY(sr_alloc((void **)&x->plain_v, values, sizeof *x->plain_v));
     memcpy(x->plain_v, x->v, values * sizeof *x->plain_v);
+    if (x->a->skip == SRNN_SKIP_BONUS) {
+        SR_TRY(copy_rows(x, &x->plain_q, x->q, x->heads.query));
+        SR_TRY(copy_rows(x, &x->plain_k, x->k, x->heads.key));
+    }
+    if (x->removal_key)
+        removal(x);
     if (x->a->pool)
         SR_TRY(pool(x));
     if (x->a->position == SRNN_POSITION_ROPE_CHUNKS) {
@@ -360,8 +407,10 @@ srnn_status sr_document_prepare(sr_document *x) {
     if (x->state_seed)
         SR_TRY(signed_copy(x));
     value_factors(x); /* reads the decay's z */
-    if (x->decay)
+    if (x->decay) {
         running_decay(x);
+        SR_TRY(spread_decay(x));
+    }
     if (x->gate_sum)
         running_gates(x);
     if (x->level_gate)

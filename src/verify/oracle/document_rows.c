@@ -116,12 +116,68 @@ static sr_term beta_of(const sr_document *x, int64_t value, int64_t j) {
     return sr_tape_affine(x->tape, sr_sigmoid_term(x, z), range, 0);
 }
 
+int64_t sr_document_key_head(const sr_document *x, int64_t value) {
+    const int64_t group = x->problem->H / x->problem->Hkv;
+    return sr_document_query(x, x->a->share == SRNN_SHARE_KV ? value * group : value, 0).key;
+}
+
+/* <a_i, b_j> with the decay from j to i of a head of values, wherever that has its place. */
+static sr_term decayed_product(const sr_document *x, pair at) {
+    const sr_term dot = product(x, at);
+    if (!decays_weights(x))
+        return dot;
+    return sr_tape_multiply(x->tape, dot, sr_exponential(x, decay_between(x, at)));
+}
+
+/* Gates per channel: u_j = sigmoid(write gate) v_j - sum_{m<j} <f_j, k_m> u_m. */
+static void write_channels(sr_document *x, int64_t value) {
+    const int64_t Dv = x->problem->Dv, D = x->problem->D, T = x->length;
+    const double range = x->a->write_range == SRNN_WRITE_RANGE_2 ? 2 : 1;
+    const int64_t key = sr_document_key_head(x, value);
+    const sr_term *k = x->k + key * T * D;
+    sr_term *u = x->u + value * T * Dv, erased[256];
+    for (int64_t j = 0; j < T; j++) {
+        for (int64_t c = 0; c < D; c++) {
+            const sr_term gate = sr_sigmoid_term(x, x->erase_gate[(key * T + j) * D + c]);
+            erased[c] =
+                sr_tape_multiply(x->tape, sr_tape_affine(x->tape, gate, range, 0), k[j * D + c]);
+        }
+        for (int64_t m = 0; m < j; m++)
+            x->weights[m] = decayed_product(x, (pair){erased, k + m * D, value, j, m});
+        for (int64_t d = 0; d < Dv; d++) {
+            const int64_t at = (value * T + j) * Dv + d;
+            const sr_term gate = sr_sigmoid_term(x, x->write_gate[at]);
+            u[j * Dv + d] = sr_tape_subtract(
+                x->tape, sr_tape_multiply(x->tape, gate, x->v[at]),
+                sr_tape_dot(x->tape, sr_each(x->weights), (sr_terms){u + d, Dv}, j));
+        }
+    }
+}
+
+/* e_i = sum_{j<i} <n_i, k_j> v_j - sum_{j<i} <n_i, b_j> e_j, with the decays up to i - 1. */
+static void remove_read(sr_document *x, int64_t value) {
+    const int64_t Dv = x->problem->Dv, D = x->problem->D, T = x->length;
+    const int64_t from = sr_document_key_head(x, value) * T * D;
+    sr_term *e = x->removed + value * T * Dv;
+    for (int64_t i = 0; i < T; i++) {
+        const sr_term *n = x->removal_key + from + i * D;
+        for (int64_t j = 0; j < i; j++) {
+            x->weights[j] = decayed_product(x, (pair){n, x->k + from + j * D, value, i - 1, j});
+            x->sum_weights[j] =
+                decayed_product(x, (pair){n, x->removal_gate + from + j * D, value, i - 1, j});
+        }
+        for (int64_t d = 0; d < Dv; d++) {
+            const sr_terms values = {x->v + value * T * Dv + d, Dv}, before = {e + d, Dv};
+            e[i * Dv + d] =
+                sr_tape_subtract(x->tape, sr_tape_dot(x->tape, sr_each(x->weights), values, i),
+                                 sr_tape_dot(x->tape, sr_each(x->sum_weights), before, i));
+        }
+    }
+}
+
 /* The weight of one key for another: beta_j kappa_jm, no scale, no cap and no clamp. */
 static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int64_t m) {
-    const int64_t key =
-        sr_document_query(
-            x, x->a->share == SRNN_SHARE_KV ? value * (x->problem->H / x->problem->Hkv) : value, j)
-            .key;
+    const int64_t key = sr_document_key_head(x, value);
     const sr_term *k = x->rotated_k + key * x->length * x->width;
     const pair at = {k + j * x->width, k + m * x->width, value, j, m};
     sr_term kappa = score(x, product(x, at));
@@ -134,6 +190,14 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
  * kept: each row then takes the weights of v apart. */
 void sr_document_write(sr_document *x, int64_t value) {
     const int64_t Dv = x->problem->Dv, T = x->length;
+    if (x->a->write == SRNN_WRITE_REMOVAL) {
+        remove_read(x, value);
+        return;
+    }
+    if (x->a->write_width == SRNN_WIDTH_CHANNEL) {
+        write_channels(x, value);
+        return;
+    }
     if (x->kappa)
         x->kappa_head = value;
     for (int64_t j = 0; j < T; j++) {
@@ -325,6 +389,8 @@ static sr_term gate_number(const sr_document *x, sr_query at, int64_t d) {
 
 static sr_term shaped_gate(const sr_document *x, sr_term z) {
     const sr_term sigmoid = sr_sigmoid_term(x, z);
+    if (x->a->gate_shape == SRNN_GATE_SHAPE_IDENTITY)
+        return z;
     if (x->a->gate_shape == SRNN_GATE_SHAPE_SIGMOID)
         return sigmoid;
     const sr_term silu = sr_tape_multiply(x->tape, z, sigmoid);
@@ -352,6 +418,7 @@ static sr_term skipped(const sr_document *x, sr_query at, int64_t d) {
     const int64_t Dv = x->problem->Dv, n = (at.value * x->length + at.i) * Dv + d;
     switch (x->a->skip) {
     case SRNN_SKIP_NONE:
+    case SRNN_SKIP_BONUS: /* comes after the norm */
         break;
     case SRNN_SKIP_HEAD:
         return sr_tape_multiply(x->tape, x->skip_weight[at.h], x->plain_v[n]);
@@ -361,6 +428,35 @@ static sr_term skipped(const sr_document *x, sr_query at, int64_t d) {
         return x->skip[n];
     }
     return sr_number(x, 0);
+}
+
+/* (sum_c q_c k_c rho_c) v of channel d of a row */
+static sr_term bonus(const sr_document *x, sr_query at, int64_t d) {
+    const int64_t D = x->problem->D, T = x->length;
+    const sr_term *q = x->plain_q + (at.query * T + at.i) * D;
+    const sr_term *k = x->plain_k + (at.key * T + at.i) * D;
+    sr_term sum = sr_number(x, 0);
+    for (int64_t c = 0; c < D; c++)
+        sum = sr_tape_add(x->tape, sum,
+                          sr_tape_multiply(x->tape, sr_tape_multiply(x->tape, q[c], k[c]),
+                                           x->skip_weight[at.h * D + c]));
+    return sr_tape_multiply(x->tape, sum, x->plain_v[(at.value * T + at.i) * x->problem->Dv + d]);
+}
+
+/* sum_{j<=i} scale <q_i, b_j> e_j of channel d of a row, whose weights are in x->sum_weights */
+static sr_term removed(const sr_document *x, sr_query at, int64_t d) {
+    const int64_t Dv = x->problem->Dv;
+    const sr_terms column = {x->removed + at.value * x->length * Dv + d, Dv};
+    return sr_tape_dot(x->tape, sr_each(x->sum_weights), column, at.i + 1);
+}
+
+static void weigh_removed(const sr_document *x, sr_query at) {
+    const int64_t D = x->problem->D, T = x->length;
+    const sr_term *q = x->q + (at.query * T + at.i) * D, *b = x->removal_gate + at.key * T * D;
+    for (int64_t j = 0; j <= at.i; j++)
+        x->sum_weights[j] =
+            sr_tape_affine(x->tape, decayed_product(x, (pair){q, b + j * D, at.value, at.i, j}),
+                           logit_scale(x), 0);
 }
 
 void sr_document_attend(sr_document *x, sr_query at) {
@@ -374,10 +470,14 @@ void sr_document_attend(sr_document *x, sr_query at) {
     for (int64_t j = 0; j <= at.i; j++)
         x->weights[j] = sr_tape_round(x->tape, x->weights[j]);
     x->row_sums[at.h * x->length + at.i] = row_sum;
+    if (x->removed)
+        weigh_removed(x, at);
     for (int64_t d = 0; d < Dv; d++) {
         const sr_terms column = {x->u + at.value * x->length * Dv + d, Dv};
-        const sr_term sum =
-            sr_tape_round(x->tape, sr_tape_dot(x->tape, sr_each(x->weights), column, at.i + 1));
+        sr_term sum = sr_tape_dot(x->tape, sr_each(x->weights), column, at.i + 1);
+        if (x->removed)
+            sum = sr_tape_subtract(x->tape, sum, removed(x, at, d));
+        sum = sr_tape_round(x->tape, sum);
         const sr_term divided = empty ? sr_number(x, 0) : sr_tape_divide(x->tape, sum, divisor);
         const sr_term y = sr_tape_add(x->tape, divided, skipped(x, at, d));
         o[d] = sr_tape_multiply(x->tape, output_gate(x, at, d), y);
@@ -461,14 +561,18 @@ static void finish_row(sr_document *x, int64_t h, int64_t heads, int64_t i) {
                (size_t)Dv * sizeof *x->scratch);
     normalise(x, heads * Dv, x->row_sums[h * x->length + i]);
     for (int64_t n = 0; n < heads * Dv; n++) {
-        const sr_query at = {.h = h + n / Dv, .i = i};
+        const sr_query at = sr_document_query(x, h + n / Dv, i);
         const int64_t d = n % Dv;
-        const int64_t own = x->a->norm_width == SRNN_NORM_WIDTH_ROW ? at.h * Dv + d : d;
+        const bool apart =
+            x->a->norm_width == SRNN_NORM_WIDTH_ROW || x->a->norm_weight == SRNN_NORM_WEIGHT_HEAD;
+        const int64_t own = apart ? at.h * Dv + d : d;
         sr_term o = x->scratch[n];
         if (x->norm_weight)
             o = sr_tape_multiply(x->tape, o, x->norm_weight[own]);
         if (x->norm_bias)
             o = sr_tape_add(x->tape, o, x->norm_bias[own]);
+        if (x->a->skip == SRNN_SKIP_BONUS)
+            o = sr_tape_add(x->tape, o, bonus(x, at, d));
         if (x->a->post_gate)
             o = sr_tape_multiply(x->tape, o, shaped_gate(x, gate_number(x, at, d)));
         x->o[(at.h * x->length + i) * Dv + d] = sr_tape_round(x->tape, o);

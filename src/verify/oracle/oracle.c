@@ -65,7 +65,7 @@ typedef struct reading {
     source from;
 } reading;
 
-enum { READINGS = 18 };
+enum { READINGS = 21 };
 
 static void list_readings(reading readings[READINGS], sr_document *x, const srnn_operands *in,
                           const srnn_operands *g) {
@@ -74,15 +74,23 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
     const int64_t values = x->heads.value, wide = p->D > p->Dv ? p->D : p->Dv;
     const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate ||
                        a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE;
-    const bool weighted = a->skip == SRNN_SKIP_HEAD || a->skip == SRNN_SKIP_CHANNEL;
+    const bool weighted =
+        a->skip == SRNN_SKIP_HEAD || a->skip == SRNN_SKIP_CHANNEL || a->skip == SRNN_SKIP_BONUS;
+    const bool channels = a->write_width == SRNN_WIDTH_CHANNEL;
+    const bool removal = a->write == SRNN_WRITE_REMOVAL;
+    const int64_t keys = x->heads.key, decayed = channels ? keys : values;
     const bool rated = (a->decay == SRNN_DECAY_SOFTPLUS || a->decay == SRNN_DECAY_BOUNDED) &&
                        a->dt_width != SRNN_DT_WIDTH_NONE;
-    const int64_t biases = a->dt_width == SRNN_DT_WIDTH_CHANNEL ? values * p->D : values;
+    const int64_t biases = a->dt_width == SRNN_DT_WIDTH_CHANNEL ? decayed * p->D : decayed;
     const bool levels = a->levels == SRNN_LEVELS_FENWICK;
     const int64_t gate = a->gate_width == SRNN_WIDTH_CHANNEL ? p->Dv : 1;
     const int64_t decay = a->decay_width == SRNN_WIDTH_CHANNEL ? p->D : 1;
-    const int64_t norm = a->norm_width == SRNN_NORM_WIDTH_ROW ? p->H * p->Dv : p->Dv;
-    const int64_t skip = a->skip == SRNN_SKIP_CHANNEL ? p->H * p->Dv : p->H;
+    const bool apart =
+        a->norm_width == SRNN_NORM_WIDTH_ROW || a->norm_weight == SRNN_NORM_WEIGHT_HEAD;
+    const int64_t norm = apart ? p->H * p->Dv : p->Dv;
+    const int64_t skip = p->H * (a->skip == SRNN_SKIP_CHANNEL ? p->Dv
+                                 : a->skip == SRNN_SKIP_BONUS ? p->D
+                                                              : 1);
     const reading all[READINGS] = {
         {true, &x->q, {in->q.data, g->q.data, x->heads.query, p->D}},
         {true, &x->k, {in->k.data, g->k.data, x->heads.key, p->D}},
@@ -91,10 +99,13 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
          &x->value_gate,
          {in->value_gate.data, g->value_gate.data, values, 1}},
         {gated, &x->output_gate, {in->output_gate.data, g->output_gate.data, p->H, gate}},
-        {a->decay != SRNN_DECAY_NONE, &x->decay, {in->decay.data, g->decay.data, values, decay}},
+        {a->decay != SRNN_DECAY_NONE, &x->decay, {in->decay.data, g->decay.data, decayed, decay}},
         {a->write == SRNN_WRITE_DELTA,
          &x->write_gate,
-         {in->write_gate.data, g->write_gate.data, values, 1}},
+         {in->write_gate.data, g->write_gate.data, values, channels ? p->Dv : 1}},
+        {channels, &x->erase_gate, {in->erase_gate.data, g->erase_gate.data, keys, p->D}},
+        {removal, &x->removal_key, {in->removal_key.data, g->removal_key.data, keys, p->D}},
+        {removal, &x->removal_gate, {in->removal_gate.data, g->removal_gate.data, keys, p->D}},
         {levels, &x->level_gate, {in->level_gate.data, g->level_gate.data, p->H, x->levels}},
         {a->pool > 0, &x->pool_gate, {in->pool_gate.data, g->pool_gate.data, values, wide}},
         {a->skip == SRNN_SKIP_CONV, &x->skip, {in->skip.data, g->skip.data, values, p->Dv}},
@@ -103,7 +114,7 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {a->normaliser == SRNN_NORMALISER_VALUE_POWER,
          &x->value_power,
          {in->value_power, g->value_power, 0, values}},
-        {rated, &x->a_log, {in->a_log, g->a_log, 0, values}},
+        {rated, &x->a_log, {in->a_log, g->a_log, 0, decayed}},
         {rated, &x->dt_bias, {in->dt_bias, g->dt_bias, 0, biases}},
         {weighted, &x->skip_weight, {in->skip_weight, g->skip_weight, 0, skip}},
         {levels, &x->level_scale, {in->level_scale, g->level_scale, 0, p->H * x->levels}},
@@ -127,6 +138,8 @@ static srnn_status load_all(sr_document *x, const srnn_operands *in, const srnn_
         SR_TRY(sr_alloc((void **)&x->gate_sum, rows, sizeof *x->gate_sum));
     if (a->write == SRNN_WRITE_DELTA && a->levels == SRNN_LEVELS_FENWICK)
         SR_TRY(sr_alloc((void **)&x->kappa, T * T, sizeof *x->kappa));
+    if (a->write == SRNN_WRITE_REMOVAL)
+        SR_TRY(sr_alloc((void **)&x->removed, (size_t)x->heads.value * T * Dv, sizeof *x->removed));
     SR_TRY(sr_alloc((void **)&x->weights, T, sizeof *x->weights));
     SR_TRY(sr_alloc((void **)&x->sum_weights, T, sizeof *x->sum_weights));
     SR_TRY(sr_alloc((void **)&x->row_sums, rows, sizeof *x->row_sums));
@@ -136,12 +149,15 @@ static srnn_status load_all(sr_document *x, const srnn_operands *in, const srnn_
 }
 
 static void clear(sr_document *x) {
-    sr_term *const arrays[] = {
-        x->q,           x->k,          x->v,         x->value_gate,  x->write_gate,  x->output_gate,
-        x->decay,       x->level_gate, x->pool_gate, x->skip,        x->norm_weight, x->norm_bias,
-        x->value_power, x->a_log,      x->dt_bias,   x->skip_weight, x->level_scale, x->plain_v,
-        x->rotated_q,   x->rotated_k,  x->u,         x->kappa,       x->gate_sum,    x->weights,
-        x->sum_weights, x->row_sums,   x->scratch,   x->o,           x->signed_k,    x->sinks};
+    sr_term *const arrays[] = {x->q,           x->k,           x->v,           x->value_gate,
+                               x->write_gate,  x->output_gate, x->decay,       x->level_gate,
+                               x->pool_gate,   x->skip,        x->norm_weight, x->norm_bias,
+                               x->value_power, x->a_log,       x->dt_bias,     x->skip_weight,
+                               x->level_scale, x->plain_v,     x->rotated_q,   x->rotated_k,
+                               x->u,           x->kappa,       x->gate_sum,    x->weights,
+                               x->sum_weights, x->row_sums,    x->scratch,     x->o,
+                               x->signed_k,    x->erase_gate,  x->removal_key, x->removal_gate,
+                               x->removed,     x->plain_q,     x->plain_k,     x->sinks};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
         free(arrays[n]);
     free(x->targets);
@@ -174,7 +190,7 @@ static srnn_status compute(sr_document *x) {
     memcpy(x->u, x->v, (size_t)(x->heads.value * x->length * p->Dv) * sizeof *x->u); /* write=add */
     for (int64_t h = 0, written = -1; h < p->H; h++) {
         const int64_t value = sr_document_query(x, h, 0).value;
-        if (x->a->write == SRNN_WRITE_DELTA && value != written)
+        if (x->a->write != SRNN_WRITE_ADD && value != written)
             sr_document_write(x, written = value);
         for (int64_t i = 0; i < x->length; i++)
             sr_document_attend(x, sr_document_query(x, h, i));

@@ -1,4 +1,4 @@
-/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double
+/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the float64
  * oracle. */
 #include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
@@ -69,15 +69,19 @@ static srnn_problem problem_of(const char *spec, size_t shape) {
     return problem;
 }
 
-/* A call on the GPU, and the oracle with the same numbers. */
+/* Larger states take long and show nothing new. */
+enum { STATE_BYTES_MAX = 4 << 20 };
+
+/* A call on the GPU, and the oracle on the same operands. */
 static void create_both(attention_call *run, attention_call *oracle, srnn_problem problem) {
     assert_int_equal(probe_oracle(oracle, &problem, 3), SRNN_OK);
     problem.device = gpu;
+    problem.state_limit = STATE_BYTES_MAX;
     assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
 }
 
-/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient
- * is what the sums of a row leave of it in float. */
+/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: in float its
+ * gradient is only rounding error of the row sums. */
 static void check_kernels(const char *spec, attention_call *run, const attention_call *oracle,
                           double limit) {
     const double gradient_limit = 1e-4;
@@ -113,8 +117,73 @@ static void every_variant(void **state) {
     (void)state;
     for (size_t n = 0; spec_at(n); n++) {
         const srnn_problem problem = problem_of(spec_at(n), 0);
-        if (sr_computes(SR_CUDA_KV_CACHE, &problem.attention, NULL)) /* GPUs refuse those by name */
-            check_problem(spec_at(n), &problem);
+        check_problem(spec_at(n), &problem);
+    }
+}
+
+/* Every axis beyond the plain equation, alone and with others, in bf16 too: packed documents, primes,
+ * one token, grouped heads. */
+static const char *const axes[] = {
+    "softmax,decay=log_sigmoid,decay_width=channel,decay_place=logit",
+    "softmax,decay=softplus,decay_place=logit,clamp=2",
+    "score=linear,decay=softplus,decay_width=channel,normaliser=none",
+    "score=linear,position=rope_features,feature=elu1,decay,value_gate",
+    "softmax,position=rope_features,feature=norm_cosine",
+    "score=linear,feature=unit_smooth,write=delta,normaliser=none,decay=log_sigmoid,"
+    "decay_width=channel",
+    "score=exp,feature=unit_smooth,write=delta,position=rope_features,norm=l2",
+    "softmax,share=qk,levels=fenwick,skip=channel,norm=layer,norm_width=row",
+    "score=power:2,share=qk_tiled,feature=unit_heads,levels=fenwick,normaliser=none,skip=head",
+    "softmax,pool=3,position=rope_chunks,value_gate,normaliser=value_power",
+    "softmax,skip=conv:2,output_gate,post_gate,gate_width=channel,gate_shape=silu,norm=rms",
+    "score=power:12,feature=norm_split,normaliser=cumulative_gate,epsilon=0.5,norm=l2_scaled",
+    "score=linear,feature=unit,write=delta,levels=fenwick,decay=softplus,value_gate=time_step,"
+    "normaliser=none",
+};
+
+enum { AXES = sizeof axes / sizeof *axes };
+
+static const int64_t packed[] = {0, 1, 18, 37, 74};
+
+static const srnn_problem axes_shapes[] = {
+    {.B = 2, .H = 4, .Hkv = 2, .T = 37, .D = 6, .Dv = 5, .offsets = packed, .documents = 4},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 1, .D = 3, .Dv = 2},
+};
+
+/* Whether the answer is rounding noise: norms across one head. */
+static bool is_noise(const srnn_problem *p) {
+    return p->attention.feature == SRNN_FEATURE_UNIT_HEADS && p->Hkv == 1;
+}
+
+static void every_axis(void **state) {
+    (void)state;
+    for (size_t n = 0; n < AXES; n++)
+        for (size_t shape = 0; shape < sizeof axes_shapes / sizeof *axes_shapes; shape++) {
+            srnn_problem problem = axes_shapes[shape];
+            assert_int_equal(srnn_attention_parse(&problem.attention, axes[n]), SRNN_OK);
+            if (!is_noise(&problem))
+                check_problem(axes[n], &problem);
+        }
+}
+
+/* Judged by what a plain computation in bf16 loses. */
+static void every_axis_in_bf16(void **state) {
+    (void)state;
+    for (size_t n = 0; n < AXES; n++) {
+        srnn_problem problem = axes_shapes[0];
+        attention_call run, oracle;
+        probe_errors plain;
+        problem.dtype = SRNN_BF16;
+        assert_int_equal(srnn_attention_parse(&problem.attention, axes[n]), SRNN_OK);
+        create_both(&run, &oracle, problem);
+        assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
+        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        const probe_errors errors = probe_errors_of(&run, &oracle, true);
+        if (!(probe_worst(&errors) <= probe_plain_limit(probe_worst(&plain))))
+            fail_msg("%s, %s in bf16: off by %g, a plain computation by %g", axes[n], run.kernel,
+                     probe_worst(&errors), probe_worst(&plain));
+        call_free(&run);
+        call_free(&oracle);
     }
 }
 
@@ -148,7 +217,7 @@ static void rows_without_weights(void **state) {
     }
 }
 
-/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
+/* Integers whose products are exact in float, so that only the score is tested; |s| up to about
  * 10^4. */
 static void large_logits(void **state) {
     (void)state;
@@ -171,10 +240,55 @@ static void large_logits(void **state) {
     }
 }
 
+/* Numbers that recurrences stumble over: gates of e^-40, e^-3000 and 1, betas of 1, keys that are the
+ * same, nearly the same, and zero. */
+static void awkward_recurrences(void **state) {
+    (void)state;
+    static const char *const specs[] = {"gla",
+                                        "gated_delta_net",
+                                        "delta_net,decay=log_sigmoid,decay_width=channel",
+                                        "mamba2,value_gate=off",
+                                        "log_linear_gated_delta_net",
+                                        "forget,decay_place=logit"};
+    static const float gates[] = {-40, -3000, 90, 2};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        attention_call run, oracle;
+        srnn_problem problem = axes_shapes[0];
+        assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+        create_both(&run, &oracle, problem);
+        const float sign = problem.attention.decay == SRNN_DECAY_SOFTPLUS ? -1 : 1;
+        for (int which = 0; which < SR_OPERANDS; which++) {
+            float *narrow = run.host.operand[which];
+            double *exact = oracle.host.operand[which];
+            const int64_t width = which == SR_OPERAND_K ? problem.D : 1, T = problem.T;
+            if (which != SR_OPERAND_K && which != SR_OPERAND_DECAY &&
+                which != SR_OPERAND_WRITE_GATE)
+                continue;
+            for (size_t i = 0; narrow && i < operand_bytes(&run, (sr_operand)which) / 4; i++) {
+                const int64_t t = (int64_t)i / width % T, c = (int64_t)i % width;
+                if (which == SR_OPERAND_K && t % 3 != 0) /* as the key before, or almost */
+                    narrow[i] = narrow[i - (size_t)width] * (c == 0 && t % 3 == 2 ? 1.0001f : 1);
+                if (which == SR_OPERAND_K && t % 7 == 5)
+                    narrow[i] = 0;
+                if (which == SR_OPERAND_DECAY && i % 5 < 4)
+                    narrow[i] = sign * gates[i % 5];
+                if (which == SR_OPERAND_WRITE_GATE && i % 2)
+                    narrow[i] = 40;
+                exact[i] = (double)narrow[i];
+            }
+        }
+        assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+        check_kernels(specs[n], &run, &oracle, 2e-5);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
 /* An emulated GPU runs its threads in another order the second time. */
 static void the_same_bits_twice(void **state) {
     (void)state;
-    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,value_gate,norm=layer"};
+    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,value_gate,norm=layer",
+                                        "gla", "log_linear_gated_delta_net", "rat"};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
         srnn_problem problem = problem_of(specs[n], 0);
         attention_call one, two;
@@ -209,7 +323,7 @@ static void check_state(const char *spec, srnn_problem problem) {
     call_free(&oracle);
 }
 
-/* Keys and values, and the fixed size where there is one that float can do. */
+/* The KV cache, and the fixed-size state if float is accurate enough for it. */
 static void check_states(const char *spec, srnn_problem problem) {
     problem.form = SRNN_FORM_PARALLEL;
     check_state(spec, problem);
@@ -224,12 +338,24 @@ static void states_of_every_variant(void **state) {
         srnn_problem problem = problem_of(spec_at(n), 0);
         problem.offsets = NULL;
         problem.documents = 0;
-        if (sr_computes(SR_CUDA_KV_CACHE, &problem.attention, NULL))
-            check_states(spec_at(n), problem);
+        check_states(spec_at(n), problem);
     }
 }
 
-/* Token by token over so many keys that several blocks share them. */
+/* Cut anywhere, the last piece longer than a tile. */
+static void states_of_every_axis(void **state) {
+    (void)state;
+    for (size_t n = 0; n < AXES; n++) {
+        srnn_problem problem = axes_shapes[0];
+        problem.offsets = NULL;
+        problem.documents = 0;
+        problem.T = 71;
+        assert_int_equal(srnn_attention_parse(&problem.attention, axes[n]), SRNN_OK);
+        check_states(axes[n], problem);
+    }
+}
+
+/* Token by token over enough keys that several blocks share them. */
 static void one_token_at_a_time(void **state) {
     (void)state;
     static const char *const specs[] = {"softmax", "norm,decay,value_gate", "order:3"};
@@ -260,7 +386,7 @@ static void states_in_bf16(void **state) {
     }
 }
 
-/* Longer than what a state first has room for, wide heads, one query head more than go over a state
+/* Longer than the initial capacity of a state, wide heads, one more query head than are processed
  * at a time. */
 static void long_and_wide_states(void **state) {
     (void)state;
@@ -273,7 +399,7 @@ static void long_and_wide_states(void **state) {
     }
 }
 
-/* *to = another state of the problem, with what the first has seen. */
+/* *to = another state of the problem, with a copy of the first one's content. */
 static void move_state(srnn_state **to, const srnn_state *from, const srnn_problem *problem) {
     const size_t bytes = srnn_state_saved_bytes(from);
     void *saved = malloc(bytes);
@@ -285,7 +411,7 @@ static void move_state(srnn_state **to, const srnn_state *from, const srnn_probl
     free(saved);
 }
 
-/* After T tokens on the CPU the same again, there and on the GPU. */
+/* After T tokens on the CPU, the same tokens again, there and on the GPU. */
 static void check_move(const char *spec, srnn_form form) {
     srnn_problem problem = {.B = 1, .H = 2, .Hkv = 1, .T = 20, .D = 5, .Dv = 6, .form = form};
     attention_call run, moved;
@@ -316,13 +442,18 @@ static void check_move(const char *spec, srnn_form form) {
     call_free(&moved);
 }
 
-/* Their plain form is the same everywhere. */
+/* Their serialised form is the same everywhere. */
 static void states_move_between_devices(void **state) {
     (void)state;
     check_move("gated_softmax_decay", SRNN_FORM_PARALLEL);
     check_move("order:2,decay,value_gate,output_gate,post_gate,norm=l2", SRNN_FORM_CHUNKED);
     check_move("order:3", SRNN_FORM_CHUNKED);
     check_move("power:3,normaliser=row_length", SRNN_FORM_CHUNKED);
+    check_move("gla", SRNN_FORM_CHUNKED);
+    check_move("power", SRNN_FORM_CHUNKED);
+    check_move("log_linear_gated_delta_net", SRNN_FORM_CHUNKED);
+    check_move("gated_delta_net,position=rope_features", SRNN_FORM_PARALLEL);
+    check_move("softmax,pool=3,position=rope_chunks", SRNN_FORM_PARALLEL);
 }
 
 int main(void) {
@@ -332,10 +463,12 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),        cmocka_unit_test(every_shape),
+        cmocka_unit_test(every_axis),           cmocka_unit_test(every_axis_in_bf16),
         cmocka_unit_test(rows_without_weights), cmocka_unit_test(large_logits),
         cmocka_unit_test(the_same_bits_twice),  cmocka_unit_test(states_of_every_variant),
         cmocka_unit_test(one_token_at_a_time),  cmocka_unit_test(states_in_bf16),
         cmocka_unit_test(long_and_wide_states), cmocka_unit_test(states_move_between_devices),
+        cmocka_unit_test(states_of_every_axis), cmocka_unit_test(awkward_recurrences),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     srnn_device_close(gpu);

@@ -17,7 +17,7 @@
 static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 static srnn_device *gpu;
 
-/* What the reference knows how to compute. */
+/* The normalisations that the reference implements. */
 typedef enum ending { BY_SUM, BY_NORM, BY_LENGTH, AS_IT_IS } ending;
 typedef struct variant {
     const char *spec;
@@ -77,8 +77,8 @@ static float random_number(uint64_t at) {
     return (float)(sum - 131070) * (1.7320508f / 65536.0f);
 }
 
-/* The first third of the keys of each head is `longer` than the rest, so that early keys weigh more
- * and more. Large arrays take their numbers from a table, in another order each time through it. */
+/* The first third of the keys of each head is `longer` times as long, so that early keys get larger
+ * weights. Large arrays are filled from a table, in another order each time. */
 static void fill(run *x, int input, float longer) {
     enum { TABLE = 1 << 18 };
     static float table[TABLE];
@@ -127,7 +127,7 @@ static double dot(const uint16_t *a, const uint16_t *b, int D) {
     return sum;
 }
 
-/* Weights of row t up to a common factor, which cancels where there is one. */
+/* Weights of row t, up to a common factor that cancels. */
 static double reference_weights(reference *r, int b, int h, int64_t t) {
     const run *x = r->x;
     const int D = x->problem.D, kv = h / (x->problem.H / x->problem.Hkv);
@@ -201,8 +201,9 @@ static void error_add(error_sum *e, const uint16_t *got, int64_t row, const doub
     e->count += D;
 }
 
-/* Of gradients of q and k a part of their terms counts too, which are of the size of the gradient
- * of v: of steep weights, which choose one key, nothing is left but what the terms are off by. */
+/* Errors of the gradients of q and k are measured against a part of their terms too, which are of
+ * the size of the gradient of v: with steep weights, which select one key, the terms cancel and
+ * only their rounding errors are left. */
 static double relative_error(const error_sum *errors, int n, bool steep) {
     const error_sum *values = &errors[D_V];
     const double terms = sqrt(values->size / (double)values->count * (double)errors[n].count) *
@@ -226,7 +227,7 @@ static void check_query(error_sum *errors, reference *r, int b, int h, int64_t t
     free(dq);
 }
 
-/* dk and dv of key row j: all queries from j on see it. */
+/* dk and dv of key row j: all queries from j on attend to it. */
 static void check_key(error_sum *errors, reference *r, int b, int kv, int64_t j) {
     const run *x = r->x;
     const srnn_problem *p = &x->problem;
@@ -271,7 +272,7 @@ static bool run_plan(run *x, const variant *which) {
     return srnn_plan_create(&x->plan, &x->problem) == SRNN_OK;
 }
 
-/* The same with memory for it, which suits every variant. */
+/* The same, with memory that suffices for every variant. */
 static bool run_create(run *x, const variant *which, float longer) {
     if (!run_plan(x, which))
         return false;
@@ -288,7 +289,7 @@ static bool run_create(run *x, const variant *which, float longer) {
         const size_t bytes = (size_t)numbers_of(x, n == D_K || n == D_V) * 2;
         x->output[n] = malloc(bytes);
         assert_non_null(x->output[n]);
-        memset(x->output[n], 0xff, bytes); /* NaN: what is not written shows */
+        memset(x->output[n], 0xff, bytes); /* NaN, to detect elements that are not written */
         x->output_there[n] = take(x->output[n], bytes);
     }
     return true;
@@ -367,7 +368,7 @@ static reference reference_in(const run *x, double *memory) {
                        .d_numerator = memory + 3 * T + 2 * D};
 }
 
-/* So many random rows of queries. */
+/* Compares `queries` random query rows. */
 static void check_queries(error_sum *errors, reference *r, int queries) {
     const srnn_problem *p = &r->x->problem;
     for (int n = 0; n < queries; n++) {
@@ -408,7 +409,7 @@ static void check(const run *x, int queries, int keys, int late, char *text, siz
 
 static const int64_t documents[] = {0, 1, 60, 200, 512, 513, 700, 1000, 1400};
 
-/* Longer early keys move the reference of the exponentials (12), and beyond what it can follow (20,
+/* Longer early keys move the reference of the exponentials (12), and too far for it to follow (20,
  * 60). */
 static const struct {
     srnn_problem problem;
@@ -446,7 +447,7 @@ static void random_rows(void **state) {
         }
 }
 
-/* Outputs alone, of which none is left as it was; random rows compared. */
+/* Outputs only: all elements must be written, random rows are compared. */
 static void check_outputs(run *x, int queries) {
     const srnn_problem *p = &x->problem;
     const size_t T = (size_t)p->T, D = (size_t)p->D;
@@ -468,9 +469,9 @@ static void check_outputs(run *x, int queries) {
                  relative_error(errors, O, x->steep));
 }
 
-/* More tiles than blocks, and more than a block of the forward pass remembers where few of them run
- * at a time: each is computed by some block, and again by it where a reference failed, which is
- * every other one of T = 200; and by the next call too. */
+/* More tiles than blocks, and more than a block of the forward pass can record if few blocks run at
+ * a time. Every tile is computed by some block, and again by it if its reference failed, which
+ * happens in every other tile of T = 200; the next call computes all of them again. */
 static void many_tiles(void **state) {
     (void)state;
     static const srnn_problem many[] = {{.B = 2, .H = 50, .T = 200, .D = 64},
@@ -488,9 +489,9 @@ static void many_tiles(void **state) {
         }
 }
 
-/* ---- gradients of q and k that are freed of their position on the way ---- */
+/* ---- gradients of q and k with the inverse RoPE already applied ---- */
 
-/* Any angles and places will do. */
+/* Arbitrary angles and positions. */
 static double angle_at(int64_t position, int c) {
     return 0.37 * (double)position / (1 + c);
 }
@@ -578,7 +579,7 @@ static void turned_back(void **state) {
 static double milliseconds(void (*work)(run *), run *x) {
     enum { REPEATS = 20 };
     struct timespec from, to;
-    usleep(60000); /* every figure begins on a rested GPU */
+    usleep(60000); /* every measurement begins on an idle GPU */
     for (int n = 0; n < 3; n++)
         work(x);
     assert_int_equal(srnn_device_wait(gpu), SRNN_OK);
@@ -591,7 +592,7 @@ static double milliseconds(void (*work)(run *), run *x) {
            REPEATS;
 }
 
-/* Right, the same bits twice, and how fast. */
+/* Checks the result, that two runs have the same bits, and prints the speed. */
 static void measure(run *x) {
     const srnn_problem *p = &x->problem;
     const double product = (double)p->B * p->H * p->T * p->T * p->D * 1e-9; /* GFLOP, causal */
@@ -601,18 +602,18 @@ static void measure(run *x) {
     x->saved = NULL;
     const double alone = milliseconds(forward, x);
     x->saved = saved;
-    const double kept = milliseconds(forward, x), back = milliseconds(backward, x);
+    const double with_saving = milliseconds(forward, x), back = milliseconds(backward, x);
     printf("B%-2d H%d T%-5d D%-3d %-28s forward %.3f ms %4.0f TFLOP/s, saving %.3f ms, "
            "backward %.3f ms %4.0f TFLOP/s\n",
-           p->B, p->H, p->T, p->D, x->variant->spec, alone, 2 * product / alone, kept, back,
+           p->B, p->H, p->T, p->D, x->variant->spec, alone, 2 * product / alone, with_saving, back,
            5 * product / back);
     fflush(stdout);
     check(x, 32, 2, 100, text, sizeof text);
     printf("    errors%s\n", text);
 }
 
-/* Of all five problems, or of the one with this number; of all variants, or of this one; by the
- * kernel that is chosen, or by this. */
+/* All five problems, or the one with this number; all variants, or this one; the kernel chosen by
+ * the library, or this one. */
 static int large(const char *number, const char *spec, const char *kernel) {
     static const srnn_problem five[] = {{.B = 36, .H = 16, .T = 1024, .D = 64},
                                         {.B = 8, .H = 16, .T = 4096, .D = 64},
@@ -646,7 +647,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
     }
-    const bool one = argc > 2; /* that problem and nothing else */
+    const bool one = argc > 2; /* only that problem */
     int failed = one ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
     if (argc > 1 && strcmp(argv[1], "large") == 0)
         failed += large(one ? argv[2] : NULL, argc > 3 ? argv[3] : NULL, argc > 4 ? argv[4] : NULL);

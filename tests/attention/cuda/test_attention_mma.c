@@ -1,7 +1,7 @@
 /* test_attention_mma.c: attention in bf16 on a GPU, or on an emulated one, against the double
- * oracle: every variant, awkward shapes, arrays as a layer has them.
+ * oracle: every variant, awkward shapes, the layout of a layer's arrays.
  *
- * What is allowed. A number in bf16 is off by up to 2^-9 of itself, 1.1e-3 in the mean. The plain
+ * Tolerances. A bf16 number has a relative error of up to 2^-9, 1.1e-3 in the mean. The plain
  * computation rounds features, factors on v, weights and the output once each, so an output is off
  * by 2e-3 to 3e-3 of its norm; a gradient by as much again for the saved numerator, the gradient of
  * the weights, and its own rounding. Twice that is 6e-3 and 1e-2. */
@@ -19,7 +19,7 @@
 #include <string.h>
 
 static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
-enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
+enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN in gaps that must not be read */
 
 /* The one that has everything first. */
 enum { MMA, HOPPER, CHUNKED, EXPANDED, HOPPER_ORDERED, HOPPER_CHUNKED, KERNELS };
@@ -34,8 +34,8 @@ static srnn_device *gpu;
 
 /* ---- one piece of device memory with all tensors of a call ---- */
 
-/* How tensors lie there: one after the other, (B, heads, T, width) each; or token by token, q, k
- * and v side by side as a layer has them, with rows at multiples of 16 bytes or not. */
+/* The layout of tensors there: one after the other, (B, heads, T, width) each; or token by token,
+ * q, k and v side by side as in a layer, with rows at multiples of 16 bytes or not. */
 typedef enum arrangement { CONTIGUOUS, BY_TOKEN, BY_TOKEN_ODD } arrangement;
 
 typedef struct place {
@@ -233,7 +233,7 @@ typedef struct stretch {
     bool negative; /* all of it */
 } stretch;
 
-/* The same numbers for both, those that bf16 has. */
+/* The same numbers for both, exact in bf16. */
 static void create_both(attention_call *call, attention_call *oracle, const srnn_problem *problem,
                         stretch by) {
     srnn_problem wide = *problem;
@@ -276,11 +276,11 @@ static double error_of(const float *x, const double *expected, int64_t count, do
     return sum == 0 ? 0 : sqrt(sum) / (norm_of(expected, count) + more);
 }
 
-/* What is added to a gradient's norm before its error is measured by it: one whose terms cancel is
- * as wrong as its terms are, which are of the size of the gradient of v, or, of learned vectors, as
- * many. The plain computation has an error of 2.7e-2 in the gradient of q of linear_elu, which is
- * 80 times smaller than that of v. Of one key, and of large scores, which choose one, nothing is
- * left but that; terms of the gradient of k are as long as queries. */
+/* Added to a gradient's norm before dividing the error by it: a gradient whose terms cancel has the
+ * absolute error of its terms, which are of the size of the gradient of v, or for learned vectors
+ * of the sum of all terms. The plain computation has an error of 2.7e-2 in the gradient of q of
+ * linear_elu, which is 80 times smaller than that of v. With one key, or with large scores that
+ * select one, all terms cancel; terms of the gradient of k scale with the queries. */
 static double size_of_terms(const attention_call *oracle, int which, double factor) {
     const double part = oracle->problem.T == 1 || factor > 1 ? 1 : 1.0 / 16;
     const int64_t values = elements_of(oracle, SR_OPERAND_V);
@@ -310,7 +310,7 @@ static void check_results(const attention_call *call, const attention_call *orac
     }
 }
 
-/* By the kernels from number `first` on. */
+/* With the kernels from number `first` on. */
 static void check_kernels(size_t first, const char *spec, srnn_problem problem, arrangement how,
                           stretch by) {
     const double factor = by.which == SR_OPERAND_Q ? by.factor : 1;
@@ -348,7 +348,7 @@ static void named_variants(void **state) {
             check_case(srnn_variant_at(n)->name, problem, n % 2 ? BY_TOKEN : CONTIGUOUS);
 }
 
-/* Every value of every axis that the table has not, and what belongs together. */
+/* Every value of every axis that is not in the table, and combinations that interact. */
 static void combinations(void **state) {
     (void)state;
     static const char *const specs[] = {
@@ -422,7 +422,7 @@ static void documents(void **state) {
     check_case("linear_cosine", problem, BY_TOKEN);
 }
 
-/* What has a state, over several chunks of any width. */
+/* Variants with a state, over several chunks of any width. */
 static void chunks(void **state) {
     (void)state;
     static const char *const specs[] = {"linear_elu", "score=linear,normaliser=none,norm=l2",
@@ -441,7 +441,8 @@ static void chunks(void **state) {
             check_case(specs[n], problems[m], (arrangement)((n + m) % 3));
 }
 
-/* What has a state of order 2, over several spans, the shortest, which a short chunk asks for. */
+/* Variants with a state of order 2, over several of the shortest spans, which a short chunk
+ * requests. */
 static void spans(void **state) {
     (void)state;
     static const char *const specs[] = {"order:2", "power:2,normaliser=none,norm=l2",
@@ -463,7 +464,7 @@ static void spans(void **state) {
                                  .offsets = offsets,
                                  .documents = 7,
                                  .chunk = 64};
-    /* All of them with the first, every other with the rest. */
+    /* All of them with the first problem, every other one with the rest. */
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
             if (n == 0 || (n + m) % 2)
@@ -474,7 +475,7 @@ static void spans(void **state) {
                       (stretch){.which = SR_OPERAND_Q, .factor = 1});
     check_kernels(EXPANDED, "order:2", problems[3], BY_TOKEN,
                   (stretch){.which = SR_OPERAND_Q, .factor = 2048});
-    /* So strong a decay that nothing holds what it would be backwards. */
+    /* A decay so strong that its inverse overflows. */
     check_kernels(EXPANDED, "order:2,decay", problems[3], BY_TOKEN,
                   (stretch){.which = SR_OPERAND_DECAY, .factor = 64, .negative = true});
 }
@@ -491,8 +492,8 @@ static void long_segments(void **state) {
                       (stretch){.which = SR_OPERAND_Q, .factor = 1});
 }
 
-/* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into
- * spans, as it does all heads of the cases above. */
+/* More heads than fit on a GPU at a time: the chunked kernel cuts the last of them into spans, as
+ * it does all heads of the cases above. */
 static void heads_left_over(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 2, .H = 268, .Hkv = 134, .T = 193, .D = 8};
@@ -500,7 +501,7 @@ static void heads_left_over(void **state) {
                   (stretch){.which = SR_OPERAND_Q, .factor = 1});
 }
 
-/* Tokens from `from` to before `to` of a float array of `heads` heads and B = 1. */
+/* Tokens `from` .. `to` - 1 of a float array of `heads` heads and B = 1. */
 typedef struct token_range {
     float *numbers;
     int heads, width, from, to;
@@ -531,8 +532,8 @@ static void check_finite_gradients(const attention_call *call, int from, int to,
                      sr_operand_at((sr_operand)which)->name);
 }
 
-/* What is not a number in one document does not pass to another by a state: beyond the 128 tokens
- * that are computed together around where the second begins, nothing is seen of it. */
+/* NaN in one document does not reach another through a state: outside of the 128 tokens that are
+ * computed together around the boundary, results are unaffected. */
 static void documents_apart(void **state) {
     (void)state;
     enum { BEGIN = 400, TOGETHER = 128, T = 520 };
@@ -604,16 +605,16 @@ static void large_scores(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         check_stretched(specs[n], problem, BY_TOKEN,
                         (stretch){.which = SR_OPERAND_Q, .factor = 2048});
-    /* Half of sixteen logits are far below zero, and nothing stands beside them: what a tile has
-     * past the end of the sequence must not take its scale from there. */
+    /* Half of sixteen logits are far below zero and alone in their tile: elements of the tile past
+     * the end of the sequence must not affect the running maximum. */
     const srnn_problem alone = {.B = 4, .H = 4, .T = 1, .D = 64};
     for (size_t n = 0; n < 4; n++)
         check_stretched(specs[n], alone, BY_TOKEN,
                         (stretch){.which = SR_OPERAND_Q, .factor = 2048});
 }
 
-/* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and
- * rows of nothing. */
+/* Rows so small that an l2 norm divides them by its floor, a fraction of the sum of their weights,
+ * and rows of zeros. */
 static void small_values(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 1, .H = 2, .T = 150, .D = 64};
@@ -652,7 +653,7 @@ static void decays(void **state) {
                     (stretch){.which = SR_OPERAND_DECAY, .factor = 4096});
 }
 
-/* A form that is left to the library is one that the device has, for every variant. */
+/* A form chosen automatically is supported by the device, for every variant. */
 static void every_variant_has_a_kernel(void **state) {
     (void)state;
     for (size_t n = 0; srnn_variant_at(n); n++) {

@@ -1,4 +1,4 @@
-/* test_shuffle.c: what a step sees is a pure function of data, seed and step. */
+/* test_shuffle.c: the rows of a step are a pure function of data, seed and step. */
 #include "base/memory.h"
 #include "data/rows/permutation.h"
 #include "data/rows/shuffle.h"
@@ -52,6 +52,33 @@ static sr_source *make_source(sr_token_layout layout, uint64_t seed, int length,
     return source;
 }
 
+/* The halves of the validation split have every row of it once between them, whatever the seed. */
+static void halves_have_no_row_in_common(void **state) {
+    (void)state;
+    bool seen[64] = {false};
+    int64_t all = 0, rows = 0;
+    for (sr_half half = SR_HALF_ALL; half <= SR_HALF_SECOND; half++) {
+        sr_dataset datasets[SR_SPLITS] = {make_dataset(7, 3), make_dataset(DOCUMENTS, 3)};
+        const sr_shuffle_settings settings = {
+            .seed = (uint64_t)half, .T = T, .validation_half = half};
+        sr_source *source;
+        assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_OK);
+        const int64_t count = source->rows[SR_SPLIT_VALIDATION];
+        assert_in_range(count, 2, 63);
+        all = half == SR_HALF_ALL ? count : all;
+        for (int64_t n = 0; n < count && half != SR_HALF_ALL; n++, rows++) {
+            int32_t ids[T], targets[T];
+            int64_t starts[T];
+            sr_token_row row = {ids, targets, starts, 0};
+            assert_int_equal(source->fill(source, &row, SR_SPLIT_VALIDATION, n), SRNN_OK);
+            assert_false(seen[ids[0] / T]);
+            seen[ids[0] / T] = true;
+        }
+        sr_source_free(source);
+    }
+    assert_int_equal(rows, all);
+}
+
 typedef struct buffers {
     int32_t ids[MOST], targets[MOST];
     int64_t offsets[MOST + 1];
@@ -84,8 +111,8 @@ static void a_permutation_is_a_bijection(void **state) {
     assert_true(sr_permutation_at(1, huge, huge - 1) < huge);
 }
 
-/* Every index goes everywhere about equally often: chi-square over 16 places, 15 degrees of
- * freedom; 50 has a probability of 1e-5. */
+/* Every index is mapped to every place about equally often: chi-square over 16 places, 15 degrees
+ * of freedom; 50 has a probability of 1e-5. */
 static void a_permutation_is_uniform(void **state) {
     (void)state;
     enum { PLACES = 16, KEYS = 4000 };
@@ -141,7 +168,7 @@ static void stream_rows_are_consecutive_tokens(void **state) {
     sr_source_free(source);
 }
 
-/* Another way through the same data, other shards, and no state from step to step. */
+/* Another order of steps and other shards give the same rows: there is no state between steps. */
 static void seek_equals_sequence(void **state) {
     (void)state;
     for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
@@ -286,12 +313,12 @@ static void accuracy_counts_answers_only(void **state) {
     int64_t correct = 10, counted = 20;
     sr_accuracy_add(&correct, &counted, logits, targets, 5, 3);
     assert_int_equal(counted, 24);
-    assert_int_equal(correct,
-                     12); /* right, a tie that the smaller id wins, NaN passed over, none */
+    assert_int_equal(correct, 12); /* correct; a tie, won by the smaller id; NaN ignored; all NaN */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(halves_have_no_row_in_common),
         cmocka_unit_test(a_permutation_is_a_bijection),
         cmocka_unit_test(a_permutation_is_uniform),
         cmocka_unit_test(an_epoch_has_every_row_once_in_another_order),

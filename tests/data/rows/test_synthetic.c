@@ -207,7 +207,7 @@ static void permutation_tracks_the_product(void **state) {
             get(&out, source, SR_SPLIT_TRAIN, number);
             for (int t = 0; t < 30; t++) {
                 for (int start = 0; start < n; start++) {
-                    int at = start; /* follow one thing through all permutations so far */
+                    int at = start; /* follow one element through all permutations so far */
                     for (int step = 0; step <= t; step++)
                         at = all[out.ids[step]][at];
                     assert_int_equal(all[out.targets[t]][start], at);
@@ -218,7 +218,7 @@ static void permutation_tracks_the_product(void **state) {
     }
 }
 
-/* What a mixture gives is what its parts give under the same number; how often, its weights say. */
+/* A mixture's row is its part's row of the same number; parts occur according to their weights. */
 static void mixtures_take_rows_by_weight(void **state) {
     (void)state;
     sr_source *mixed = make("3*parity:length=9 + recall:length=20,pairs=2", 4);

@@ -1,5 +1,5 @@
-/* test_prepare.c: text files become the right documents, whatever the threads, or a clear message.
- */
+/* test_prepare.c: text files give the right documents with any number of threads, or a clear
+ * message. */
 #include "data/rows/source_open.h"
 #include "data/shards/dataset.h"
 #include "data/shards/manifest.h"
@@ -77,7 +77,7 @@ static const char *make_file(char *path, const char *file, const char *text, siz
     return path;
 }
 
-/* Prepares one file; `settings` may have the rest. */
+/* Prepares one file; `settings` has the other options. */
 static srnn_status prepare(sr_prepare_settings settings, const char *file, const char *text,
                            size_t bytes) {
     char path[128];
@@ -124,7 +124,7 @@ static void files_are_cut_into_documents(void **state) {
          {"a\n\xc3\xa9", "b"}},
         {"a.ndjson", "{\"text\":\"\"}\n{\"text\":\"b\"}\r\n", {"b"}},
         {"jsonl", "{\"text\":1}", {"{\"text\":1}"}},
-        /* Numbers that no machine type holds are not text either. */
+        /* Numbers that exceed every machine type are ignored too. */
         {"a.jsonl",
          "{\"id\":18446744073709551615,\"text\":\"a 1e400\"}\n{\"x\":[1e400,-1E+400,NaN,-Infinity],"
          "\"text\":\"b\"}\n",
@@ -251,7 +251,7 @@ static void threads_do_not_change_the_result(void **state) {
     }
 }
 
-/* The first failure is reported, however many threads run into later ones. */
+/* The first failure is reported, even if other threads meet later ones. */
 static void threads_do_not_change_the_message(void **state) {
     (void)state;
     make_content(1500);
@@ -268,7 +268,7 @@ static void threads_do_not_change_the_message(void **state) {
     }
 }
 
-/* Which document is in which split depends on its number and the seed alone. */
+/* Which document is in which split depends only on its number and the seed. */
 static void splits_are_stable(void **state) {
     (void)state;
     int validation[2] = {0};
@@ -312,7 +312,7 @@ static void data_is_not_overwritten_by_accident(void **state) {
     assert_documents((const char *const[]){"second"}, 1, true);
 }
 
-/* The copy is the tokenizer that was used, with its BOS and EOS, whatever lay there before. */
+/* The copy is the tokenizer that was used, with its BOS and EOS, whatever was there before. */
 static void the_tokenizer_travels_with_its_settings(void **state) {
     (void)state;
     static const char json[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
@@ -395,7 +395,7 @@ static void what_a_killed_process_left_is_removed(void **state) {
     make_file(path, "out/validation-00000.tokens.new-12-0", "x", 1);
     make_file(path, "out/train-notes.txt", "mine", 4);
     assert_int_equal(prepare((sr_prepare_settings){0}, "a.txt", "text", 4), SRNN_OK);
-    assert_int_equal(files_in(out), 3); /* one shard, the manifest, and what is not ours */
+    assert_int_equal(files_in(out), 3); /* one shard, the manifest, and a foreign file */
     assert_documents((const char *const[]){"text"}, 1, true);
 }
 
@@ -422,7 +422,7 @@ static void a_wrong_manifest_is_refused(void **state) {
     char *manifest = strndup((const char *)mapping.data, mapping.bytes);
     sr_mapping_close(&mapping);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        /* The last place: what the manifest says about the shard, not the summary before it. */
+        /* The last occurrence: the shard's entry of the manifest, not the summary before it. */
         char *at = NULL, *changed;
         for (char *next = manifest; (next = strstr(next, changes[i][0])); next++)
             at = next;
@@ -471,7 +471,8 @@ static void sources_open_by_name(void **state) {
     assert_int_equal(sr_source_open(&source, "/no/such", &both), SRNN_ERR_IO);
 }
 
-/* A file beside them is not ignored: its message is the command that makes a folder of it. */
+/* A validation file next to them is not ignored: the message has the command that converts it to a
+ * folder. */
 static void shards_are_validated_by_shards(void **state) {
     (void)state;
     char text_path[128];
@@ -508,7 +509,7 @@ static void text_is_not_cut_inside_a_character(void **state) {
     sr_source_free(source);
 }
 
-/* The folder alone is enough to get the text back. */
+/* The folder alone suffices to recover the text. */
 static void real_text_comes_back(void **state) {
     (void)state;
     const char *data = getenv("SOFTRNN_REAL_DATA");
@@ -559,7 +560,7 @@ static void two_processes_do_not_mix(void **state) {
     assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
 }
 
-/* Rows that a file no longer holds are an error, however far it was cut. */
+/* Rows beyond the end of a truncated file are an error, wherever it was cut. */
 static void shortened_shards_are_an_error(void **state) {
     (void)state;
     char path[160], shard[256], text[3000];

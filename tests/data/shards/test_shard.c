@@ -1,4 +1,4 @@
-/* test_shard.c: shards give back what was written; damaged files are refused, whatever is wrong. */
+/* test_shard.c: shards return what was written; files with any damage are refused. */
 #include "base/memory.h"
 #include "data/shards/dataset.h"
 #include "data/shards/shard.h"
@@ -141,7 +141,7 @@ static void every_changed_byte_is_noticed(void **state) {
     free(bytes);
 }
 
-/* Whoever makes a hostile file also makes its checksums right. */
+/* A hostile file has valid checksums. */
 static srnn_status parse_with_right_checksums(unsigned char *bytes, size_t size, size_t index) {
     sr_shard_header header;
     memcpy(&header, bytes, sizeof header);

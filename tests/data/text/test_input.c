@@ -1,4 +1,4 @@
-/* test_input.c: compressed files give back their bytes; broken ones are refused. */
+/* test_input.c: compressed files are decompressed; broken ones are refused. */
 #include "data/text/input.h"
 #include "test.h"
 
@@ -35,7 +35,7 @@ static int leave_folder(void **state) {
     return rmdir(folder);
 }
 
-/* Without making it durable, which takes most of the time of a thousand files. */
+/* Without syncing, which would take most of the time for a thousand files. */
 static void write_file(const unsigned char *bytes, size_t count) {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
@@ -84,8 +84,8 @@ static srnn_status read_all(size_t *count, size_t piece) {
         return status;
     size_t bytes;
     do {
-        size_t room = sizeof got - *count;
-        status = sr_input_read(input, got + *count, piece < room ? piece : room, &bytes);
+        size_t left = sizeof got - *count;
+        status = sr_input_read(input, got + *count, piece < left ? piece : left, &bytes);
         *count += bytes;
     } while (status == SRNN_OK && bytes > 0);
     sr_input_free(input);
@@ -132,7 +132,7 @@ static void a_file_cut_off_is_refused(void **state) {
     }
 }
 
-/* A few bytes of a header say nothing about the content; whatever is read must be the text. */
+/* Some header bytes do not affect the content; whatever is read must be the text. */
 static void a_changed_byte_never_changes_the_text(void **state) {
     (void)state;
     for (size_t packer = 1; packer < 4; packer++) {
@@ -187,12 +187,12 @@ static void what_cannot_be_opened_is_named(void **state) {
     sr_input_free(NULL);
 }
 
-/* A few kilobytes that stand for gigabytes of zeros. */
+/* A few kilobytes that decompress to gigabytes of zeros. */
 static void bombs_are_refused(void **state) {
     (void)state;
     enum { ZEROS = 64 << 20 };
-    unsigned char *zeros = calloc(1, ZEROS), *room = malloc(1 << 20);
-    assert_true(zeros && room);
+    unsigned char *zeros = calloc(1, ZEROS), *buffer = malloc(1 << 20);
+    assert_true(zeros && buffer);
     const size_t size = ZSTD_compress(packed, sizeof packed, zeros, ZEROS, 1);
     assert_false(ZSTD_isError(size));
     write_file(packed, size);
@@ -201,14 +201,14 @@ static void bombs_are_refused(void **state) {
     assert_int_equal(sr_input_open(&input, path), SRNN_OK);
     srnn_status status;
     do {
-        status = sr_input_read(input, room, 1 << 20, &bytes);
+        status = sr_input_read(input, buffer, 1 << 20, &bytes);
         given += bytes;
     } while (status == SRNN_OK && bytes > 0);
     assert_int_equal(status, SRNN_ERR_LIMIT);
     assert_true(given < 32 << 20);
     sr_input_free(input);
     free(zeros);
-    free(room);
+    free(buffer);
 }
 
 int main(void) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The matches as "start-end", parted by spaces. */
+/* The matches as "start-end", separated by spaces. */
 static void find_all(char *out, size_t size, const char *expression, const char *text) {
     sr_pattern *pattern;
     sr_matcher *matcher;
@@ -56,7 +56,7 @@ static void matches_like_oniguruma(void **state) {
         {"[a-]+", "-a-b", "0-3"},
         {"(?<word>a)b", "ab", "0-2"},
         {"\\p{^L}+", "a1 ", "1-3"},
-        /* The script alone, not what scripts share: U+30FC belongs to two. */
+        /* The script alone, without shared characters: U+30FC belongs to two scripts. */
         {"\\p{Hiragana}+", "\u3042\u30fc", "0-3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -67,7 +67,7 @@ static void matches_like_oniguruma(void **state) {
     }
 }
 
-/* Letters, digits and marks of Unicode 15 and 16, whatever the library knows. */
+/* Letters, digits and marks of Unicode 15 and 16, whatever Unicode version the library has. */
 static void knows_new_characters(void **state) {
     (void)state;
     static const struct {

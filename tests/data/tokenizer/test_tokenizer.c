@@ -1,4 +1,4 @@
-/* test_tokenizer.c: encoding is what the formats say, and decoding undoes it. */
+/* test_tokenizer.c: encoding follows the formats, and decoding inverts it. */
 #include "base/random.h"
 #include "data/text/unicode.h"
 #include "data/tokenizer/bpe/bpe.h"
@@ -36,7 +36,7 @@ static void expect_token(const sr_tokenizer *tokenizer, uint32_t id, const char 
 
 /* ---- Round trips ---- */
 
-/* Random bytes or characters, but never the mark of SentencePiece, which stands for a space. */
+/* Random bytes or characters, but never the mark of SentencePiece, which represents a space. */
 static size_t random_text(char *text, uint64_t number, bool unicode) {
     static const uint32_t ends[] = {0x80, 0x80, 0x250, 0x3000, 0x10000, 0x110000};
     size_t bytes = 0, length = sr_random_below(1, number, 0, 12);
@@ -92,7 +92,7 @@ static void decoding_undoes_encoding(void **state) {
     }
 }
 
-/* Every prefix of the ids gives whole characters only, and all pushes together give the text. */
+/* Every push gives whole characters only, and all pushes together give the text. */
 static void streaming_keeps_characters_whole(void **state) {
     (void)state;
     static const char text[] = "Zwölf 日本語 😀 <|sep|>\xF0\x9F\x98 end\xE2";
@@ -130,7 +130,8 @@ typedef struct naive_symbol {
     size_t start, bytes;
 } naive_symbol;
 
-/* SentencePiece's BPE word for word: join the neighbours whose text is the best piece, leftmost. */
+/* SentencePiece's BPE by its definition: join the neighbours whose text is the best piece, leftmost
+ * first. */
 static size_t naive_merge(naive_symbol *symbols, size_t count, const char *text) {
     for (;;) {
         size_t best = SIZE_MAX, best_piece = SAMPLE_PIECES;
@@ -185,7 +186,7 @@ static void check_naive(sr_encoder *encoder, uint64_t number, size_t length) {
     sr_tokens_free(&tokens);
 }
 
-/* "ef" is a piece, "e" and "f" are none: characters without a token of their own merge too. */
+/* "ef" is a piece, "e" and "f" are not: characters without a token merge too. */
 static void merges_like_the_definition(void **state) {
     (void)state;
     sr_tokenizer *tokenizers[2] = {sample_sentencepiece(), sample_llama2c()};
@@ -211,7 +212,8 @@ static void long_pieces_take_no_square(void **state) {
     char *text = malloc(BYTES);
     assert_non_null(text);
     for (size_t i = 0; i < BYTES; i++)
-        text[i] = "thefox"[sr_random_below(3, 0, i, 6)]; /* one word: seconds, were it squared */
+        text[i] = "thefox"[sr_random_below(3, 0, i, 6)]; /* one word: would take seconds in
+                                                          * quadratic time */
     assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
     assert_int_equal(sr_encoder_encode(encoder, &tokens, text, BYTES), SRNN_OK);
     assert_int_equal(sr_tokenizer_decode(tokenizer, &decoded, tokens.ids, tokens.count), SRNN_OK);
@@ -225,7 +227,7 @@ static void long_pieces_take_no_square(void **state) {
     sr_tokenizer_free(tokenizer);
 }
 
-/* Marks are ordered by class in linear time: this takes minutes, were it squared. */
+/* Marks are ordered by class in linear time: this would take minutes in quadratic time. */
 static void runs_of_marks_take_no_square(void **state) {
     (void)state;
     enum { MARKS = 200000 };
@@ -246,7 +248,7 @@ static void runs_of_marks_take_no_square(void **state) {
     sr_bytes_free(&normal);
 }
 
-/* What came after Unicode 9 stays as it is, and nothing is composed across it. */
+/* Characters newer than Unicode 9 are unchanged, and nothing is composed across them. */
 static void normal_forms_are_those_of_unicode_9(void **state) {
     (void)state;
     static const struct {
@@ -348,7 +350,7 @@ static void steps_of_a_file(void **state) {
     }
 }
 
-/* A piece becomes a token at once only if it is one of the model's own. */
+/* A piece is taken as a whole only if it is a token of the model itself. */
 static void added_tokens_are_not_the_models(void **state) {
     (void)state;
     static const char file[] =
@@ -407,7 +409,8 @@ static void the_first_piece_loses_its_mark(void **state) {
     sr_tokenizer_free(tokenizer);
 }
 
-/* As the sentencepiece package: spaces inside a symbol of the user stay, others after them go. */
+/* As the sentencepiece package: spaces inside a user-defined symbol stay, later ones are
+ * removed. */
 static void symbols_keep_their_spaces(void **state) {
     (void)state;
     static const char *const cases[][3] = {
@@ -434,7 +437,8 @@ static void symbols_keep_their_spaces(void **state) {
     }
 }
 
-/* Added tokens that are looked for in the normalised text have its marks: so do they decode. */
+/* Added tokens that are searched in the normalised text contain its marks, and decode
+ * accordingly. */
 static void normalised_added_tokens_keep_their_spaces(void **state) {
     (void)state;
     static const char *const texts[] = {"a<s>b <s> c", " <s>", "<s> a", "a <s> <s>  b", "<s>"};
@@ -463,8 +467,8 @@ static void normalised_added_tokens_keep_their_spaces(void **state) {
 }
 
 /* A piece that begins with an unknown character, whose token was fused with the one before, must
- * not be remembered without it. Such a piece needs a character that only seems to be a
- * neighbour. */
+ * not be cached without it. Such a piece needs a character that is a neighbour only by hash
+ * collision. */
 static void cache_keeps_unknown_tokens(void **state) {
     (void)state;
     static const char file[] =
@@ -527,7 +531,7 @@ static void training_ignores_threads(void **state) {
     free(text);
 }
 
-/* aab aab ab: (a, b) occurs 3 times, then (a, ab) twice. Special tokens part words. */
+/* aab aab ab: (a, b) occurs 3 times, then (a, ab) twice. Special tokens separate words. */
 static void training_counts_pairs(void **state) {
     (void)state;
     static const char text[] = "aab\naab<x>ab<x>a<x>b<x>a<x>b<x>a<x>b";
@@ -552,7 +556,8 @@ static void training_counts_pairs(void **state) {
     assert_int_equal(sr_bpe_train(&file, &tiny), SRNN_ERR_ARGUMENT);
 }
 
-/* b c d, each pair once: lower ids first, as Hugging Face's trainer; or the last text. */
+/* b c d, each pair once: lower ids first, as Hugging Face's trainer; or the text that sorts
+ * last. */
 static void ties_have_an_order(void **state) {
     (void)state;
     static const char text[] = "bcd\nxa";

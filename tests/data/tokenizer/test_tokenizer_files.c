@@ -1,5 +1,5 @@
-/* test_tokenizer_files.c: what a tokenizer file asks for and is not supported, or what is wrong
- * with it, is named; no damaged file is believed. */
+/* test_tokenizer_files.c: unsupported features and errors of tokenizer files are named; damaged
+ * files are refused. */
 #include "data/tokenizer/files/copy.h"
 #include "test.h"
 #include "tokenizer_samples.h"
@@ -101,7 +101,7 @@ static void long_added_tokens_are_refused(void **state) {
     expect_refused(fields, SRNN_ERR_LIMIT, "1025 bytes");
 }
 
-/* What is well-formed but not read is not called malformed. */
+/* A well-formed file of an unsupported kind is not called malformed. */
 static void kinds_are_named(void **state) {
     (void)state;
     static const char nul[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\\u0000\": 0}}}";
@@ -122,7 +122,7 @@ static void kinds_are_named(void **state) {
 
 typedef srnn_status read_function(sr_tokenizer **, const char *, size_t, const char *);
 
-/* Every prefix is refused or is a tokenizer; nothing is read behind the end. */
+/* Every prefix is refused or is a tokenizer; nothing is read past the end. */
 static void check_prefixes(void (*write)(sr_bytes *), read_function *read, size_t step) {
     sr_bytes file = {0};
     write(&file);

@@ -24,7 +24,7 @@ static void open_real(sr_mapping *file, const char *name) {
         fail_msg("%s", srnn_error_detail());
 }
 
-/* One input against one line of ids. */
+/* Compares one input with one line of ids. */
 static void check_vector(sr_encoder *encoder, const char *text, size_t bytes, const char *line) {
     sr_tokens tokens = {0};
     char *end;
@@ -85,7 +85,7 @@ static void llama2_ids(void **state) {
     check_vectors("llama2/tokenizer.bin", "ggml-vocab-llama-spm.gguf");
 }
 
-/* Llama-3 and Mistral, and characters of Unicode 15 and 16: what the Python package gives. */
+/* Llama-3 and Mistral, and characters of Unicode 15 and 16: as encoded by the Python package. */
 static void ids_of_the_package(void **state) {
     (void)state;
     static const struct {

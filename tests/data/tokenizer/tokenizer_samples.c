@@ -131,8 +131,7 @@ void sample_json_file(sr_bytes *file) {
                   "\"ab c\", \"c c\", \"_ _\", \"c a\"]}}",
                   "\xE2\x96\x81");
     put(file, merges.data, merges.count);
-    /* "byte_fallback" and its like have an underscore that is none of ours: only merges were
-     * spaced. */
+    /* "byte_fallback" and similar names contain an underscore: only merges were spaced. */
     sr_bytes_free(&merges);
     sr_bytes_free(&text);
 }

@@ -5,14 +5,15 @@
 #include "data/tokenizer/tokenizer.h"
 
 /* The scored tokens that the SentencePiece and the llama2.c sample share, best first. Their ids
- * follow unknown, BOS, EOS and the 256 bytes. "_" stands for a space. */
+ * follow unknown, BOS, EOS and the 256 bytes. "_" represents a space. */
 extern const char *const sample_pieces[];
 enum { SAMPLE_PIECES = 14, SAMPLE_FIRST = 259 };
 
 void sample_sentencepiece_file(sr_bytes *file);
 void sample_llama2c_file(sr_bytes *file);
 
-/* The SentencePiece sample that removes extra white space, with one user defined symbol more. */
+/* The SentencePiece sample that removes extra white space, with one additional user-defined
+ * symbol. */
 void sample_sentencepiece_symbol_file(sr_bytes *file, const char *symbol);
 
 /* Replaces every _ in a text by `space`. */

@@ -1,5 +1,5 @@
-/* test_emulator.cu: the emulated GPU: each instruction against its definition, and the mistakes
- * that it must find. */
+/* test_emulator.cu: the emulated GPU: each instruction against its definition, and errors that it
+ * must detect. */
 #include "device/cuda/cooperative.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
@@ -40,7 +40,7 @@ template <class T> static void fetch(T *host, const T *memory, size_t count) {
     RIGHT(cudaMemcpy(host, memory, count * sizeof(T), cudaMemcpyDeviceToHost));
 }
 
-/* Numbers that bf16 holds exactly, all different enough to notice a wrong place. */
+/* Numbers that are exact in bf16, and different enough to detect a wrong place. */
 static float number(int i) {
     return (float)((i * 37 + 11) % 127 - 63) / 8;
 }
@@ -105,7 +105,7 @@ template <bool barriers> __global__ void sum_in_shared_memory(float *to, const f
         to[blockIdx.x] = part[0];
 }
 
-/* The launch fails when waited for, with these words in the message; a new start repairs it. */
+/* The launch fails at the wait, with these words in the message; a reset recovers. */
 static void assert_fails(const char *kernel, const char *what) {
     assert_int_equal(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
     assert_int_equal(cudaGetLastError(), cudaErrorLaunchFailure);
@@ -137,7 +137,7 @@ static void test_barriers(void **state) {
 }
 
 #ifdef SR_EMULATOR_RACES
-/* Lanes of a warp hand numbers on: with __syncwarp before the write that follows a read, or only
+/* Lanes of a warp pass numbers on: with __syncwarp before the write that follows a read, or only
  * before the read. */
 template <bool ordered> __global__ void pass_on(int *to) {
     __shared__ int passed[64];
@@ -162,7 +162,7 @@ template <bool block> __global__ void look_over(int *to) {
     to[threadIdx.x] = memory[(threadIdx.x + 32) % 64];
 }
 
-/* Halves of one word are two places, and atomic functions no race. */
+/* Halves of one word are different locations, and atomic functions do not race. */
 __global__ void share_words(uint16_t *to, int *count) {
     to[threadIdx.x] = (uint16_t)threadIdx.x;
     atomicAdd(count, 1);
@@ -184,7 +184,7 @@ static void test_races(void **state) {
 }
 #endif
 
-/* Warp 0 hands numbers to the other three through barriers 1 (full) and 2 (empty). */
+/* Warp 0 passes numbers to the other three through barriers 1 (full) and 2 (empty). */
 __global__ void hand_over(int *to) {
     __shared__ int handed[32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -245,7 +245,7 @@ static void test_deadlocks_are_told(void **state) {
     int host[40];
     int *memory = device_array<int>(nullptr, 40);
     RIGHT(sr_launch(early_end, dim3(1), dim3(64), 0, stream,
-                    memory)); /* who has ended is not waited for */
+                    memory)); /* threads that have ended are not waited for */
     fetch(host, memory, 40);
     assert_int_equal(host[39], 1);
     float *x = device_array<float>(nullptr, 192);
@@ -261,7 +261,7 @@ static void test_deadlocks_are_told(void **state) {
     assert_fails("beyond_shared", "beyond its 128 bytes");
 }
 
-/* Every block waits for what the next one says, both warps of it; the last begins. */
+/* Both warps of every block wait for the next block's word; the last block begins. */
 __global__ void pass_on(sr_marked *words, uint32_t mark) {
     const int block = (int)blockIdx.x, from = 2 * (block + 1);
     sr_marked two[2] = {{0, mark}, {0, mark}};
@@ -293,7 +293,7 @@ static void test_blocks_together(void **state) {
     assert_fails("pass_on", "need not run at the same time");
 }
 
-/* out[x] = the number that thread x of the next block of the cluster has, twice with a barrier
+/* out[x] = the number of thread x of the next block of the cluster, twice with a barrier in
  * between. */
 __global__ void ask_neighbour(float *out, int size) {
     SR_SHARED(float, memory);
@@ -467,7 +467,7 @@ struct fragments {
 
 __global__ void load_matrices(fragments *to, uint16_t *stored, const uint16_t *from) {
     __shared__ __align__(16) uint16_t matrix[16][24],
-        copy[16][24]; /* rows that do not begin at the same bank */
+        copy[16][24]; /* rows that begin at different banks */
     const int lane = threadIdx.x, row = lane % 8 + 8 * (lane / 8 % 2), column = 8 * (lane / 16);
     for (int i = lane; i < 256; i += 32)
         matrix[i / 16][i % 16] = from[i];
@@ -546,7 +546,7 @@ static void test_copies(void **state) {
         for (int i = 0; i < 32; i++)
             assert_true(copied[order][256 + i] == (i == 0 ? 0 : host[i]));
     }
-    /* Not waited for: in one of the two blocks the second group has not come. */
+    /* Not waited for: in one of the two blocks the second group has not arrived. */
     RIGHT(sr_launch(copy_groups<1>, dim3(2), dim3(32), 288 * 4, stream, to, from));
     fetch(&copied[0][0], to, 2 * 288);
     assert_memory_equal(copied[0], host, sizeof host);
@@ -585,19 +585,19 @@ static void test_memory_is_poisoned_and_checked(void **state) {
     cudaGetLastError();
 }
 
-/* What this program does when its argument says so: it ends by a signal, or so it should. */
+/* Run with an argument, this program misbehaves and should be ended by a signal. */
 static int misbehave(const char *how) {
     float *memory = nullptr;
     cudaMalloc(&memory, 100 * sizeof *memory);
     if (strcmp(how, "touch") == 0)
         *(volatile float *)memory = 1;
-    /* Behind 100 numbers the pages end within the next 64. */
+    /* The pages end within 64 numbers after the first 100. */
     sr_launch(add_one, dim3(1), dim3(256), 0, nullptr, memory, 256);
     cudaDeviceSynchronize();
     return 0;
 }
 
-/* This program, with that argument, does not end well and says `words`. */
+/* This program, with that argument, fails with `words` in its message. */
 static void assert_dies(const char *how, const char *words) {
     char said[4096] = "";
     int ends[2], status = 0;
@@ -629,8 +629,8 @@ static void test_accesses_that_a_gpu_forbids(void **state) {
 #endif
 }
 
-/* Memory that is not pinned is read and written before a copy returns; other work waits for the
- * host to wait. */
+/* Memory that is not pinned is read and written before a copy returns; other work is deferred until
+ * the host waits. */
 static void test_work_waits(void **state) {
     (void)state;
     float plain[2] = {1, 2}, back[2] = {0, 0};
@@ -641,7 +641,7 @@ static void test_work_waits(void **state) {
     plain[0] = plain[1] = 9;
     RIGHT(sr_launch(add_one, dim3(1), dim3(32), 0, stream, memory, 2));
     RIGHT(cudaMemcpyAsync(pinned + 2, memory, 8, cudaMemcpyDeviceToHost, stream));
-    assert_true(pinned[2] == 0); /* nobody waited */
+    assert_true(pinned[2] == 0); /* no wait yet */
     cudaEvent_t event;
     RIGHT(cudaEventCreate(&event));
     RIGHT(cudaEventRecord(event, stream));

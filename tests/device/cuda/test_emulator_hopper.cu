@@ -20,7 +20,7 @@ static void *device_bytes(size_t bytes) {
     return memory;
 }
 
-/* Numbers that bf16 holds exactly, all different enough to notice a wrong place. */
+/* Numbers that are exact in bf16, and different enough to detect a wrong place. */
 static float number(int i) {
     return (float)((i * 37 + 11) % 127 - 63) / 8;
 }
@@ -34,7 +34,7 @@ struct ring_memory {
     int value;
 };
 
-/* Warp 0 hands over numbers, warp 1 adds them up: neither may run ahead. */
+/* Warp 0 produces numbers, warp 1 sums them: neither may run ahead. */
 __global__ void hand_over(int *sum) {
     SR_SHARED(ring_memory, shared);
     if (threadIdx.x == 0) {
@@ -71,7 +71,7 @@ static void barriers_have_phases(void **state) {
     RIGHT(cudaFree(sum));
 }
 
-/* Bytes that never come: the block cannot go on, and says so. */
+/* Bytes that never arrive: the deadlock is reported. */
 __global__ void wait_for_bytes(int *unused) {
     SR_SHARED(ring_memory, shared);
     (void)unused;
@@ -250,7 +250,7 @@ static void every_tile_is_drawn_once(void **state) {
         }
 }
 
-/* Two warps wait for the 96 bytes that one lane of the third asks for, in two pieces. */
+/* Two warps wait for the 96 bytes that one lane of the third requests, in two pieces. */
 __global__ void load_bytes(unsigned char *to, const unsigned char *from) {
     struct memory {
         alignas(16) unsigned char bytes[96];

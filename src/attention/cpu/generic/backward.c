@@ -112,7 +112,7 @@ static void read_segment_backward(const head *a, const segment *s) {
         double *d_levels = row_levels(a, row_work->d_level, i);
         const double level = levels ? levels[s->level] : 1.0;
         load_query(a, i);
-        row_logits(a, w->rotated_query, w->rotated, i, s->start);
+        row_logits(a, w->rotated_query, w->removed, i, s->start);
         for (int64_t j = s->start; j <= i; j++) {
             const double weight = pair_at(a, i, j).weight;
             const double d_weight = mixed_dot(d_numerator, w->u + j * p->Dv, p->Dv);
@@ -122,9 +122,41 @@ static void read_segment_backward(const head *a, const segment *s) {
             for (int d = 0; d < p->Dv; d++)
                 w->d_u[j * p->Dv + d] += level * weight * (double)d_numerator[d];
         }
-        pairs_backward(a, w->rotated_query, w->rotated, w->d_rotated_queries + i * p->D,
-                       w->d_turned, i, s->start);
+        pairs_backward(a, w->rotated_query, w->removed, w->d_rotated_queries + i * p->D,
+                       w->d_removed, i, s->start);
     }
+}
+
+/* A pair of what token j takes back by and a key that token m has written under. */
+typedef struct erase_place {
+    const real *keys;
+    double *d_keys; /* (T, D) */
+    int64_t j, m;
+} erase_place;
+
+/* Adds the gradients of both and of C, given that of the pair's weight. */
+static void erase_backward(const head *a, erase_place at, pair kappa, double d_kappa) {
+    const workspace *w = a->w;
+    const int64_t D = a->p->D, i = erase_time(a, at.j);
+    product_backward(a, w->erase + at.j * D, at.keys + at.m * D, w->d_erase + at.j * D,
+                     at.d_keys + at.m * D, kappa.slope * d_kappa, i, at.m);
+    if (a->d_decay && !sr_decay_in_logits(&a->p->attention)) {
+        a->d_decay[i] += kappa.weight * d_kappa;
+        a->d_decay[at.m] -= kappa.weight * d_kappa;
+    }
+}
+
+/* With removal: what token j, whose R is given, reads of the values themselves. */
+static void removal_backward(const head *a, const double *R, int64_t j, int64_t m) {
+    const workspace *w = a->w;
+    const int Dv = a->p->Dv;
+    const pair read = erase_pair(a, w->keys, j, m);
+    double d_read = 0.0;
+    for (int d = 0; d < Dv; d++) {
+        d_read -= R[d] * (double)w->values[m * Dv + d];
+        w->d_values[m * Dv + d] -= read.weight * R[d];
+    }
+    erase_backward(a, (erase_place){w->keys, w->d_keys, j, m}, read, d_read);
 }
 
 /* Gradients through the rule itself, from the last token to the first: w->d_u becomes R = X^T
@@ -132,34 +164,32 @@ static void read_segment_backward(const head *a, const segment *s) {
 static void segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const int D = p->D, Dv = p->Dv;
-    const real *beta = beta_of(a);
-    double *d_beta = a->x->scratch.row_work.d_beta +
-                     sr_row_index(p, p->Hkv, a->document->b, a->kv, a->document->start);
-    const bool weighted = a->d_decay && !sr_decay_in_logits(&p->attention);
+    const int Dv = p->Dv;
+    const bool removal = is_removal(a);
+    double *d_beta = a->x->scratch.row_work.d_beta;
+    if (d_beta)
+        d_beta += sr_row_index(p, p->Hkv, a->document->b, a->kv, a->document->start);
     write_segment(a, s);
     memset(w->d_u + s->start * Dv, 0, (size_t)((s->past - s->start) * Dv) * sizeof *w->d_u);
     read_segment_backward(a, s);
     for (int64_t j = s->past - 1; j >= s->start && !sr_cancelled(); j--) {
-        const double *R = w->d_u + j * Dv;
+        const double *R = w->d_u + j * Dv, beta = beta_at(a, j);
         for (int d = 0; d < Dv; d++) {
-            d_beta[j] += R[d] * w->error[j * Dv + d];
-            if (j < s->values_past)
-                w->d_values[j * Dv + d] += (double)beta[j] * R[d];
+            if (d_beta)
+                d_beta[j] += R[d] * w->error[j * Dv + d];
+            if (j < s->values_past && !removal)
+                w->d_values[j * Dv + d] += beta * R[d];
         }
         for (int64_t m = s->start; m < j; m++) {
             const pair kappa = kappa_at(a, j, m);
             double d_kappa = 0.0;
             for (int d = 0; d < Dv; d++) {
-                d_kappa -= (double)beta[j] * R[d] * w->u[m * Dv + d];
-                w->d_u[m * Dv + d] -= (double)beta[j] * kappa.weight * R[d];
+                d_kappa -= beta * R[d] * w->u[m * Dv + d];
+                w->d_u[m * Dv + d] -= beta * kappa.weight * R[d];
             }
-            product_backward(a, w->rotated + j * D, w->rotated + m * D, w->d_turned + j * D,
-                             w->d_turned + m * D, kappa.slope * d_kappa, j, m);
-            if (weighted) {
-                a->d_decay[j] += kappa.weight * d_kappa;
-                a->d_decay[m] -= kappa.weight * d_kappa;
-            }
+            erase_backward(a, (erase_place){w->removed, w->d_removed, j, m}, kappa, d_kappa);
+            if (removal)
+                removal_backward(a, R, j, m);
         }
     }
 }
@@ -173,6 +203,10 @@ static void clear_gradients(const head *a) {
     memset(w->d_keys, 0, T * D * sizeof *w->d_keys);
     memset(w->d_turned, 0, T * D * sizeof *w->d_turned);
     memset(w->d_values, 0, T * Dv * sizeof *w->d_values);
+    if (sr_erases_apart(&p->attention))
+        memset(w->d_erase, 0, T * D * sizeof *w->d_erase);
+    if (is_removal(a))
+        memset(w->d_removed, 0, T * D * sizeof *w->d_removed);
     if (a->d_decay)
         memset(a->d_decay, 0, T * (size_t)a->width * sizeof *a->d_decay);
     if (d_beta)
@@ -207,13 +241,29 @@ static void backward_query_head(const head *a) {
         w->maxima[i] = (double)((const real *)a->x->call->saved.maximum)[first + i];
     for (int64_t i = 0; i < a->document->length && !sr_cancelled(); i++)
         backward_row(a, i);
-    if (p->attention.write == SRNN_WRITE_DELTA)
+    if (p->attention.write != SRNN_WRITE_ADD)
         for_segments(a, segment_backward);
     for (int64_t i = 0; i < a->document->length && !sr_cancelled(); i++) {
         const sr_rows at = {a->document->b, a->h, a->document->start + i, 1};
         join_rows(a, w->d_queries + i * p->D, w->d_rotated_queries + i * p->D, at);
         SR_ISA_REAL(sr_prologue_query_rows_backward)(w->row, p->D, row_work, a->x->call, at);
     }
+}
+
+/* Adds to the gradients of key j in w->row what those of its erase rows mean for it. */
+static void join_erased(const head *a, int64_t j) {
+    const workspace *w = a->w;
+    const int D = a->p->D;
+    const sr_rows at = {a->document->b, a->kv, a->document->start + j, 1};
+    if (!sr_erases_apart(&a->p->attention))
+        return;
+    for (int d = 0; d < D; d++) {
+        w->more[d] = (real)w->d_erase[j * D + d];
+        w->more[D + d] = is_removal(a) ? (real)w->d_removed[j * D + d] : 0;
+    }
+    SR_ISA_REAL(sr_prologue_erase_rows_backward)
+    (w->row, (sr_erase_rows){w->more, w->more + D}, w->keys + j * D, D, &a->x->scratch.row_work,
+     a->x->call, at);
 }
 
 static void backward_task(void *untyped, int64_t task, int worker) {
@@ -230,6 +280,7 @@ static void backward_task(void *untyped, int64_t task, int worker) {
     for (int64_t j = 0; j < a.document->length; j++) {
         const sr_rows at = {a.document->b, a.kv, a.document->start + j, 1};
         join_rows(&a, w->d_keys + j * p->D, w->d_turned + j * p->D, at);
+        join_erased(&a, j);
         SR_ISA_REAL(sr_prologue_key_rows_backward)(w->row, p->D, row_work, x->call, at);
         for (int d = 0; d < p->Dv; d++)
             w->row[d] = (real)w->d_values[j * p->Dv + d];

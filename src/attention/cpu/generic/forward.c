@@ -27,7 +27,7 @@ static void read_segment(const head *a, const segment *s) {
         const double *levels = row_levels(a, a->x->scratch.row_work.level, i);
         const double level = levels ? levels[s->level] : 1.0;
         load_query(a, i);
-        row_logits(a, w->rotated_query, w->rotated, i, s->start);
+        row_logits(a, w->rotated_query, w->removed, i, s->start);
         for (int64_t j = s->start; j <= i; j++) {
             const double weight = level * pair_at(a, i, j).weight;
             for (int d = 0; d < Dv; d++)
@@ -92,7 +92,7 @@ static void forward_task(void *untyped, int64_t task, int worker) {
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++) {
         for (int64_t i = 0; i < a.document->length && !sr_cancelled(); i++)
             forward_row(&a, i);
-        if (p->attention.write == SRNN_WRITE_DELTA)
+        if (p->attention.write != SRNN_WRITE_ADD)
             for_segments(&a, read_segment);
         for (int64_t i = 0; i < a.document->length && !sr_cancelled(); i++)
             write_row(&a, i);

@@ -16,8 +16,10 @@ srnn_status generic_backward(const sr_attention_call *call);
 /* What one thread works with: one head of keys and values of one document. */
 typedef struct workspace {
     real *keys,
-        *rotated; /* (T, D): features; rotated where the numerator takes others than the row sum */
-    real *values; /* (T, Dv) */
+        *rotated;  /* (T, D): features; rotated where the numerator takes others than the row sum */
+    real *values;  /* (T, Dv) */
+    real *erase;   /* (T, D): what the rule takes back by; the rotated keys where not apart */
+    real *removed; /* (T, D): the keys that it takes back under; the same */
     real *query, *rotated_query; /* (D) */
     real *row;                   /* (max(D, Dv)) */
     double *s;                   /* (T): s_ij, then w_ij */
@@ -30,6 +32,8 @@ typedef struct workspace {
     double *d_rotated_queries;   /* (T, D): the same of rotated ones */
     double *d_keys, *d_turned;   /* (T, D) */
     double *d_values;            /* (T, Dv) */
+    double *d_erase, *d_removed; /* (T, D) */
+    real *more;                  /* (2, D): rows on their way out */
 } workspace;
 
 typedef struct scratch {
@@ -44,7 +48,9 @@ static inline bool is_rotated(const srnn_problem *p) {
 static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     const size_t T = (size_t)p->T, D = (size_t)p->D, Dv = (size_t)p->Dv;
-    const size_t rotated = is_rotated(p) ? 1 : 0, delta = p->attention.write == SRNN_WRITE_DELTA;
+    const size_t rotated = is_rotated(p) ? 1 : 0, delta = p->attention.write != SRNN_WRITE_ADD;
+    const size_t apart = sr_erases_apart(&p->attention) ? 1 : 0;
+    const size_t removal = p->attention.write == SRNN_WRITE_REMOVAL;
     const size_t back = backward ? 1 : 0;
     scratch s = {0};
     SR_ISA_REAL(sr_workspace_place)(&s.row_work, plan, backward, layout);
@@ -70,12 +76,25 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
             .d_turned = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
+            .erase = sr_layout_take(layout, apart * T * D, sizeof(real)),
+            .removed = sr_layout_take(layout, removal * T * D, sizeof(real)),
+            .d_erase = sr_layout_take(layout, back * apart * T * D, sizeof(double)),
+            .d_removed = sr_layout_take(layout, back * removal * T * D, sizeof(double)),
+            .more = sr_layout_take(layout, back * apart * 2 * D, sizeof(real)),
         };
         if (!rotated) {
             w.rotated = w.keys;
             w.rotated_query = w.query;
             w.d_rotated_queries = w.d_queries;
             w.d_turned = w.d_keys;
+        }
+        if (!apart) {
+            w.erase = w.rotated;
+            w.d_erase = w.d_turned;
+        }
+        if (!removal) {
+            w.removed = w.rotated;
+            w.d_removed = w.d_turned;
         }
         if (s.workers)
             s.workers[n] = w;
@@ -163,6 +182,9 @@ static inline void load_keys_values(const head *a) {
     const sr_rows rows = {a->document->b, a->kv, a->document->start, a->document->length};
     SR_ISA_REAL(sr_prologue_key_rows)(a->w->keys, p->D, &x->scratch.row_work, x->call, rows);
     SR_ISA_REAL(sr_prologue_value_rows)(a->w->values, p->Dv, &x->scratch.row_work, x->call, rows);
+    if (sr_erases_apart(&p->attention))
+        SR_ISA_REAL(sr_prologue_erase_rows)
+    ((sr_erase_rows){a->w->erase, a->w->removed}, a->w->keys, p->D, x->call, rows);
     if (!is_rotated(p))
         return;
     memcpy(a->w->rotated, a->w->keys, (size_t)(rows.count * p->D) * sizeof(real));
@@ -230,34 +252,55 @@ static inline void for_segments(const head *a, void (*work)(const head *a, const
     }
 }
 
-static inline const real *beta_of(const head *a) {
-    return a->x->scratch.row_work.beta +
-           sr_row_index(a->p, a->p->Hkv, a->document->b, a->kv, a->document->start);
+static inline double beta_at(const head *a, int64_t j) {
+    const real *beta = a->x->scratch.row_work.beta;
+    const int64_t from = sr_row_index(a->p, a->p->Hkv, a->document->b, a->kv, a->document->start);
+    return beta ? (double)beta[from + j] : 1.0;
+}
+
+static inline bool is_removal(const head *a) {
+    return a->p->attention.write == SRNN_WRITE_REMOVAL;
+}
+
+/* The token up to which decays count where j takes back: what removal reads has not decayed by the
+ * gate of j. */
+static inline int64_t erase_time(const head *a, int64_t j) {
+    return is_removal(a) ? j - 1 : j;
+}
+
+/* What token j takes back of a key (D) that token m has written under. */
+static inline pair erase_pair(const head *a, const real *keys, int64_t j, int64_t m) {
+    const int D = a->p->D;
+    const int64_t i = erase_time(a, j);
+    return kappa_of(&a->p->attention, product_of(a, a->w->erase + j * D, keys + m * D, i, m),
+                    weight_decay(a, i, m));
 }
 
 static inline pair kappa_at(const head *a, int64_t j, int64_t m) {
-    const int D = a->p->D;
-    const real *k = a->w->rotated;
-    return kappa_of(&a->p->attention, product_of(a, k + j * D, k + m * D, j, m),
-                    weight_decay(a, j, m));
+    return erase_pair(a, a->w->removed, j, m);
 }
 
-/* w->u = beta w->error, w->error_j = v_j - sum_{m<j} kappa_jm u_m, over the segment. */
+/* w->u = beta w->error, w->error_j = v_j - sum_{m<j} kappa_jm u_m, over the segment. With removal
+ * v_j is written by itself, and w->u = -e: what its key reads of all that was written, taken
+ * back. */
 static inline void write_segment(const head *a, const segment *s) {
     const workspace *w = a->w;
     const int Dv = a->p->Dv;
-    const real *beta = beta_of(a);
+    const bool removal = is_removal(a);
     for (int64_t j = s->start; j < s->past && !sr_cancelled(); j++) {
         double *error = w->error + j * Dv;
         for (int d = 0; d < Dv; d++)
-            error[d] = j < s->values_past ? (double)w->values[j * Dv + d] : 0.0;
+            error[d] = j < s->values_past && !removal ? (double)w->values[j * Dv + d] : 0.0;
         for (int64_t m = s->start; m < j; m++) {
             const double kappa = kappa_at(a, j, m).weight;
+            const double read = removal ? erase_pair(a, w->keys, j, m).weight : 0.0;
             for (int d = 0; d < Dv; d++)
                 error[d] -= kappa * w->u[m * Dv + d];
+            for (int d = 0; removal && d < Dv; d++)
+                error[d] -= read * (double)w->values[m * Dv + d];
         }
         for (int d = 0; d < Dv; d++)
-            w->u[j * Dv + d] = (double)beta[j] * error[d];
+            w->u[j * Dv + d] = beta_at(a, j) * error[d];
     }
 }
 

@@ -29,7 +29,7 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
     const size_t decays = (size_t)linear_decays(p);
     const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     const bool errors =
-        p->attention.write == SRNN_WRITE_DELTA && p->attention.levels != SRNN_LEVELS_FENWICK;
+        p->attention.write != SRNN_WRITE_ADD && p->attention.levels != SRNN_LEVELS_FENWICK;
     linear_workspace w = {
         .rows = linear_rows_place(p, layout),
         .room = linear_buffers_place(p, layout),
@@ -54,6 +54,12 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         .onward = sr_layout_take(layout, decays, sizeof(double)),
         .later = sr_layout_take(layout, decays, sizeof(double)),
     };
+    if (sr_erases_apart(&p->attention))
+        w.d_erase = take_rows(layout, d);
+    if (p->attention.write == SRNN_WRITE_REMOVAL) {
+        w.d_removed = take_rows(layout, d);
+        w.d_beside = take_rows(layout, dv);
+    }
     w.d_plain_keys = rotated ? take_rows(layout, d) : w.d_keys;
     w.d_plain_queries = rotated ? take_reals(layout, group * BLOCK_ROWS, d) : w.d_queries;
     return w;
@@ -160,6 +166,10 @@ static void write_block(const linear_workspace *w, const linear_walk *x, const l
     }
     const sr_rows at = linear_key_rows(x, b);
     join_rows(x, w->d_keys, w->d_plain_keys, at);
+    if (x->apart)
+        SR_ISA_REAL(sr_prologue_erase_rows_backward)
+    (w->d_keys, (sr_erase_rows){w->d_erase, w->d_removed}, w->rows.keys, x->d, x->row_work, x->call,
+     at);
     SR_ISA_REAL(sr_prologue_key_rows_backward)(w->d_keys, x->d, x->row_work, x->call, at);
     SR_ISA_REAL(sr_prologue_value_rows_backward)
     (w->d_values, w->rows.values, x->dv, x->row_work, x->call, at);
@@ -181,7 +191,11 @@ static void clear_gradients(const linear_workspace *w, const linear_walk *x,
                        sr_row_index(x->p, x->p->H, at.b, at.h, at.t) * x->p->levels,
                    0, (size_t)(b->count * x->p->levels) * sizeof(double));
     }
-    if (x->delta)
+    if (x->apart)
+        memset(w->d_erase, 0, rows);
+    if (x->removal)
+        memset(w->d_removed, 0, rows);
+    if (x->row_work->d_beta)
         memset(x->row_work->d_beta + sr_row_index(x->p, x->p->Hkv, keys.b, keys.h, keys.t), 0,
                (size_t)b->count * sizeof(double));
 }

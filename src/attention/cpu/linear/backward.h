@@ -25,6 +25,8 @@ typedef struct linear_workspace {
     real *d_keys, *d_plain_keys;       /* (block, stride of D) */
     real *d_queries, *d_plain_queries; /* (heads of a group, block, stride of D) */
     real *d_values;                    /* (block, stride of Dv) */
+    real *d_erase, *d_removed;         /* (block, stride of D): where the rule erases apart */
+    real *d_beside;                    /* (rows, stride of Dv): of the values that removal writes */
     double *change; /* (block, numbers of a decay): of the gradients of gates from token to token */
     double *onward; /* (numbers of a decay): that of the gate behind the chunk */
     double *later;  /* (numbers of a decay): what was given for the token behind */

@@ -6,6 +6,10 @@
  *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S -
  *     sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
  *
+ * Where it erases apart, rows f_j take the place of k_j on the left, and beta is 1. With removal the
+ * values are written too, and u_j = -(n_j S + sum_{m<j} <n_j, k_m> v_m + <n_j, b_m> u_m), with the
+ * decays of the token before j, goes under b_j.
+ *
  * where C without an index is that of the token before the chunk. With one number of decay per
  * head, e^(C_i - C_j) of all pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first -
  * C_j), and chunks end before that leaves the range of numbers. With levels, a chunk is a block of
@@ -110,11 +114,18 @@ typedef struct linear_buffers {
     real *near_plain_keys;       /* as near_keys, not rotated */
     real *plain_late_keys;
     real *key_columns, *plain_columns; /* (D, stride of tokens): near keys */
-    real *erasing;       /* (rows, stride of tokens): less kappa; the delta rule only */
-    real *error, *u;     /* (parts, rows, stride of Dv): the delta rule only */
-    real *risen_queries; /* (rows, stride of D) */
-    real *near_queries;  /* (rows, stride of D) */
-    real *s, *plain_s;   /* (rows, stride of tokens) */
+    real *erasing;   /* (rows, stride of tokens): less kappa; the delta rule only */
+    real *error, *u; /* (parts, rows, stride of Dv): the delta rule only */
+    real *ones;      /* (rows): beta where the rule erases apart */
+    /* Removal only: */
+    real *erase_rise, *erase_near_rise; /* as rise, near_rise, of the token before */
+    real *erase_between;                /* as between, the same */
+    real *late_removed, *near_removed;  /* as late_keys, near_keys, of b */
+    real *removed_columns;              /* as key_columns */
+    real *reading;                      /* (rows, stride of tokens): less what n reads of keys */
+    real *risen_queries;                /* (rows, stride of D) */
+    real *near_queries;                 /* (rows, stride of D) */
+    real *s, *plain_s;                  /* (rows, stride of tokens) */
 } linear_buffers;
 
 /* Rows of u of a part, and of all parts: one token at a time has more than one. */
@@ -123,7 +134,7 @@ static inline int64_t linear_part_rows(const srnn_problem *p) {
 }
 
 static inline int64_t linear_u_rows(const srnn_problem *p) {
-    const bool delta = p->attention.write == SRNN_WRITE_DELTA;
+    const bool delta = p->attention.write != SRNN_WRITE_ADD;
     return delta ? (linear_levels(p) + 1) * linear_part_rows(p) : 0;
 }
 
@@ -150,6 +161,17 @@ static inline linear_buffers linear_buffers_place(const srnn_problem *p, sr_layo
         .near_queries = take_rows(layout, d),
         .s = take_rows(layout, token),
     };
+    if (sr_erases_apart(&p->attention))
+        room.ones = take_reals(layout, 1, row_stride(BLOCK_ROWS));
+    if (p->attention.write == SRNN_WRITE_REMOVAL) {
+        room.erase_rise = take_rows(layout, d);
+        room.erase_near_rise = take_rows(layout, d);
+        room.erase_between = take_rows(layout, token);
+        room.late_removed = take_rows(layout, d);
+        room.near_removed = take_rows(layout, d);
+        room.removed_columns = take_reals(layout, p->D, token);
+        room.reading = take_rows(layout, token);
+    }
     room.near_plain_keys = rotated ? take_rows(layout, d) : room.near_keys;
     room.plain_late_keys = rotated ? take_rows(layout, d) : room.late_keys;
     room.plain_columns = rotated ? take_reals(layout, p->D, token) : room.key_columns;
@@ -263,6 +285,30 @@ static inline void chunk_factors(const linear_buffers *room, const linear_walk *
     pair_factors(room, x, c);
 }
 
+/* Factors of the token before, from those of the chunk; what stands before the first is `first`. */
+static inline void delay_rows(real *out, const real *rows, int64_t stride, int64_t width,
+                              real first, const linear_chunk *c) {
+    for (int64_t e = 0; e < width; e++)
+        out[e] = first;
+    for (int64_t r = 1; r < c->count; r++)
+        memcpy(out + r * stride, rows + (r - 1) * stride, (size_t)width * sizeof(real));
+}
+
+/* Removal reads the state before the decay of its token. */
+static inline void erase_factors(const linear_buffers *room, const linear_walk *x,
+                                 const linear_chunk *c) {
+    if (linear_per_channel(x)) {
+        const int64_t width = round_up(x->p->D, LANES);
+        delay_rows(room->erase_rise, room->rise, x->d, width, 1, c);
+        delay_rows(room->erase_near_rise, room->near_rise, x->d, width, 1, c);
+        return;
+    }
+    delay_rows(room->erase_rise, room->rise, 1, 1, 1, c);
+    delay_rows(room->erase_between, room->between, x->token, c->width, 0, c);
+    for (int64_t i = 0; i < c->count; i++)
+        room->erase_between[i * x->token + i] = 0;
+}
+
 /* What a row of a chunk is multiplied by. */
 typedef struct row_scale {
     const real *factors; /* of all rows, or NULL for one */
@@ -305,6 +351,8 @@ typedef struct linear_keys {
     const real *plain_near, *plain_late;
     const real *values, *beta;
     const real *rise, *fall, *near_rise, *near_fall; /* factors, or NULL for one */
+    const real *erase_rise, *erase_near_rise;        /* of the rows that the rule takes back by */
+    const real *late_removed, *near_removed;         /* of the keys that it takes back under */
 } linear_keys;
 
 /* Both sides of pairs, and what multiplies their products. */
@@ -362,22 +410,74 @@ static inline const real *pair_decays(const linear_buffers *room, const linear_w
     return x->decay && !linear_per_channel(x) ? room->between : NULL;
 }
 
-/* Keys with those before them, less which the delta rule takes. */
-static inline linear_pairs erasing_pairs(const linear_buffers *room, const linear_keys *k,
-                                         const linear_walk *x) {
-    return (linear_pairs){k->own, k->near, room->key_columns, pair_decays(room, x), -1};
+/* The same of the rows that the rule takes back by. */
+static inline const real *erase_decays(const linear_buffers *room, const linear_walk *x) {
+    return x->removal && pair_decays(room, x) ? room->erase_between : pair_decays(room, x);
 }
 
-/* What the delta rule takes back: room->erasing_keys, and room->erasing, strictly lower. */
-static inline void erasing_of(const linear_buffers *room, const real *keys, linear_keys *k,
-                              const linear_walk *x, const linear_chunk *c) {
-    k->own = scaled_rows(room->near_own, keys, k->near_rise, x, c);
-    k->erasing = room->erasing_keys;
-    scale_rows(room->erasing_keys, keys, k->rise, -1, x, c);
-    const linear_pairs pairs = erasing_pairs(room, k, x);
-    pair_products(room->erasing, &pairs, x, c);
+/* What is taken back by with the keys of those before that are taken back under, less which the
+ * delta rule takes. */
+static inline linear_pairs erasing_pairs(const linear_buffers *room, const linear_keys *k,
+                                         const linear_walk *x) {
+    return (linear_pairs){k->own, k->near_removed,
+                          x->removal ? room->removed_columns : room->key_columns,
+                          erase_decays(room, x), -1};
+}
+
+/* The same with the keys of values, which removal reads. */
+static inline linear_pairs reading_pairs(const linear_buffers *room, const linear_keys *k,
+                                         const linear_walk *x) {
+    return (linear_pairs){k->own, k->near, room->key_columns, erase_decays(room, x), -1};
+}
+
+/* s of the pairs, strictly lower. */
+static inline void strict_products(real *s, const linear_pairs *pairs, const linear_walk *x,
+                                   const linear_chunk *c) {
+    pair_products(s, pairs, x, c);
     for (int64_t i = 0; i < c->count; i++)
-        room->erasing[i * x->token + i] = 0;
+        s[i * x->token + i] = 0;
+}
+
+/* What the rule takes back by, `erase`: room->erasing_keys, and room->erasing, strictly lower. */
+static inline void erasing_of(const linear_buffers *room, const real *erase, linear_keys *k,
+                              const linear_walk *x, const linear_chunk *c) {
+    k->own = scaled_rows(room->near_own, erase, k->erase_near_rise, x, c);
+    k->erasing = room->erasing_keys;
+    scale_rows(room->erasing_keys, erase, k->erase_rise, -1, x, c);
+    const linear_pairs pairs = erasing_pairs(room, k, x), reading = reading_pairs(room, k, x);
+    strict_products(room->erasing, &pairs, x, c);
+    if (x->removal)
+        strict_products(room->reading, &reading, x, c);
+}
+
+/* The keys that the rule takes back under: those of values but with removal. */
+static inline void removed_of(const linear_buffers *room, const real *removed, linear_keys *k,
+                              const linear_walk *x, const linear_chunk *c) {
+    k->erase_rise = k->rise;
+    k->erase_near_rise = k->near_rise;
+    k->late_removed = k->late;
+    k->near_removed = k->near;
+    if (!x->removal)
+        return;
+    if (x->decay) {
+        erase_factors(room, x, c);
+        k->erase_rise = room->erase_rise;
+        k->erase_near_rise = k->near_rise ? room->erase_near_rise : NULL;
+    }
+    k->late_removed = scaled_rows(room->late_removed, removed, k->fall, x, c);
+    k->near_removed = scaled_rows(room->near_removed, removed, k->near_fall, x, c);
+    columns_of(room->removed_columns, k->near_removed, x, c);
+}
+
+/* beta of a chunk's tokens. */
+static inline const real *chunk_beta(const linear_buffers *room, const linear_walk *x,
+                                     const linear_chunk *c) {
+    const real *beta = linear_beta(x);
+    if (beta)
+        return beta + c->at;
+    for (int64_t t = 0; t < c->count; t++)
+        room->ones[t] = 1;
+    return room->ones;
 }
 
 /* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads
@@ -408,8 +508,9 @@ static inline linear_keys linear_keys_of(const linear_buffers *room, const linea
         columns_of(room->plain_columns, k.plain_near, x, c);
     if (!x->delta)
         return k;
-    k.beta = linear_beta(x) + c->at;
-    erasing_of(room, keys, &k, x, c);
+    k.beta = chunk_beta(room, x, c);
+    removed_of(room, x->removal ? rows->erase.removed + c->row * x->d : NULL, &k, x, c);
+    erasing_of(room, x->apart ? rows->erase.erase + c->row * x->d : keys, &k, x, c);
     return k;
 }
 
@@ -476,7 +577,7 @@ static inline void linear_write(const linear_buffers *room, const linear_keys *k
     for (int n = 0; x->delta && n < c->parts; n++) {
         const int64_t at = n * linear_part_rows(x->p) * x->dv;
         const size_t bytes = (size_t)(c->count * x->dv) * sizeof(real);
-        if (c->part[n].values)
+        if (c->part[n].values && !x->removal)
             memcpy(room->error + at, k->values, bytes);
         else
             memset(room->error + at, 0, bytes);
@@ -485,6 +586,11 @@ static inline void linear_write(const linear_buffers *room, const linear_keys *k
                          (product_operand){k->erasing, x->d, 1},
                          (product_rows){linear_matrix_at(state, x, c->part[n].level), x->dv},
                          (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
+        if (x->removal && c->count > 1)
+            rows_product((product_target){room->error + at, x->dv, true},
+                         (product_operand){room->reading, x->token, 1},
+                         (product_rows){k->values, x->dv},
+                         (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
         solve_rows(room->error + at, room->u + at, room, k, x, c);
     }
 }
@@ -506,11 +612,14 @@ static inline void linear_move(const linear_state *state, const linear_buffers *
         real *column = linear_column_at(state, x, part->level);
         if (part->read)
             decay_matrix(matrix, room, x);
+        const product_size size = {round_up(D, ROWS), value_columns(x), c->count};
         if (is_written(x, part))
             product((product_target){matrix, x->dv, part->read},
-                    (product_operand){k->late, 1, x->d},
-                    (product_rows){part_u(room, k, x, n), x->dv},
-                    (product_size){round_up(D, ROWS), value_columns(x), c->count}, PRODUCT_FULL);
+                    (product_operand){x->delta ? k->late_removed : k->late, 1, x->d},
+                    (product_rows){part_u(room, k, x, n), x->dv}, size, PRODUCT_FULL);
+        if (x->removal)
+            product((product_target){matrix, x->dv, true}, (product_operand){k->late, 1, x->d},
+                    (product_rows){k->values, x->dv}, size, PRODUCT_FULL);
         for (int64_t e = 0; x->sums && e < D; e++) {
             column[e] = part->read ? column[e] * (x->decay ? room->whole[e] : 1) : 0;
             for (int64_t t = 0; part->values && t < c->count; t++)

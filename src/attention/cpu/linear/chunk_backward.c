@@ -9,7 +9,10 @@
  * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r takes the place of d_u in the
  * gradient of v:
  *
- *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B */
+ *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B
+ *
+ * With removal the values are a second kind of rows that are written, under keys of their own, and
+ * B reaches them through what the rule read of them. */
 #include "attention/cpu/linear/backward.h"
 
 /* out += sign times rows times factors; factors NULL: one. */
@@ -35,6 +38,23 @@ static void add_changes(const linear_chunk_place *at, const real *a, const real 
     for (int64_t r = 0; at->x->decay && r < at->c->count; r++)
         add_change(at, r, a + r * at->x->d, b + r * at->x->d, sign);
 }
+
+/* The same of the rows that the rule takes back by, which with removal have the decays of the token
+ * before: those of the first have none of this chunk. */
+static void add_erase_changes(const linear_chunk_place *at, const real *a, const real *b) {
+    const int64_t d = at->x->d;
+    if (!at->x->removal)
+        add_changes(at, a, b, 1.0);
+    for (int64_t r = 1; at->x->removal && at->x->decay && r < at->c->count; r++)
+        add_change(at, r - 1, a + r * d, b + r * d, 1.0);
+}
+
+/* Rows that a chunk writes, and under which keys. */
+typedef struct written {
+    const real *rows;                  /* (count, stride of Dv) */
+    const real *late, *near, *columns; /* keys, as linear_keys has them */
+    real *d_rows, *d_keys;             /* of these, as the block has them */
+} written;
 
 /* transposed (Dv, stride of D) = a matrix of D rows. */
 static void transpose_matrix(const linear_chunk_place *at, const real *matrix) {
@@ -62,6 +82,35 @@ static void add_to_gradient(const linear_chunk_place *at, int level, const real 
 
 static real *part_d_u(const linear_chunk_place *at, int n) {
     return at->w->d_u + (at->x->delta ? n * linear_part_rows(at->x->p) * at->x->dv : 0);
+}
+
+/* What goes into part n: values, or what the rule makes of them. */
+static written written_of(const linear_chunk_place *at, int n) {
+    const linear_workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_keys *k = at->k;
+    return (written){
+        .rows = part_u(&w->room, k, x, n),
+        .late = x->delta ? k->late_removed : k->late,
+        .near = x->delta ? k->near_removed : k->near,
+        .columns = x->removal ? w->room.removed_columns : w->room.key_columns,
+        .d_rows = part_d_u(at, n),
+        .d_keys = (x->removal ? w->d_removed : w->d_keys) + at->c->row * x->d,
+    };
+}
+
+/* The values themselves, which removal writes beside that. */
+static written values_of(const linear_chunk_place *at) {
+    const linear_workspace *w = at->w;
+    const linear_keys *k = at->k;
+    return (written){
+        .rows = k->values,
+        .late = k->late,
+        .near = k->near,
+        .columns = w->room.key_columns,
+        .d_rows = w->d_beside,
+        .d_keys = w->d_keys + at->c->row * at->x->d,
+    };
 }
 
 /* <a, b> of two matrices of a state, in as many sums as two vectors have numbers. */
@@ -97,6 +146,18 @@ static void add_onward(const linear_chunk_place *at, int level) {
     }
 }
 
+/* Through what removal writes beside: d_rows, and d_keys from what the state gets. */
+static void values_backward(const linear_chunk_place *at, const real *R) {
+    const linear_walk *x = at->x;
+    const written own = values_of(at);
+    rows_product((product_target){own.d_rows, x->dv, false}, (product_operand){own.late, x->d, 1},
+                 (product_rows){R, x->dv}, (product_size){at->c->count, value_columns(x), x->p->D},
+                 PRODUCT_FULL);
+    through_transposed(at, own.rows);
+    add_changes(at, own.late, at->w->product_d, -1.0);
+    add_scaled(own.d_keys, at->w->product_d, at->k->fall, 1, at);
+}
+
 /* Through what the chunk leaves in the states: d_u, d_late, and R before it without the queries'
  * share. */
 static void states_backward(const linear_chunk_place *at) {
@@ -108,14 +169,17 @@ static void states_backward(const linear_chunk_place *at) {
         const linear_part *part = &c->part[n];
         real *R = linear_matrix_at(&w->gradient, x, part->level);
         real *column = linear_column_at(&w->gradient, x, part->level);
+        const written own = written_of(at, n);
         if (is_written(x, part)) {
-            rows_product((product_target){part_d_u(at, n), x->dv, false},
-                         (product_operand){at->k->late, x->d, 1}, (product_rows){R, x->dv},
+            rows_product((product_target){own.d_rows, x->dv, false},
+                         (product_operand){own.late, x->d, 1}, (product_rows){R, x->dv},
                          (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
             transpose_matrix(at, R);
-            through_transposed(at, part_u(&w->room, at->k, x, n));
+            through_transposed(at, own.rows);
             add_scaled(w->d_late, w->product_d, NULL, 1, at);
         }
+        if (x->removal)
+            values_backward(at, R);
         for (int64_t r = 0; x->sums && part->values && r < c->count; r++) {
             real *to = w->d_plain_keys + (c->row + r) * x->d;
             scale_row(to, true, column, (row_scale){at->k->fall, r, 1}, x);
@@ -131,8 +195,9 @@ static void states_backward(const linear_chunk_place *at) {
         for (int64_t e = 0; e < x->p->D; e++)
             column[e] *= part->read ? (x->decay ? w->room.whole[e] : 1) : 0;
     }
-    add_changes(at, at->k->late, w->d_late, -1.0);
-    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, 1, at);
+    const written own = written_of(at, 0);
+    add_changes(at, own.late, w->d_late, -1.0);
+    add_scaled(own.d_keys, w->d_late, at->k->fall, 1, at);
 }
 
 /* ---- the queries of head g */
@@ -240,6 +305,7 @@ typedef struct pair_gradients {
     const linear_pairs *pairs;
     real *d_queries, *d_keys; /* (count, stride of D), added to */
     const real *rise, *fall;  /* what made the rows of the pairs of those; NULL: one */
+    bool erases;              /* the left side is what the rule takes back by */
 } pair_gradients;
 
 /* d (count, tokens) of the pairs s: into gradients of both sides and of the gates between. */
@@ -250,13 +316,16 @@ static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
     const linear_chunk *c = at->c;
     const bool channel = linear_per_channel(x);
     const int64_t columns = round_up(x->p->D, COLUMNS);
-    for (int64_t i = 0; x->decay && !channel && i < c->count; i++)
-        w->change[i] += gates_between(w->change, s + i * x->token, d + i * x->token, i);
+    const int64_t delay = to->erases && x->removal ? 1 : 0;
+    for (int64_t i = delay; x->decay && !channel && i < c->count; i++)
+        w->change[i - delay] += gates_between(w->change, s + i * x->token, d + i * x->token, i);
     weigh_pairs(d, to->pairs, x, c);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, x->token, 1},
                  (product_rows){to->pairs->keys, x->d}, (product_size){c->count, columns, c->count},
                  PRODUCT_A_LOWER);
-    if (channel)
+    if (channel && to->erases)
+        add_erase_changes(at, to->pairs->queries, w->product_d);
+    else if (channel)
         add_changes(at, to->pairs->queries, w->product_d, 1.0);
     add_scaled(to->d_queries, w->product_d, to->rise, 1, at);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, 1, x->token},
@@ -279,21 +348,20 @@ static void weights_gradient(real *d, const linear_chunk_place *at, const real *
                 PRODUCT_C_LOWER);
 }
 
-/* Through the pairs of part n: d_u and both sides. */
-static void part_pairs_backward(const query_at *q, int n) {
+/* Through the pairs of what was written in a part: d_rows and both sides. */
+static void part_pairs_backward(const query_at *q, const linear_part *part, const written *own) {
     const linear_chunk_place *at = &q->at;
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const linear_buffers *room = &w->room;
-    const linear_part *part = &c->part[n];
-    const real *u = part_u(room, at->k, x, n);
     const real *near =
         scaled_rows(room->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, at->k->near, room->key_columns, pair_decays(room, x), 1};
-    const bool sums = x->sums && !x->rotated && part->values;
+    const linear_pairs pairs = {near, own->near, own->columns, pair_decays(room, x), 1};
+    const bool keys = own->near == at->k->near; /* whose weights the row sum adds up */
+    const bool sums = x->sums && !x->rotated && part->values && keys;
     pair_products(room->s, &pairs, x, c);
-    weights_gradient(w->d_weights, at, q->dy, u);
+    weights_gradient(w->d_weights, at, q->dy, own->rows);
     for (int64_t i = 0; sums && i < c->count; i++)
         for (int64_t j = 0; j <= i; j++)
             w->d_weights[i * x->token + j] += q->d_row_sum[i];
@@ -302,13 +370,13 @@ static void part_pairs_backward(const query_at *q, int n) {
         weigh_levels(w->weights, room->s, q->levels, part, x, c);
         weigh_levels(w->d_weights, w->d_weights, q->levels, part, x, c);
     }
-    rows_product((product_target){part_d_u(at, n), x->dv, true},
+    rows_product((product_target){own->d_rows, x->dv, true},
                  (product_operand){q->levels ? w->weights : room->s, 1, x->token},
                  (product_rows){q->dy, x->dv}, (product_size){c->count, value_columns(x), c->count},
                  PRODUCT_A_UPPER);
     pairs_backward(at, room->s, w->d_weights,
-                   &(pair_gradients){&pairs, q->d_queries, w->d_keys + c->row * x->d,
-                                     at->k->near_rise, at->k->near_fall});
+                   &(pair_gradients){&pairs, q->d_queries, own->d_keys, at->k->near_rise,
+                                     at->k->near_fall, false});
 }
 
 /* Through the row sums of queries and keys that are not rotated. */
@@ -333,7 +401,7 @@ static void sums_backward(const query_at *q) {
     }
     pairs_backward(at, room->plain_s, w->d_weights,
                    &(pair_gradients){&pairs, q->d_plain, w->d_plain_keys + c->row * x->d,
-                                     at->k->near_rise, at->k->near_fall});
+                                     at->k->near_rise, at->k->near_fall, false});
 }
 
 /* ---- the delta rule */
@@ -387,6 +455,42 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     }
 }
 
+/* Writes the transposed rows of what was written. */
+static void turn_written(const linear_chunk_place *at, const real *rows) {
+    const linear_walk *x = at->x;
+    if (at->c->count > 1)
+        transpose_rows(at->w->u_columns, x->token, rows, x->dv, at->c->count, x->p->Dv,
+                       at->c->width);
+}
+
+/* Through pairs of what the rule takes back by and what was written, given B. */
+static void erase_pairs_backward(const linear_chunk_place *at, const linear_pairs *pairs,
+                                 const real *s, const real *B, const written *own) {
+    const linear_workspace *w = at->w;
+    const linear_walk *x = at->x;
+    real *d_erase = (x->apart ? w->d_erase : w->d_keys) + at->c->row * x->d;
+    weights_gradient(w->d_weights, at, B, own->rows);
+    for (int64_t i = 0; i < at->c->count; i++)
+        w->d_weights[i * x->token + i] = 0;
+    pairs_backward(at, s, w->d_weights,
+                   &(pair_gradients){pairs, d_erase, own->d_keys, at->k->erase_near_rise,
+                                     at->k->near_fall, true});
+}
+
+/* Through what removal read of the values, given B. */
+static void reading_backward(const linear_chunk_place *at, const real *B) {
+    const linear_workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const written own = values_of(at);
+    const linear_pairs pairs = reading_pairs(&w->room, at->k, x);
+    rows_product((product_target){own.d_rows, x->dv, true},
+                 (product_operand){w->room.reading, 1, x->token}, (product_rows){B, x->dv},
+                 (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_UPPER);
+    turn_written(at, own.rows);
+    erase_pairs_backward(at, &pairs, w->room.reading, B, &own);
+}
+
 /* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state
  * and, B, of its values. */
 static void rule_backward(const linear_chunk_place *at, int n) {
@@ -394,29 +498,31 @@ static void rule_backward(const linear_chunk_place *at, int n) {
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const linear_part *part = &c->part[n];
-    const real *u = part_u(&w->room, at->k, x, n), *error = part_error(at, n);
-    real *B = part->values ? w->d_values + c->row * x->dv : w->product_dv;
-    real *d_u = part_d_u(at, n), *d_keys = w->d_keys + c->row * x->d;
-    double *d_beta = x->row_work->d_beta +
-                     sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start) +
-                     c->at;
+    const written own = written_of(at, n);
+    const real *error = part_error(at, n);
+    real *B = part->values && !x->removal ? w->d_values + c->row * x->dv : w->product_dv;
+    real *d_u = part_d_u(at, n);
+    real *d_erase = (x->apart ? w->d_erase : w->d_keys) + c->row * x->d;
+    double *d_beta = x->row_work->d_beta;
+    if (d_beta)
+        d_beta += sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start) + c->at;
     solve_backward(at, B, d_u);
-    for (int64_t r = 0; r < c->count; r++)
+    for (int64_t r = 0; d_beta && r < c->count; r++)
         d_beta[r] += row_dot(d_u + r * x->dv, error + r * x->dv, x->p->Dv);
     if (part->read) {
         through_transposed(at, B);
-        add_changes(at, at->k->erasing, w->product_d, 1.0);
-        add_scaled(d_keys, w->product_d, at->k->rise, -1, at);
+        add_erase_changes(at, at->k->erasing, w->product_d);
+        add_scaled(d_erase, w->product_d, at->k->erase_rise, -1, at);
         add_to_gradient(at, part->level, at->k->erasing, B);
     }
     if (c->count == 1)
         return;
-    weights_gradient(w->d_weights, at, B, u);
     const linear_pairs pairs = erasing_pairs(&w->room, at->k, x);
-    for (int64_t i = 0; i < c->count; i++)
-        w->d_weights[i * x->token + i] = 0;
-    pairs_backward(at, w->room.erasing, w->d_weights,
-                   &(pair_gradients){&pairs, d_keys, d_keys, at->k->near_rise, at->k->near_fall});
+    if (x->removal)
+        turn_written(at, own.rows);
+    erase_pairs_backward(at, &pairs, w->room.erasing, B, &own);
+    if (x->removal)
+        reading_backward(at, B);
 }
 
 /* ---- all of a chunk */
@@ -485,19 +591,24 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         }
         if (!is_written(x, part))
             continue;
-        if (c->count > 1)
-            transpose_rows(w->u_columns, x->token, part_u(&w->room, at->k, x, n), x->dv, c->count,
-                           x->p->Dv, c->width);
+        const written own = written_of(at, n), values = values_of(at);
+        turn_written(at, own.rows);
         for (int g = 0; g < x->group; g++) {
             const query_at q = query_of(at, g);
-            part_pairs_backward(&q, n);
+            part_pairs_backward(&q, part, &own);
             if (x->sums && x->rotated && part->values)
                 sums_backward(&q);
         }
+        if (x->removal)
+            turn_written(at, values.rows);
+        for (int g = 0; x->removal && g < x->group; g++) {
+            const query_at q = query_of(at, g);
+            part_pairs_backward(&q, part, &values);
+        }
         if (x->delta)
             rule_backward(at, n);
-        else
-            memcpy(w->d_values + c->row * x->dv, part_d_u(at, n),
+        if (!x->delta || x->removal)
+            memcpy(w->d_values + c->row * x->dv, x->removal ? w->d_beside : part_d_u(at, n),
                    (size_t)(c->count * x->dv) * sizeof(real));
     }
     if (x->decay)

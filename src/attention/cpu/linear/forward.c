@@ -100,6 +100,14 @@ static void sum_rows(const workspace *w, real *sums, const real *queries, const 
     }
 }
 
+/* result += weights (count, tokens), a lower triangle, times what was written. */
+static void add_pairs(real *result, const real *weights, const real *written, const linear_walk *x,
+                      const linear_chunk *c) {
+    rows_product((product_target){result, x->dv, true}, (product_operand){weights, x->token, 1},
+                 (product_rows){written, x->dv},
+                 (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
+}
+
 /* Numerators and row sums of the chunk's queries of head g. */
 static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
                        const linear_chunk *c, int g) {
@@ -113,16 +121,21 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
     const linear_pairs pairs = {near, k->near, room->key_columns, between, 1};
     read_states(w, result, risen, levels, x, c);
-    pair_products(room->s, &pairs, x, c);
+    if (x->removal) {
+        const linear_pairs removed = {near, k->near_removed, room->removed_columns, between, 1};
+        pair_products(room->s, &removed, x, c);
+        add_pairs(result, room->s, part_u(room, k, x, 0), x, c);
+        pair_products(room->s, &pairs, x, c);
+        add_pairs(result, room->s, k->values, x, c);
+    } else {
+        pair_products(room->s, &pairs, x, c);
+    }
     for (int n = 0; n < c->parts; n++) {
-        if (!is_written(x, &c->part[n]))
+        if (!is_written(x, &c->part[n]) || x->removal)
             continue;
         if (levels)
             weigh_levels(w->weights, room->s, levels, &c->part[n], x, c);
-        rows_product((product_target){result, x->dv, true},
-                     (product_operand){levels ? w->weights : room->s, x->token, 1},
-                     (product_rows){part_u(room, k, x, n), x->dv},
-                     (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
+        add_pairs(result, levels ? w->weights : room->s, part_u(room, k, x, n), x, c);
     }
     real *sums = w->row_sums + g * BLOCK_ROWS + c->row;
     if (!x->sums) {

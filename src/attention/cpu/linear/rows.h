@@ -19,7 +19,7 @@ static inline int64_t linear_block_tokens(const srnn_attention *a) {
     const bool channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
     if (a->levels == SRNN_LEVELS_FENWICK)
         return LINEAR_TREE;
-    return a->write == SRNN_WRITE_DELTA || channel ? LINEAR_SHORT : LINEAR_BLOCK;
+    return a->write != SRNN_WRITE_ADD || channel ? LINEAR_SHORT : LINEAR_BLOCK;
 }
 
 /* ---- products of a few rows */
@@ -78,7 +78,10 @@ typedef struct linear_walk {
     int64_t token;       /* stride of rows with one number per token of a chunk */
     int64_t decays;      /* numbers of a decay */
     const double *decay; /* (length, decays), or NULL */
-    bool sums, delta, rotated, leveled;
+    bool sums, rotated, leveled;
+    bool delta;   /* a rule says what is written: the delta rule, or removal */
+    bool apart;   /* it takes back by rows of their own */
+    bool removal; /* and what it takes back is written beside the values */
 } linear_walk;
 
 static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
@@ -102,7 +105,9 @@ static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
         .decays = linear_decays(p),
         .decay = row_work->decay ? row_work->decay + first * linear_decays(p) : NULL,
         .sums = sr_needs_row_sum(&p->attention),
-        .delta = p->attention.write == SRNN_WRITE_DELTA,
+        .delta = p->attention.write != SRNN_WRITE_ADD,
+        .apart = sr_erases_apart(&p->attention),
+        .removal = p->attention.write == SRNN_WRITE_REMOVAL,
         .rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES,
         .leveled = p->attention.levels == SRNN_LEVELS_FENWICK,
     };
@@ -137,6 +142,7 @@ typedef struct linear_rows {
     real *keys, *plain_keys;       /* (block, stride of D) */
     real *queries, *plain_queries; /* (heads of a group, block, stride of D) */
     real *values;                  /* (block, stride of Dv) */
+    sr_erase_rows erase; /* (block, stride of D): where the rule takes back by others than keys */
 } linear_rows;
 
 enum { BLOCK_ROWS = LINEAR_BLOCK + ROWS };
@@ -149,6 +155,10 @@ static inline linear_rows linear_rows_place(const srnn_problem *p, sr_layout *la
         .queries = take_reals(layout, group * BLOCK_ROWS, d),
         .values = take_rows(layout, row_stride(p->Dv)),
     };
+    if (sr_erases_apart(&p->attention))
+        rows.erase.erase = take_rows(layout, d);
+    if (p->attention.write == SRNN_WRITE_REMOVAL)
+        rows.erase.removed = take_rows(layout, d);
     rows.plain_keys = rotated ? take_rows(layout, d) : rows.keys;
     rows.plain_queries = rotated ? take_reals(layout, group * BLOCK_ROWS, d) : rows.queries;
     return rows;
@@ -172,10 +182,10 @@ static inline int64_t linear_block_length(const linear_walk *x) {
     return linear_block_tokens(&x->p->attention);
 }
 
-/* The delta rule's, from the document's first token on; NULL without it. */
+/* The delta rule's, from the document's first token on; NULL where there is no one number. */
 static inline const real *linear_beta(const linear_walk *x) {
     const int64_t first = sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start);
-    return x->delta ? x->row_work->beta + first : NULL;
+    return x->row_work->beta ? x->row_work->beta + first : NULL;
 }
 
 /* The sum of numbers (n) times zero: 0 if all are finite. */
@@ -211,6 +221,11 @@ static inline void linear_load_keys(const linear_rows *rows, const linear_walk *
     SR_ISA_REAL(sr_prologue_value_rows)(rows->values, x->dv, x->row_work, x->call, at);
     b->finite = b->finite && rows_are_finite(rows->plain_keys, x->d, b->count, x->p->D) &&
                 rows_are_finite(rows->values, x->dv, b->count, x->p->Dv);
+    if (x->apart)
+        SR_ISA_REAL(sr_prologue_erase_rows)(rows->erase, rows->keys, x->d, x->call, at);
+    b->finite = b->finite &&
+                (!x->apart || rows_are_finite(rows->erase.erase, x->d, b->count, x->p->D)) &&
+                (!x->removal || rows_are_finite(rows->erase.removed, x->d, b->count, x->p->D));
     if (!x->rotated)
         return;
     memcpy(rows->keys, rows->plain_keys, (size_t)(b->count * x->d) * sizeof(real));

@@ -32,11 +32,13 @@ static bool norm_is_wide(const srnn_attention *a) {
     return a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW;
 }
 
-/* The norm that a head's row has by itself: none where it is over several heads. */
-static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_numbers *numbers) {
+/* The norm that the row of head h has by itself: none where it is over several heads. */
+static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_numbers *numbers,
+                           int64_t h) {
     const bool wide = norm_is_wide(&p->attention);
     if (!wide)
-        load_norm(numbers->weight, numbers->bias, p, in, 0, p->Dv);
+        load_norm(numbers->weight, numbers->bias, p, in,
+                  sr_norm_weighs_heads(&p->attention) ? h * p->Dv : 0, p->Dv);
     return (sr_row_norm){.norm = wide ? SRNN_NORM_NONE : p->attention.norm,
                          .n = p->Dv,
                          .epsilon = sr_row_norm_epsilon(&p->attention),
@@ -169,6 +171,9 @@ static inline vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
     case SRNN_GATE_SHAPE_SILU_SQUARE:
         *slope = (real)2 * silu * silu_slope;
         return silu * silu;
+    case SRNN_GATE_SHAPE_IDENTITY:
+        *slope = vec_all(1);
+        return z;
     }
     *slope = sigmoid * rest;
     return sigmoid;
@@ -195,7 +200,7 @@ static void gate_row(double *value, double *slope, const srnn_attention *a, cons
 static void add_skip(double *y, const sr_attention_call *call, sr_rows at) {
     const srnn_problem *p = &call->plan->problem;
     const srnn_skip skip = p->attention.skip;
-    if (skip == SRNN_SKIP_NONE)
+    if (skip == SRNN_SKIP_NONE || skip == SRNN_SKIP_BONUS)
         return;
     const bool conv = skip == SRNN_SKIP_CONV, channel = skip == SRNN_SKIP_CHANNEL;
     const real *from =
@@ -230,6 +235,34 @@ static void post_row(double *row, const srnn_attention *a, const real *z, int n)
         row[d] *= gate[d];
 }
 
+/* sum_c q_c k_c rho_c of a row; into terms (D), where not NULL, q_c k_c. */
+static double bonus_of(const sr_attention_call *call, sr_rows at, double *terms) {
+    const srnn_problem *p = &call->plan->problem;
+    const int kv = sr_value_head(p, at.h);
+    const real *q = tensor_row(call->in->q, at.b, sr_shared_head(p, at.h), at.t);
+    const real *k = tensor_row(call->in->k, at.b, sr_shared_head(p, kv), at.t);
+    const real *rho = (const real *)call->in->skip_weight + (int64_t)at.h * p->D;
+    double sum = 0.0;
+    for (int c = 0; c < p->D; c++) {
+        const double own = (double)q[c] * (double)k[c];
+        sum += own * (double)rho[c];
+        if (terms)
+            terms[c] = own;
+    }
+    return sum;
+}
+
+/* Adds the bonus, where there is one, to a row (Dv) after its norm. */
+static void add_bonus(double *row, const sr_attention_call *call, sr_rows at) {
+    const srnn_problem *p = &call->plan->problem;
+    if (p->attention.skip != SRNN_SKIP_BONUS)
+        return;
+    const real *v = tensor_row(call->in->v, at.b, sr_value_head(p, at.h), at.t);
+    const double bonus = bonus_of(call, at, NULL);
+    for (int d = 0; d < p->Dv; d++)
+        row[d] += bonus * (double)v[d];
+}
+
 /* One row of call->o, all but a norm over several heads and what follows it. */
 static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_facts *facts,
                            const sr_row_norm *rule) {
@@ -240,6 +273,7 @@ static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_
         row[d] *= y[d];
     if (rule->norm != SRNN_NORM_NONE)
         sr_row_normalise(row, rule, 1.0, 1.0);
+    add_bonus(row, call, at);
     if (!norm_is_wide(a))
         post_row(row, a, gate_numbers(call, at.b, at.h, at.t), rule->n);
     real *out = tensor_row(call->o, at.b, at.h, at.t);
@@ -255,7 +289,7 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
     const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate, wide = row_is_wide(a);
     const double sink = sink_logit(p, in, rows.h);
     norm_numbers numbers;
-    sr_row_norm rule = norm_of(p, in, &numbers);
+    sr_row_norm rule = norm_of(p, in, &numbers, rows.h);
     const double *cumulative =
         row_work->cumulative ? row_work->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
                              : NULL;
@@ -471,6 +505,27 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     }
 }
 
+/* du (Dv), of the row after its norm, is that of the bonus too: d_skip, and the row's share in the
+ * gradient of the weights. */
+static void bonus_backward(const wide_place *w, const double *du) {
+    const sr_attention_call *call = w->x->call;
+    const sr_row_workspace *row_work = w->x->row_work;
+    const srnn_problem *p = &call->plan->problem;
+    if (p->attention.skip != SRNN_SKIP_BONUS)
+        return;
+    const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
+    real *d_skip = row_work->d_skip + sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t) * p->Dv;
+    double *partial = row_work->skip_partial + (w->at.b * p->H + w->at.h) * p->D;
+    double terms[SR_HEAD_SIZE_MAX], d_sum = 0.0;
+    bonus_of(call, w->at, terms);
+    for (int d = 0; d < p->Dv; d++) {
+        d_sum += du[d] * (double)v[d];
+        d_skip[d] = (real)du[d];
+    }
+    for (int c = 0; c < p->D; c++)
+        partial[c] += d_sum * terms[c];
+}
+
 /* dx (n): of what stands before the norm, whose value is row (n); the post gate's share of the
  * gradient. */
 static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
@@ -481,8 +536,10 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     memcpy(normed, row, (size_t)n * sizeof *normed);
     if (w->rule->norm != SRNN_NORM_NONE)
         sr_row_normalise(normed, w->rule, 1.0, 1.0);
+    add_bonus(normed, call, w->at);
     post_backward(du, d_z, call, w->at, normed);
     put_gate_gradient(call, w->at, d_z, true);
+    bonus_backward(w, du);
     norm_row_backward(dx, w->partial, du, row, w->rule, room);
 }
 
@@ -499,8 +556,10 @@ static row_gradient wide_row_backward(const wide_place *w) {
     double gate[SR_VALUE_SIZE_MAX], y[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
     double d_gate[SR_VALUE_SIZE_MAX], row[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
     const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
-    double *skipped =
-        row_work->skip_partial ? row_work->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
+    const bool bonus = a->skip == SRNN_SKIP_BONUS;
+    double *skipped = row_work->skip_partial && !bonus
+                          ? row_work->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv
+                          : NULL;
     row_gradient g = {0};
     wide_row(gate, slope, y, call, w->at, w->facts);
     for (int d = 0; d < p->Dv; d++)
@@ -518,7 +577,7 @@ static row_gradient wide_row_backward(const wide_place *w) {
     }
     for (int d = 0; d < p->Dv; d++)
         d_numerator[d] = (real)(dx[d] * inverse);
-    for (int d = 0; row_work->d_skip && d < p->Dv; d++)
+    for (int d = 0; row_work->d_skip && !bonus && d < p->Dv; d++)
         row_work->d_skip[at * p->Dv + d] = (real)dx[d];
     for (int d = 0; skipped && d < p->Dv; d++)
         skipped[d] += dx[d] * (double)v[d];
@@ -664,12 +723,13 @@ static void outputs_task(void *context, int64_t task, int worker) {
     (void)worker;
     for (int d = 0; partial && !norm_is_wide(&p->attention) && d < 2 * p->Dv; d++)
         partial[d] = 0.0;
-    for (int d = 0; x->row_work->skip_partial && d < p->Dv; d++)
-        x->row_work->skip_partial[task * p->Dv + d] = 0.0;
+    const int skips = sr_skip_partials(p);
+    for (int d = 0; x->row_work->skip_partial && d < skips; d++)
+        x->row_work->skip_partial[task * skips + d] = 0.0;
     if (x->row_work->sink_partial)
         x->row_work->sink_partial[task] = 0.0;
     norm_numbers numbers;
-    sr_row_norm rule = norm_of(p, x->call->in, &numbers);
+    sr_row_norm rule = norm_of(p, x->call->in, &numbers, task % p->H);
     for (int64_t n = plan->row_documents[b]; n < plan->row_documents[b + 1]; n++)
         document_backward(x, &plan->documents[n], (int)(task % p->H), &rule, partial);
 }

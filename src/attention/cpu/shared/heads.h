@@ -26,9 +26,19 @@ static inline int sr_shared_head(const srnn_problem *p, int h) {
     return h;
 }
 
+/* The head of the decay's operands that a head of the core reads. */
+static inline int sr_decay_head(const srnn_problem *p, int h) {
+    return sr_writes_channels(&p->attention) ? sr_shared_head(p, h) : h;
+}
+
 /* The head of keys and values that query head h reads. */
 static inline int sr_value_head(const srnn_problem *p, int h) {
     return sr_shares_queries(&p->attention) ? h : h / (p->H / p->Hkv);
+}
+
+/* Numbers of a head that the gradient of the skip's weights is summed in. */
+static inline int sr_skip_partials(const srnn_problem *p) {
+    return p->attention.skip == SRNN_SKIP_BONUS ? p->D : p->Dv;
 }
 
 /* Runs a task for each TOKENS tokens of the batch. */

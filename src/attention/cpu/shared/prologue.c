@@ -26,7 +26,8 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;
     bool cumulative = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
                       a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
-    bool levels = a->levels == SRNN_LEVELS_FENWICK, delta = a->write == SRNN_WRITE_DELTA;
+    bool levels = a->levels == SRNN_LEVELS_FENWICK;
+    bool delta = a->write == SRNN_WRITE_DELTA && !sr_writes_channels(a);
     bool pool = a->pool > 0, shared = sr_shares_queries(a);
     bool rotated =
         a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS;
@@ -60,11 +61,13 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     TAKE(d_beta, backward && delta, k_rows);
     TAKE(d_skip, backward && a->skip != SRNN_SKIP_NONE, q_rows * Dv);
     TAKE(skip_partial, backward && sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a),
-         (size_t)p->B * (size_t)p->H * Dv);
+         (size_t)p->B * (size_t)p->H * (size_t)sr_skip_partials(p));
     TAKE(head_partial, backward && sr_operand_used(SR_OPERAND_A_LOG, a), 2 * k_rows);
     TAKE(d_q, backward && shared, q_rows * D);
     TAKE(d_k, backward && (shared || pool), k_rows * D);
     TAKE(d_v, backward && pool, k_rows * Dv);
+    TAKE(d_erase, backward && shared && sr_erases_apart(a), k_rows * D);
+    TAKE(d_removal, backward && shared && a->write == SRNN_WRITE_REMOVAL, k_rows * D);
 #undef TAKE
 }
 
@@ -132,7 +135,8 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
 /* out (n): the logarithms of gates from their numbers z (n). */
 static void gate_logarithms(double *out, const real *z, int n, const prepare_context *x, int h) {
     const srnn_attention *a = &x->plan->problem.attention;
-    const decay_rate rate = decay_rate_of(&x->plan->problem, x->in, h);
+    const srnn_problem *p = &x->plan->problem;
+    const decay_rate rate = decay_rate_of(p, x->in, sr_decay_head(p, h));
     double factor = 1.0 / DECAY_DIVISOR;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
@@ -176,6 +180,7 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, width = sr_decay_numbers(&p->attention, p->D);
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
+    const int own = sr_decay_head(p, h);
     double *out =
         x->row_work->decay + sr_row_index(p, heads, document->b, h, document->start) * width;
     double *carried = x->carry ? &x->carry->decay[(document->b * heads + h) * width] : NULL;
@@ -185,10 +190,10 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
     for (int64_t t = 0, count; t < document->length; t += count) {
         double z[SR_HEAD_SIZE_MAX]; /* at least TOKENS */
         real numbers[TOKENS];
-        const real *row = tensor_row(x->in->decay, document->b, h, document->start + t);
+        const real *row = tensor_row(x->in->decay, document->b, own, document->start + t);
         count = width == 1 ? tokens_from(document, t) : 1;
         for (int64_t r = 0; width == 1 && r < count; r++)
-            numbers[r] = *tensor_row(x->in->decay, document->b, h, document->start + t + r);
+            numbers[r] = *tensor_row(x->in->decay, document->b, own, document->start + t + r);
         gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, x, h);
         for (int64_t r = 0; r < count; r++)
             for (int c = 0; c < width; c++) {

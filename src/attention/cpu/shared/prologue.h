@@ -38,10 +38,12 @@ typedef struct sr_row_workspace {
     double *d_level;      /* as level, by the core */
     double *d_beta;       /* as beta, by the core */
     real *d_skip;         /* (B, H, T, Dv): of y */
-    double *skip_partial; /* (B, H, Dv): of the weights of the skip */
+    double *skip_partial; /* (B, H, Dv or D): of the weights of the skip */
     double *head_partial; /* (B, Hkv, T, 2): shares in the gradients of a_log and dt_bias */
     real *d_q, *d_k; /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
     real *d_v;       /* (B, Hkv, T, Dv): of pooled values */
+    real *d_erase, *d_removal; /* (B, Hkv, T, D): of erase gates or removal keys, of removal gates,
+                                  where several heads share one */
 } sr_row_workspace;
 
 /* Takes the arrays that the variant needs from `layout`. */
@@ -69,6 +71,16 @@ void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_works
  * back. */
 void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, sr_rows which, bool back);
+
+/* What the rule takes back by, where that is not the keys themselves (sr_erases_apart). */
+typedef struct sr_erase_rows {
+    real *erase;   /* (count, ld): f, or n */
+    real *removed; /* (count, ld): b, with write=removal */
+} sr_erase_rows;
+
+/* From the rows of keys that sr_prologue_key_rows gave. */
+void SR_ISA_REAL(sr_prologue_erase_rows)(sr_erase_rows out, const real *keys, int64_t ld,
+                                         const sr_attention_call *call, sr_rows rows);
 
 /* out (count, ld) = factor * v. */
 void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
@@ -103,6 +115,12 @@ void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t 
 void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
                                                 const sr_row_workspace *row_work,
                                                 const sr_attention_call *call, sr_rows rows);
+/* Adds to d_keys (count, ld) what the erase rows got of the keys that sr_prologue_key_rows gave, and
+ * writes the gradients of what else they are made of. */
+void SR_ISA_REAL(sr_prologue_erase_rows_backward)(real *d_keys, sr_erase_rows gradient,
+                                                  const real *keys, int64_t ld,
+                                                  const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows);
 /* also fills value_dot; `value` holds the rows that sr_prologue_value_rows gave. */
 void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const real *value,
                                                   int64_t ld, const sr_row_workspace *row_work,

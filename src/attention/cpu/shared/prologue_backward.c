@@ -93,9 +93,10 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     const srnn_operands *in = x->call->in;
     const int n = (int)strip->count * strip->width;
     const double factor = a->decay_divisor > 0.0 ? 1.0 / a->decay_divisor : 1.0;
-    const decay_rate rate = decay_rate_of(x->p, in, x->h);
+    const int head = sr_decay_head(x->p, x->h);
+    const decay_rate rate = decay_rate_of(x->p, in, head);
     real numbers[TOKENS];
-    const real *z = tensor_row(in->decay, x->document->b, x->h, x->document->start + strip->from);
+    const real *z = tensor_row(in->decay, x->document->b, head, x->document->start + strip->from);
     for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
         numbers[r] = z[r * in->decay.time];
     z = strip->width == 1 ? numbers : z;
@@ -168,10 +169,16 @@ static void gates_backward(double *d, const head_place *x, const decay_strip *st
     }
 }
 
+/* Heads of values that go with one head of keys have its decay: gradients are summed later. */
+static bool decay_is_shared(const srnn_problem *p) {
+    return sr_writes_channels(&p->attention) && sr_shares_queries(&p->attention);
+}
+
 static void decay_backward(const head_place *x) {
     const srnn_attention *a = &x->p->attention;
     const srnn_tensor out = x->call->gradients->decay;
     decay_strip strip = {.width = sr_decay_numbers(a, x->p->D)};
+    const bool shared = decay_is_shared(x->p);
     const int64_t tokens = strip.width == 1 ? TOKENS : 1;
     const size_t bytes = (size_t)strip.width * sizeof(double);
     double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t, then with t's own */
@@ -191,7 +198,7 @@ static void decay_backward(const head_place *x) {
                 memcpy(d, later, bytes);
             gates_backward(d, x, &strip, r);
             memcpy(x->row_work->d_decay + (x->base + t) * strip.width, d, bytes); /* of z now */
-            if (out.data)
+            if (out.data && !shared)
                 for (int c = 0; c < strip.width; c++)
                     tensor_row(out, x->document->b, x->h, x->document->start + t)[c] = (real)d[c];
         }
@@ -253,6 +260,44 @@ static void pool_backward(const head_place *x) {
     }
 }
 
+/* A row of (B, own, T, D) where heads are summed later, or of the gradient itself. */
+static real *shared_row(real *d, int own, srnn_tensor gradient, const head_place *x, int h,
+                        int64_t t) {
+    const int64_t b = x->document->b;
+    return d ? d + sr_row_index(x->p, own, b, h, t) * x->p->D : tensor_row(gradient, b, h, t);
+}
+
+/* Of query head h: y + (sum_c q_c k_c rho_c) v, where d_skip has the gradient of that. */
+static void bonus_row_backward(const head_place *x, int h, int64_t t) {
+    const srnn_problem *p = x->p;
+    const srnn_operands *in = x->call->in, *out = x->call->gradients;
+    const int64_t b = x->document->b;
+    const real *rho = (const real *)in->skip_weight + (int64_t)h * p->D;
+    const real *q = tensor_row(in->q, b, sr_shared_head(p, h), t);
+    const real *k = tensor_row(in->k, b, sr_shared_head(p, x->h), t);
+    const real *v = tensor_row(in->v, b, x->h, t);
+    const real *d = x->row_work->d_skip + sr_row_index(p, p->H, b, h, t) * p->Dv;
+    const double d_sum = row_dot(d, v, p->Dv);
+    double sum = 0.0;
+    for (int c = 0; c < p->D; c++)
+        sum += (double)q[c] * (double)k[c] * (double)rho[c];
+    for (int e = 0; out->v.data && e < p->Dv; e++)
+        tensor_row(out->v, b, x->h, t)[e] += (real)(sum * (double)d[e]);
+    for (int c = 0; out->q.data && c < p->D; c++)
+        shared_row(x->row_work->d_q, p->H, out->q, x, h, t)[c] +=
+            (real)(d_sum * (double)k[c] * (double)rho[c]);
+    for (int c = 0; out->k.data && c < p->D; c++)
+        shared_row(x->row_work->d_k, x->heads, out->k, x, x->h, t)[c] +=
+            (real)(d_sum * (double)q[c] * (double)rho[c]);
+}
+
+static void bonus_backward(const head_place *x) {
+    const int group = x->p->H / x->heads;
+    for (int64_t t = 0; t < x->document->length; t++)
+        for (int h = x->h * group; h < (x->h + 1) * group; h++)
+            bonus_row_backward(x, h, x->document->start + t);
+}
+
 /* What of the gradient of y a value gets: of v itself, or of the operand. */
 static void skip_backward(const head_place *x) {
     const srnn_problem *p = x->p;
@@ -297,7 +342,9 @@ static void inputs_task(void *context, int64_t task, int worker) {
         decay_backward(&at);
     if (x->row_work->d_v)
         pool_backward(&at);
-    if (x->row_work->d_skip)
+    if (x->row_work->d_skip && a->skip == SRNN_SKIP_BONUS)
+        bonus_backward(&at);
+    else if (x->row_work->d_skip)
         skip_backward(&at);
 }
 
@@ -317,6 +364,22 @@ static void sum_shared(srnn_tensor gradient, const real *d, const srnn_problem *
     }
 }
 
+/* The gradient of a token's shared decays, from those of z. */
+static void sum_decays(const sr_row_workspace *row_work, const sr_attention_call *call, int64_t b,
+                       int64_t t) {
+    const srnn_problem *p = &call->plan->problem;
+    const int width = sr_decay_numbers(&p->attention, p->D), heads = call->plan->core.Hkv;
+    for (int own = 0; own < p->Hkv; own++) {
+        double sum[SR_HEAD_SIZE_MAX] = {0};
+        real *out = tensor_row(call->gradients->decay, b, own, t);
+        for (int h = 0; h < heads; h++)
+            for (int c = 0; sr_shared_head(p, h) == own && c < width; c++)
+                sum[c] += row_work->d_decay[sr_row_index(p, heads, b, h, t) * width + c];
+        for (int c = 0; c < width; c++)
+            out[c] = (real)sum[c];
+    }
+}
+
 static void tokens_task(void *context, int64_t task, int worker) {
     const inputs_context *x = context;
     const sr_attention_call *call = x->call;
@@ -329,6 +392,14 @@ static void tokens_task(void *context, int64_t task, int worker) {
             sum_shared(out->q, x->row_work->d_q, p, p->H, b, t);
         if (x->row_work->d_k && out->k.data)
             sum_shared(out->k, x->row_work->d_k, p, call->plan->core.Hkv, b, t);
+        const srnn_tensor erase =
+            sr_writes_channels(&p->attention) ? out->erase_gate : out->removal_key;
+        if (x->row_work->d_erase && erase.data)
+            sum_shared(erase, x->row_work->d_erase, p, call->plan->core.Hkv, b, t);
+        if (x->row_work->d_removal && out->removal_gate.data)
+            sum_shared(out->removal_gate, x->row_work->d_removal, p, call->plan->core.Hkv, b, t);
+        if (x->row_work->d_decay && decay_is_shared(p) && out->decay.data)
+            sum_decays(x->row_work, call, b, t);
         if (x->row_work->q_inverse && out->q.data)
             across_backward(out->q, call->in->q, x->row_work->q_inverse + n * p->D,
                             sr_query_heads(p), b, t, p->D);
@@ -367,7 +438,7 @@ static double partial_sum(const double *partial, int64_t parts, int64_t stride) 
 static void norm_parameters_backward(const sr_row_workspace *row_work,
                                      const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
-    const bool wide = p->attention.norm_width == SRNN_NORM_WIDTH_ROW;
+    const bool wide = sr_norm_weighs_heads(&p->attention);
     const int64_t stride = 2 * p->Dv, heads = wide ? p->H : 1;
     const int64_t parts = wide ? p->B : (int64_t)p->B * p->H;
     real *weight = call->gradients->norm_weight, *bias = call->gradients->norm_bias;
@@ -383,15 +454,16 @@ static void norm_parameters_backward(const sr_row_workspace *row_work,
 
 static void skip_weight_backward(const sr_row_workspace *row_work, const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
+    const int width = sr_skip_partials(p);
     real *out = call->gradients->skip_weight;
     for (int h = 0; h < p->H; h++) {
         double all = 0.0;
-        for (int d = 0; d < p->Dv; d++) {
-            const double sum = partial_sum(row_work->skip_partial + (int64_t)h * p->Dv + d, p->B,
-                                           (int64_t)p->H * p->Dv);
+        for (int d = 0; d < width; d++) {
+            const double sum = partial_sum(row_work->skip_partial + (int64_t)h * width + d, p->B,
+                                           (int64_t)p->H * width);
             all += sum;
-            if (p->attention.skip == SRNN_SKIP_CHANNEL)
-                out[h * p->Dv + d] = (real)sum;
+            if (p->attention.skip != SRNN_SKIP_HEAD)
+                out[h * width + d] = (real)sum;
         }
         if (p->attention.skip == SRNN_SKIP_HEAD)
             out[h] = (real)all;
@@ -409,13 +481,13 @@ static void sinks_backward(const sr_row_workspace *row_work, const sr_attention_
 static void channel_bias_task(void *context, int64_t task, int worker) {
     const inputs_context *x = context;
     const srnn_problem *p = &x->call->plan->problem;
-    const int heads = x->call->plan->core.Hkv, h = (int)task;
+    const int heads = x->call->plan->core.Hkv;
     real *out = (real *)x->call->gradients->dt_bias + task * p->D;
     double sum[SR_HEAD_SIZE_MAX] = {0};
     (void)worker;
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t t = 0; t < p->T; t++) {
-            const double *d = x->row_work->d_decay + sr_row_index(p, heads, b, h, t) * p->D;
+    for (int64_t n = 0; n < (int64_t)p->B * heads; n++)
+        for (int64_t t = 0; sr_decay_head(p, (int)(n % heads)) == task && t < p->T; t++) {
+            const double *d = x->row_work->d_decay + (n * p->T + t) * p->D;
             for (int c = 0; c < p->D; c++)
                 sum[c] += d[c];
         }
@@ -426,17 +498,17 @@ static void channel_bias_task(void *context, int64_t task, int worker) {
 static void decay_parameters_backward(const sr_row_workspace *row_work,
                                       const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
-    const int heads = call->plan->core.Hkv;
+    const int heads = call->plan->core.Hkv, own = decay_is_shared(p) ? p->Hkv : heads;
     const bool wide = p->attention.dt_width == SRNN_DT_WIDTH_CHANNEL;
     real *const out[2] = {call->gradients->a_log, wide ? NULL : call->gradients->dt_bias};
     if (wide && call->gradients->dt_bias)
-        sr_parallel(channel_bias_task, &(inputs_context){row_work, call}, heads, p->threads);
-    for (int h = 0; h < heads; h++)
+        sr_parallel(channel_bias_task, &(inputs_context){row_work, call}, own, p->threads);
+    for (int h = 0; h < own; h++)
         for (int which = 0; which < 2; which++) {
             double sum = 0.0;
-            for (int64_t b = 0; b < p->B; b++)
-                sum += partial_sum(
-                    row_work->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
+            for (int64_t n = 0; n < (int64_t)p->B * heads; n++)
+                if (sr_decay_head(p, (int)(n % heads)) == h)
+                    sum += partial_sum(row_work->head_partial + 2 * n * p->T + which, p->T, 2);
             if (out[which])
                 out[which][h] = (real)sum;
         }

@@ -327,7 +327,124 @@ void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld
     }
 }
 
+/* ---- what the rule takes back by ---- */
+
+static double row_unit(const real *x, int D) {
+    return 1.0 / fmax(row_norm(x, D), NORM_FLOOR);
+}
+
+void SR_ISA_REAL(sr_prologue_erase_rows)(sr_erase_rows out, const real *keys, int64_t ld,
+                                         const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const bool removal = p->attention.write == SRNN_WRITE_REMOVAL;
+    const real range = (real)sr_write_range(&p->attention);
+    const int head = sr_shared_head(p, rows.h), D = p->D;
+    for (int64_t r = 0; r < rows.count; r++) {
+        real *erase = out.erase + r * ld;
+        const real *z = tensor_row(removal ? call->in->removal_gate : call->in->erase_gate, rows.b,
+                                   head, rows.t + r);
+        for (int d = 0; d < D && !removal; d += LANES)
+            vec_store_part(erase + d,
+                           range * vec_sigmoid(vec_load_part(z + d, D - d)) *
+                               vec_load_part(keys + r * ld + d, D - d),
+                           D - d);
+        if (!removal)
+            continue;
+        const real *x = tensor_row(call->in->removal_key, rows.b, head, rows.t + r);
+        const double unit = row_unit(x, D);
+        for (int d = 0; d < D; d++)
+            erase[d] = (real)(unit * (double)x[d]);
+        for (int d = 0; d < D; d += LANES)
+            vec_store_part(
+                out.removed + r * ld + d,
+                vec_sigmoid(vec_load_part(z + d, D - d)) * vec_load_part(erase + d, D - d), D - d);
+    }
+}
+
+/* Where the gradient of a row of key heads goes: its own place, or one to be summed over heads. */
+static real *key_head_row(srnn_tensor gradient, real *shared, const sr_attention_call *call,
+                          sr_rows at) {
+    const srnn_problem *p = &call->plan->problem;
+    if (shared)
+        return shared + sr_row_index(p, call->plan->core.Hkv, at.b, at.h, at.t) * p->D;
+    return gradient.data ? tensor_row(gradient, at.b, at.h, at.t) : NULL;
+}
+
+/* d_keys += gate d_f, and the gradient of the gate's numbers. */
+static void erase_gate_backward(real *d_keys, real *d_gate, const real *d_erase, const real *key,
+                                const real *z, double range, int D) {
+    for (int d = 0; d < D; d++) {
+        const double gate = sr_sigmoid((double)z[d]);
+        d_keys[d] += (real)(range * gate * (double)d_erase[d]);
+        if (d_gate)
+            d_gate[d] = (real)(range * gate * (1.0 - gate) * (double)key[d] * (double)d_erase[d]);
+    }
+}
+
+/* One row of removal: from the gradients of n and b to those of the key and of the gate. */
+static void removal_backward(real *d_key, real *d_gate, const real *d_erase, const real *d_removed,
+                             const real *x, const real *z, int D) {
+    real d_unit[SR_HEAD_SIZE_MAX];
+    const double unit = row_unit(x, D);
+    for (int d = 0; d < D; d++) {
+        const double gate = sr_sigmoid((double)z[d]);
+        d_unit[d] = (real)((double)d_erase[d] + gate * (double)d_removed[d]);
+        if (d_gate)
+            d_gate[d] = (real)(gate * (1.0 - gate) * unit * (double)x[d] * (double)d_removed[d]);
+    }
+    if (d_key)
+        unit_backward(d_key, d_unit, x, 1.0, NORM_FLOOR, D);
+}
+
+void SR_ISA_REAL(sr_prologue_erase_rows_backward)(real *d_keys, sr_erase_rows gradient,
+                                                  const real *keys, int64_t ld,
+                                                  const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_operands *in = call->in, *out = call->gradients;
+    const int head = sr_shared_head(p, rows.h);
+    for (int64_t r = 0; r < rows.count; r++) {
+        const sr_rows at = {rows.b, rows.h, rows.t + r, 1};
+        if (p->attention.write == SRNN_WRITE_REMOVAL)
+            removal_backward(key_head_row(out->removal_key, row_work->d_erase, call, at),
+                             key_head_row(out->removal_gate, row_work->d_removal, call, at),
+                             gradient.erase + r * ld, gradient.removed + r * ld,
+                             tensor_row(in->removal_key, rows.b, head, at.t),
+                             tensor_row(in->removal_gate, rows.b, head, at.t), p->D);
+        else
+            erase_gate_backward(d_keys + r * ld,
+                                key_head_row(out->erase_gate, row_work->d_erase, call, at),
+                                gradient.erase + r * ld, keys + r * ld,
+                                tensor_row(in->erase_gate, rows.b, head, at.t),
+                                sr_write_range(&p->attention), p->D);
+    }
+}
+
 /* ---- values ---- */
+
+/* out (Dv) times the write gate of a row, channel by channel. */
+static void gate_channels(real *out, const sr_attention_call *call, int64_t b, int h, int64_t t) {
+    const int Dv = call->plan->problem.Dv;
+    const real *z = tensor_row(call->in->write_gate, b, h, t);
+    for (int d = 0; d < Dv; d += LANES)
+        vec_store_part(out + d,
+                       vec_load_part(out + d, Dv - d) * vec_sigmoid(vec_load_part(z + d, Dv - d)),
+                       Dv - d);
+}
+
+/* The gradient of those gates, and then that of what they multiplied, `plain`, in place. */
+static void channels_backward(real *gradient, const real *plain, const sr_attention_call *call,
+                              int64_t b, int h, int64_t t) {
+    const int Dv = call->plan->problem.Dv;
+    const real *z = tensor_row(call->in->write_gate, b, h, t);
+    const srnn_tensor out = call->gradients->write_gate;
+    for (int d = 0; d < Dv; d++) {
+        const double gate = sr_sigmoid((double)z[d]), own = (double)gradient[d];
+        gradient[d] = (real)(gate * own);
+        if (out.data)
+            tensor_row(out, b, h, t)[d] = (real)(gate * (1.0 - gate) * (double)plain[d] * own);
+    }
+}
 
 void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                          const sr_attention_call *call, sr_rows rows) {
@@ -340,6 +457,8 @@ void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_wor
         const real f = factor ? factor[r] : (real)1;
         for (int d = 0; d < p->Dv; d++)
             out[r * ld + d] = f * v[d];
+        if (sr_writes_channels(&p->attention))
+            gate_channels(out + r * ld, call, rows.b, rows.h, rows.t + r);
     }
 }
 
@@ -351,12 +470,24 @@ void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const re
     for (int64_t r = 0; r < rows.count; r++) {
         if (row_work->value_dot)
             row_work->value_dot[base + r] = row_dot(gradient + r * ld, value + r * ld, p->Dv);
+        const real f = row_work->value_factor ? row_work->value_factor[base + r] : (real)1;
+        real own[SR_VALUE_SIZE_MAX];
+        const real *d_value = gradient + r * ld;
+        if (sr_writes_channels(&p->attention)) {
+            const real *v = tensor_row(call->in->v, rows.b, rows.h, rows.t + r);
+            real plain[SR_VALUE_SIZE_MAX];
+            for (int d = 0; d < p->Dv; d++) {
+                plain[d] = f * v[d];
+                own[d] = d_value[d];
+            }
+            channels_backward(own, plain, call, rows.b, rows.h, rows.t + r);
+            d_value = own;
+        }
         if (!call->gradients->v.data && !row_work->d_v)
             continue;
-        const real f = row_work->value_factor ? row_work->value_factor[base + r] : (real)1;
         real *out = row_work->d_v ? row_work->d_v + (base + r) * p->Dv
                                   : tensor_row(call->gradients->v, rows.b, rows.h, rows.t + r);
         for (int d = 0; d < p->Dv; d++)
-            out[d] = f * gradient[r * ld + d];
+            out[d] = f * d_value[d];
     }
 }

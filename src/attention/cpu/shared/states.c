@@ -311,7 +311,7 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
     .dtype = SR_REAL_DTYPE,
     .recurrent = false,
-    .computes = SR_CPU_EVERYTHING,
+    .computes = SR_CPU_CACHED,
     .bytes = rows_bytes,
     .scratch = kv_cache_feed_scratch,
     .feed = kv_cache_feed,

@@ -8,6 +8,7 @@
 #include "attention/cuda/decode/state.h"
 
 #include "attention/cuda/shared/computes.h"
+#include "attention/cuda/shared/multisets.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -21,71 +22,6 @@ enum {
     THREADS = COLUMNS * LANES,
     HEADS = 4, /* queries that read the state at a time */
 };
-
-/* Feature m is scale[m] times the product of x[variable[m][n]] over n < order[m]. */
-struct feature_table {
-    float *scale;      /* (count) */
-    uint8_t *order;    /* (count) */
-    uint8_t *variable; /* (count, highest) */
-    int64_t count;
-    int highest;
-};
-
-/* C(n + k - 1, k): multisets of k out of n. */
-SR_BOTH double multisets(int n, int k) {
-    double result = 1;
-    for (int i = 1; i <= k; i++)
-        result = result * (double)(n + i - 1) / (double)i;
-    return result;
-}
-
-static feature_table table_place(const srnn_problem *p, sr_layout *layout) {
-    feature_table table = {};
-    table.highest = sr_highest_order(&p->attention);
-    for (int n = 0; n <= table.highest; n++)
-        if (sr_has_order(&p->attention, n))
-            table.count += (int64_t)(multisets(p->D, n) + 0.5);
-    const size_t count = (size_t)table.count;
-    table.scale = (float *)sr_layout_take(layout, count, sizeof *table.scale);
-    table.order = (uint8_t *)sr_layout_take(layout, count, 1);
-    table.variable = (uint8_t *)sr_layout_take(layout, count * (size_t)(table.highest + 1), 1);
-    return table;
-}
-
-/* The table of features. A thread owns feature m: it computes order and indices from m (features of
- * one order are sorted by their smallest index, then by the rest as features of the order below
- * that begin there or later) and stores scale, order and indices; nothing is shared. `lowest`: the
- * first order that is present; a power counts all orderings of its factors. */
-__global__ void fill_table(const feature_table table, int lowest, int D, bool power) {
-    const int64_t m = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (m >= table.count)
-        return;
-    double left = (double)m;
-    int order = lowest;
-    for (; left >= multisets(D, order); order++)
-        left -= multisets(D, order);
-    double weight = 1; /* 1 / product of the factorials of the multiplicities, or orderings */
-    int from = 0, repeated = 0;
-    for (int n = 0; n < order; n++) {
-        int i = from;
-        for (; left >= multisets(D - i, order - n - 1); i++)
-            left -= multisets(D - i, order - n - 1);
-        repeated = n > 0 && i == from ? repeated + 1 : 1;
-        weight *= (power ? (double)(n + 1) : 1.0) / (double)repeated;
-        table.variable[m * (table.highest + 1) + n] = (uint8_t)i;
-        from = i;
-    }
-    table.order[m] = (uint8_t)order;
-    table.scale[m] = (float)sqrt(weight);
-}
-
-SR_DEVICE float feature_of(const feature_table &table, int64_t m, const float *x) {
-    const uint8_t *const variable = table.variable + m * (table.highest + 1);
-    float product = table.scale[m];
-    for (int n = 0; n < table.order[m]; n++)
-        product *= x[variable[n]];
-    return product;
-}
 
 /* ---- memory ---- */
 
@@ -120,7 +56,7 @@ struct step_memory {
  * and store numerators and row sums to the workspace, for finish_rows. */
 template <class N>
 __global__ void __launch_bounds__(THREADS, 1)
-    feed_tokens(const __grid_constant__ sr_attention_view<N> call, const feature_table table,
+    feed_tokens(const __grid_constant__ sr_attention_view<N> call, const sr_feature_table table,
                 const recurrent_memory memory, const sr_partials partials) {
     SR_SHARED(step_memory, shared);
     const int head = (int)blockIdx.x, b = head / call.Hkv, kv = head % call.Hkv;
@@ -200,19 +136,12 @@ template <class N> static size_t scratch_bytes(const srnn_plan *plan) {
     sr_layout layout = {};
     sr_attention_scratch_place<N>(plan, &layout);
     sr_partials_place(p, (int64_t)p->B * p->H * p->T, &layout);
-    table_place(p, &layout);
+    sr_feature_table_place(p, &layout);
     return layout.used;
 }
 
 static unsigned blocks_for(int64_t count, int64_t each) {
     return (unsigned)((count + each - 1) / each);
-}
-
-static int lowest_order(const srnn_attention *a) {
-    int n = 0;
-    while (!sr_has_order(a, n))
-        n++;
-    return n;
 }
 
 template <class N>
@@ -224,14 +153,13 @@ static srnn_status feed(const sr_attention_call *wanted, char *bytes, int64_t ca
     sr_layout layout = {(char *)wanted->plan->scratch, 0}, memory_layout = {bytes, 0};
     sr_attention_view<N> call = sr_attention_forward_view<N>(wanted, &layout);
     sr_partials partials = sr_partials_place(p, (int64_t)p->B * p->H * p->T, &layout);
-    const feature_table table = table_place(p, &layout);
+    const sr_feature_table table = sr_feature_table_place(p, &layout);
     const recurrent_memory memory = memory_place(p, &memory_layout);
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     partials.parts = 1;
     call.carry = *carry;
     SR_TRY(sr_attention_prepare(call, stream));
-    SR_CUDA(sr_launch(fill_table, dim3(blocks_for(table.count, THREADS)), dim3(THREADS), 0, stream,
-                      table, lowest_order(a), p->D, a->score == SRNN_SCORE_POWER));
+    SR_TRY(sr_feature_table_fill(table, p, stream));
     const int columns = p->Dv + (sr_needs_row_sum(a) ? 1 : 0);
     SR_CUDA(sr_launch(feed_tokens<N>, dim3((unsigned)(p->B * p->Hkv), blocks_for(columns, COLUMNS)),
                       dim3(THREADS), sizeof(step_memory), stream, call, table, memory, partials));

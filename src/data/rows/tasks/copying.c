@@ -1,4 +1,4 @@
-/* copying.c: copying and induction: what stood there, said again. */
+/* copying.c: copying and induction tasks. */
 #include "data/rows/tasks/task.h"
 
 enum { COUNT = SR_TASK_VOCAB + 1 };

@@ -1,7 +1,7 @@
 /* mad.c: the six tasks of Poli et al., "Mechanistic design and scaling of hybrid architectures",
- * 2024, as the baselines of mad-lab have them (multi-query). docs/DATA.md says where they differ
- * and why. Rows for training have the next token as target everywhere, as there; rows for
- * validation only have answers. */
+ * 2024, as in the baselines of mad-lab (multi-query). docs/DATA.md lists the differences and
+ * reasons. Training rows have the next token as target everywhere, as there; validation rows have
+ * only the answers. */
 #include "base/random.h"
 #include "data/rows/permutation.h"
 #include "data/rows/tasks/task.h"
@@ -13,7 +13,7 @@ enum { KEY_SIZE = SR_TASK_VOCAB + 1, VALUE_SIZE };
 enum { COUNT = SR_TASK_VOCAB + 1 };
 enum { MOST_MOTIF = 8 };
 
-/* Halves of what remains of the vocabulary: keys first. */
+/* Halves of the rest of the vocabulary: keys first. */
 static int key_count(const sr_synthetic *self, int others) {
     return (sr_task_setting(self, SR_TASK_VOCAB) - others) / 2;
 }
@@ -40,7 +40,7 @@ static srnn_status in_context_prepare(sr_synthetic *self) {
     return sr_task_set_size(self, length - 1, vocab, vocab - others - keys);
 }
 
-/* Where the key of token t stood before as a key; -1: nowhere. */
+/* The earlier position of the key at t as a key; -1: none. */
 static int seen_at(const int32_t *ids, int t) {
     for (int before = t - 2; before >= 0; before -= 2)
         if (ids[before] == ids[t])
@@ -48,14 +48,14 @@ static int seen_at(const int32_t *ids, int t) {
     return -1;
 }
 
-/* A key at t and its value, which must not be written past the row: the value that is returned. */
+/* Writes a key at t and its value unless that is past the end of the row; returns the value. */
 static int32_t put_pair(int32_t *ids, int t, int keys, int values, sr_draws *from) {
     ids[t] = sr_draw_below(from, keys);
     int before = seen_at(ids, t);
     return before < 0 ? keys + sr_draw_below(from, values) : ids[before + 1];
 }
 
-/* The key of the n-th pair whose key had not been there before. */
+/* The key of the n-th pair with a new key. */
 static int nth_new_key(const int32_t *ids, int keys, int n) {
     int t = 0;
     for (;; t += 2)
@@ -75,10 +75,10 @@ static srnn_status in_context_fill(const sr_source *source, sr_token_row *row, s
     sr_draws from = sr_draws_of(self, split, number);
     int others = noise_vocab(self), used = source->vocab - others, keys = key_count(self, others);
     int last = source->T - 1, fresh = 0;
-    /* One pair is never noise. (The original may choose the one after the last.) */
-    int kept = sr_draw_below(&from, last / 2);
+    /* One pair is never noise. (The original may choose the one past the end.) */
+    int clean = sr_draw_below(&from, last / 2);
     for (int t = 0; t < last; t += 2) {
-        if (noise_share(self) > 0 && t / 2 != kept && sr_draw_uniform(&from) < noise_share(self)) {
+        if (noise_share(self) > 0 && t / 2 != clean && sr_draw_uniform(&from) < noise_share(self)) {
             row->ids[t] = used + sr_draw_below(&from, others);
             row->ids[t + 1] = used + sr_draw_below(&from, others);
             continue;
@@ -118,12 +118,12 @@ static srnn_status fuzzy_prepare(sr_synthetic *self) {
     return sr_task_set_size(self, length, vocab, values);
 }
 
-/* Different ones of `count` tokens, in any order, each choice as likely. */
+/* Distinct tokens of `count`, in any order, all choices equally likely. */
 static motif draw_motif(sr_draws *from, int size, int first, int count) {
     motif m = {.size = size};
     int32_t sorted[MOST_MOTIF];
     for (int i = 0; i < size; i++) {
-        int32_t token = sr_draw_below(from, count - i); /* of those that are left */
+        int32_t token = sr_draw_below(from, count - i); /* of the remaining ones */
         int place = 0;
         for (; place < i && sorted[place] <= token; place++)
             token++;
@@ -134,16 +134,16 @@ static motif draw_motif(sr_draws *from, int size, int first, int count) {
     return m;
 }
 
-/* A row while it grows. */
+/* A row being generated. */
 typedef struct fuzzy_row {
     int32_t ids[SR_TASK_MOST_SEARCHED + 1];
-    bool answers[SR_TASK_MOST_SEARCHED + 1]; /* tokens that could be known */
+    bool answers[SR_TASK_MOST_SEARCHED + 1]; /* tokens that can be predicted */
     int starts[SR_TASK_MOST_SEARCHED];       /* (pairs) of each pair */
     int8_t key_sizes[SR_TASK_MOST_SEARCHED], value_sizes[SR_TASK_MOST_SEARCHED];
     int pairs, count;
 } fuzzy_row;
 
-/* Appends a pair, whose value is `value` unless its key was there before. */
+/* Appends a pair; its value is `value` unless its key occurred before. */
 static void add_pair(fuzzy_row *row, const motif *key, const motif *value) {
     int before = 0;
     size_t bytes = (size_t)key->size * sizeof *key->ids;
@@ -167,7 +167,7 @@ static bool same_motif(const motif *a, const motif *b) {
     return a->size == b->size && memcmp(a->ids, b->ids, (size_t)a->size * sizeof *a->ids) == 0;
 }
 
-/* Training rows have keys of all sizes up to the largest, validation rows of that alone. */
+/* Training rows have keys of all sizes up to the largest, validation rows only of the largest. */
 static void draw_fuzzy(fuzzy_row *row, const sr_synthetic *self, sr_split split, sr_draws *from) {
     int keys = key_count(self, 1), values = sr_task_setting(self, SR_TASK_VOCAB) - 1 - keys;
     int key_size = sr_task_setting(self, KEY_SIZE), value_size = sr_task_setting(self, VALUE_SIZE);
@@ -182,8 +182,8 @@ static void draw_fuzzy(fuzzy_row *row, const sr_synthetic *self, sr_split split,
     bool placed = false;
     row->pairs = row->count = 0;
     while (row->count < most) {
-        /* At the latest before what may be the last pair. The original draws a place that may lie
-         * behind it: the answer to the last key is then nowhere in the row. */
+        /* No later than before the last possible pair. In the original the place may be after it:
+         * the answer to the last key is then not in the row. */
         if (!placed && (row->count >= place || row->count + key_size + value_size >= most)) {
             add_pair(row, &probe, &answer);
             placed = true;
@@ -206,7 +206,7 @@ static srnn_status fuzzy_fill(const sr_source *source, sr_token_row *row, sr_spl
     sr_draws from = sr_draws_of(self, split, number);
     fuzzy_row drawn;
     draw_fuzzy(&drawn, self, split, &from);
-    /* The tokens stand at the end of length + 1 of them, of which the last is not read. */
+    /* The tokens are at the end of length + 1 positions, the last of which is only a target. */
     int blank = source->T + 1 - drawn.count;
     for (int t = 0; t <= source->T; t++) {
         int32_t id = t < blank ? source->vocab - 1 : drawn.ids[t - blank];
@@ -230,8 +230,8 @@ static srnn_status selective_prepare(sr_synthetic *self) {
     return sr_task_set_size(self, length, vocab, vocab - 2);
 }
 
-/* Each blank stands before a random one of the symbols, so that none follows the last. The original
- * draws these places from a generator that nobody seeds. */
+/* Each blank is before a random symbol, so that none follows the last. The original draws these
+ * places from an unseeded generator. */
 static srnn_status selective_fill(const sr_source *source, sr_token_row *row, sr_split split,
                                   int64_t number) {
     const sr_synthetic *self = sr_task_begin_row(source, row);
@@ -255,8 +255,8 @@ static srnn_status selective_fill(const sr_source *source, sr_token_row *row, sr
     return SRNN_OK;
 }
 
-/* ---- compression: the symbols of the row are asked for one by one behind it. The original's
- * decoder sees the last position alone, which a language model has no form for. */
+/* ---- compression: the symbols of the row are queried one by one after it. The original's decoder
+ * reads only the last position, which has no equivalent in a language model. */
 
 static srnn_status compression_prepare(sr_synthetic *self) {
     int vocab = sr_task_setting(self, SR_TASK_VOCAB);
@@ -279,7 +279,7 @@ static srnn_status compression_fill(const sr_source *source, sr_token_row *row, 
 
 /* ---- memorisation: keys whose values are the same in all rows */
 
-static const uint64_t map_stream = UINT64_MAX; /* which no row has */
+static const uint64_t map_stream = UINT64_MAX; /* not used by any row */
 
 static srnn_status memorization_prepare(sr_synthetic *self) {
     int vocab = sr_task_setting(self, SR_TASK_VOCAB);

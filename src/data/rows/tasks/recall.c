@@ -1,4 +1,4 @@
-/* recall.c: associative recall: which value stood behind a key? */
+/* recall.c: associative recall: the value that followed a key */
 #include "base/memory.h"
 #include "data/rows/permutation.h"
 #include "data/rows/tasks/task.h"
@@ -62,7 +62,7 @@ static srnn_status mqar_prepare(sr_synthetic *self) {
     return sr_task_set_size(self, length, vocab, vocab - vocab / 2);
 }
 
-/* A slot by its probability. */
+/* Draws a slot according to the slot probabilities. */
 static int mqar_slot(const sr_synthetic *self, sr_draws *from, int slots) {
     double at = self->weights[slots - 1] * sr_draw_uniform(from);
     int low = -1, high = slots - 1; /* weights[low] <= at < weights[high] */
@@ -82,7 +82,7 @@ static srnn_status mqar_fill(const sr_source *source, sr_token_row *row, sr_spli
     sr_draws from = sr_draws_of(self, split, number);
     int pairs = sr_task_setting(self, COUNT), context = 2 * pairs,
         slots = (source->T - context) / 2;
-    int keys = source->vocab / 2; /* key 0 is not used: it is the blank */
+    int keys = source->vocab / 2; /* key 0 is the blank and not used */
     uint64_t key = sr_draw_bits(&from), value = sr_draw_bits(&from);
     for (int t = context; t < source->T; t++)
         row->ids[t] = 0;

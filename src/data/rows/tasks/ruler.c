@@ -1,5 +1,5 @@
-/* ruler.c: the tasks of Hsieh et al., "RULER", 2024, that need no corpus, a word to a token.
- * docs/DATA.md says where they differ from the texts there and why. */
+/* ruler.c: the tasks of Hsieh et al., "RULER", 2024, that need no corpus, one word per token.
+ * docs/DATA.md lists the differences from the original texts and the reasons. */
 #include "base/memory.h"
 #include "data/rows/permutation.h"
 #include "data/rows/tasks/task.h"
@@ -11,12 +11,12 @@ enum { KEYS = SR_TASK_VOCAB + 1, HAYSTACK, DIGITS };
 enum { CHAINS = SR_TASK_VOCAB + 1, HOPS };
 enum { ALPHA = SR_TASK_VOCAB + 1 };
 
-/* Ids: the words of sentences, ten digits, the five sentences that are repeated as a haystack, and
- * then names. */
+/* Ids: the words of sentences, ten digits, the five sentences that form the haystack, and then
+ * names. */
 enum { BLANK, FOR, IS, QUESTION, ZERO, NOISE = ZERO + 10, FIRST_NAME = NOISE + 5 };
 enum { NOISE_TOKENS = FIRST_NAME - NOISE, MOST_DIGITS = 9 };
 
-/* A row while it is written, and where it ends so far. */
+/* A row being written, and its current end. */
 typedef struct writer {
     sr_token_row *row;
     int t;
@@ -26,7 +26,7 @@ static void put(writer *to, int32_t id) {
     to->row->ids[to->t++] = id;
 }
 
-/* A token that is a target too. */
+/* Appends a token that is also a target. */
 static void answer(writer *to, int32_t id) {
     to->row->targets[to->t - 1] = id;
     put(to, id);
@@ -48,7 +48,7 @@ static int needle_tokens(const sr_synthetic *self) {
     return 3 + sr_task_setting(self, DIGITS);
 }
 
-/* How many units the haystack has beside the needles. */
+/* The number of units of the haystack without the needles. */
 static int haystack_units(const sr_synthetic *self) {
     int needle = needle_tokens(self), question = needle - 1;
     int unit = sr_task_setting(self, HAYSTACK) ? needle : NOISE_TOKENS;
@@ -88,7 +88,7 @@ static srnn_status niah_fill(const sr_source *source, sr_token_row *row, sr_spli
     sr_draws from = sr_draws_of(self, split, number);
     int keys = sr_task_setting(self, KEYS), units = haystack_units(self), placed = 0, found = 0;
     int digits = sr_task_setting(self, DIGITS);
-    uint64_t names = sr_draw_bits(&from); /* different ones: the original may ask for two at once */
+    uint64_t names = sr_draw_bits(&from); /* distinct: the original may query the same one twice */
     int asked = sr_draw_below(&from, keys);
     writer to = {row, 0};
     for (int unit = 0; unit < units; unit++) {
@@ -139,8 +139,8 @@ static srnn_status tracking_prepare(sr_synthetic *self) {
     return sr_task_set_size(self, length, vocab, vocab - FIRST_NAME);
 }
 
-/* Puts the statements of a chain, in their order, before random ones of the `count` parts of the
- * text. Returns how many there are now. */
+/* Inserts the statements of a chain, in order, before random parts of the `count` parts of the
+ * text. Returns the new number of parts. */
 static int insert_chain(int64_t *parts, int count, int first, int statements, sr_draws *from) {
     int to = count + statements - 1, left = statements;
     for (int i = count - 1; i >= 0; i--) {
@@ -162,8 +162,8 @@ static srnn_status tracking_fill(const sr_source *source, sr_token_row *row, sr_
     sr_draws from = sr_draws_of(self, split, number);
     int chains = sr_task_setting(self, CHAINS), links = sr_task_setting(self, HOPS) + 1;
     int count = noise_units(self);
-    /* Names and values differ: in the original two chains may have the same value, and a name that
-     * is drawn twice moves the others to other chains. */
+    /* Names and values differ: in the original two chains may have the same value, and a name drawn
+     * twice shifts the others to other chains. */
     uint64_t names = sr_draw_bits(&from), values = sr_draw_bits(&from);
     int64_t *parts = row->starts; /* -1: noise; else a statement's number; until the end */
     for (int i = 0; i < count; i++)
@@ -209,7 +209,7 @@ static double zeta(double alpha) {
     double sum = 0;
     for (int k = 1; k < TERMS; k++)
         sum += pow(k, -alpha);
-    /* Euler and Maclaurin, to far below the last digit. */
+    /* Euler-Maclaurin formula, accurate beyond double precision. */
     return sum + pow(TERMS, 1 - alpha) / (alpha - 1) + pow(TERMS, -alpha) / 2 +
            alpha * pow(TERMS, -alpha - 1) / 12;
 }

@@ -1,4 +1,4 @@
-/* task.c: what the synthetic tasks have in common, and the list of them. */
+/* task.c: code shared by the synthetic tasks, and their list. */
 #include "data/rows/tasks/task.h"
 
 #include "base/random.h"

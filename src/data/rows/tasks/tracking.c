@@ -1,4 +1,4 @@
-/* tracking.c: state tracking: a finite state that every token changes. */
+/* tracking.c: state tracking: a finite state that each token updates. */
 #include "data/rows/tasks/task.h"
 
 enum { SIZE = SR_TASK_LENGTH + 1 };

@@ -43,13 +43,13 @@ typedef struct warp {
     const char *name;
     void *operand[SR_EMULATOR_WARP];
     int arrived;
-    uint32_t met;    /* how often */
-    uint32_t synced; /* how often for __syncwarp */
+    uint32_t met;    /* times completed */
+    uint32_t synced; /* times completed by __syncwarp */
 } warp;
 
 typedef struct barrier {
     int arrived, expected;
-    uint32_t passed; /* how often */
+    uint32_t passed; /* times completed */
 } barrier;
 
 typedef struct block {
@@ -388,24 +388,25 @@ static void thread_start(void) {
     abort(); /* an ended thread is never resumed */
 }
 
-/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow. */
-static _Thread_local block *kept;
+/* The memory of this host thread's blocks, cached for the lifetime of the thread: thousands of
+ * blocks follow. */
+static _Thread_local block *cached;
 
 static void block_release(void) {
-    if (kept == NULL)
+    if (cached == NULL)
         return;
     for (int i = 0; i < SR_EMULATOR_THREADS; i++)
-        free(kept->thread[i].copies);
-    free(kept->shared);
-    sr_fibers_free(kept->fiber, SR_EMULATOR_THREADS);
-    free(kept->thread);
-    free(kept);
-    kept = NULL;
+        free(cached->thread[i].copies);
+    free(cached->shared);
+    sr_fibers_free(cached->fiber, SR_EMULATOR_THREADS);
+    free(cached->thread);
+    free(cached);
+    cached = NULL;
 }
 
 static block *block_memory(void) {
-    if (kept != NULL)
-        return kept;
+    if (cached != NULL)
+        return cached;
     block *b = calloc(1, sizeof *b);
     if (b == NULL)
         return NULL;
@@ -422,7 +423,7 @@ static block *block_memory(void) {
         free(b);
         return NULL;
     }
-    return kept = b;
+    return cached = b;
 }
 
 static void threads_prepare(block *b, uint3 index) {
@@ -511,7 +512,7 @@ bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 index, 
                                  sr_emulated_party *among, int number) {
     party = among;
     if (number < SR_EMULATOR_CLUSTER && block_memory() != NULL)
-        party->shared[number] = kept->shared;
+        party->shared[number] = cached->shared;
     const bool right = sr_emulator_block_run(kernel, index, late);
     party = NULL;
     block_release();

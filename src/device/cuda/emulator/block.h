@@ -60,15 +60,15 @@ typedef void sr_emulator_perform(void *const *operands);
 void sr_emulator_collect(sr_emulator_perform *perform, void *operand, const char *name);
 void sr_emulator_nothing(void *const *operands);
 
-/* Arrives at barrier `id`, and waits there if `wait`, until `threads` have arrived (0: all that
- * have not ended). */
+/* Arrives at barrier `id` and, if `wait`, waits until `threads` have arrived (0: all that have not
+ * ended). */
 void sr_emulator_barrier(int id, int threads, bool wait, const char *name);
 
 /* Waits until the word differs from `seen`. */
 void sr_emulator_wait(const volatile uint32_t *word, uint32_t seen, const char *name);
 
-/* The asynchronous copy of `bytes` bytes to `size` bytes of shared memory, the rest becoming zero;
- * the commit of a group of them; the wait until at most `pending` groups are in flight. */
+/* The asynchronous copy of `bytes` bytes to `size` bytes of shared memory, zero-filling the rest;
+ * the commit of a group of copies; the wait until at most `pending` groups are in flight. */
 void sr_emulator_copy(void *to, const void *from, int size, int bytes);
 void sr_emulator_copy_commit(void);
 void sr_emulator_copy_wait(int pending);
@@ -87,10 +87,10 @@ typedef struct sr_emulated_moment {
  * kernel runs, or the address is on the stack of one. */
 bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address);
 
-/* Orders what some threads did so far before what others do from now on. */
+/* Orders accesses of the threads so far before later accesses. */
 void sr_emulator_order(void);
 
-/* Fails the block: the kernel did something that no GPU allows. */
+/* Fails the block: the kernel did something that GPUs do not allow. */
 __attribute__((noreturn, format(printf, 1, 2))) void sr_emulator_fail(const char *format, ...);
 
 #ifdef __cplusplus

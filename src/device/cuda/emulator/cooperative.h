@@ -23,14 +23,13 @@ typedef struct sr_emulated_party {
     unsigned char *shared[SR_EMULATOR_CLUSTER]; /* memory of the first of them */
 } sr_emulated_party;
 
-/* sr_emulator_block_run of number `number` of them, on a host thread of its own. */
+/* sr_emulator_block_run of number `number` of them, on its own host thread. */
 bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 block, bool late,
                                  sr_emulated_party *party, int number);
 
 /* ---- called by the threads of a kernel ---- */
 
-/* Lets other warps of the block proceed, and other blocks; fails if that has had no effect for too
- * long. */
+/* Lets other warps of the block proceed, and other blocks; fails on a timeout. */
 void sr_emulator_pause(void);
 
 /* Eight bytes that blocks share; not a race. */

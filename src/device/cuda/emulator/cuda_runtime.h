@@ -1,6 +1,6 @@
 /* cuda_runtime.h: the part of CUDA that this project uses, for a GPU emulated on the CPU.
  *
- * Found in place of the toolkit's file of this name where SOFTRNN_CUDA is "emulated". Names, values
+ * Found in place of the toolkit's file of this name if SOFTRNN_CUDA is "emulated". Names, values
  * and contracts are the toolkit's; the implementation is in the .c files of this folder. */
 #ifndef SR_EMULATOR_CUDA_RUNTIME_H
 #define SR_EMULATOR_CUDA_RUNTIME_H

@@ -1,4 +1,4 @@
-/* language.h: what the CUDA compiler adds to C++, for an ordinary C++ compiler. */
+/* language.h: CUDA's additions to C++, for an ordinary C++ compiler. */
 #ifndef SR_EMULATOR_LANGUAGE_H
 #define SR_EMULATOR_LANGUAGE_H
 

@@ -45,7 +45,7 @@ static void say_touched(int signal, siginfo_t *info, void *context) {
                                            : write(STDERR_FILENO, text, sizeof text - 1);
         (void)written;
     }
-    /* Coming back here runs into the same instruction, with the handler from before. */
+    /* On return the instruction faults again, with the previous handler. */
     sigaction(signal, &faulted_before, NULL);
 }
 
@@ -78,7 +78,7 @@ void sr_emulator_memory_close(void) {
     mprotect(base, (size_t)(last->pages - base) + last->page_bytes, PROT_NONE);
 }
 
-/* Where that many bytes of pages fit with a protected page on both sides, and before which
+/* Where this many bytes of pages fit with a protected page on both sides, and before which
  * allocation; NULL: nowhere. */
 static char *gap_find(size_t page_bytes, size_t *before) {
     char *from = base + PAGE;
@@ -92,7 +92,7 @@ static char *gap_find(size_t page_bytes, size_t *before) {
     return page_bytes + PAGE <= left ? from : NULL;
 }
 
-static bool pieces_make_room(void) {
+static bool pieces_grow(void) {
     if (piece_count < piece_capacity)
         return true;
     const size_t capacity = piece_capacity > 0 ? 2 * piece_capacity : 64;
@@ -105,7 +105,7 @@ static bool pieces_make_room(void) {
 }
 
 void *sr_emulator_memory_take(size_t bytes) {
-    if (bytes > SR_EMULATOR_MEMORY_BYTES || !memory_reserve() || !pieces_make_room())
+    if (bytes > SR_EMULATOR_MEMORY_BYTES || !memory_reserve() || !pieces_grow())
         return NULL;
     const size_t page_bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     size_t before;

@@ -1,4 +1,4 @@
-/* races.c: race detector: which thread touched each word last; called before each access. */
+/* races.c: race detector: records the last accesses of each word; called before each access. */
 #include "device/cuda/emulator/races.h"
 
 #include "device/cuda/emulator/block.h"
@@ -8,10 +8,10 @@
 
 enum { WORD = 4, TRACES = 1 << 18 };
 
-/* The last accesses to a word. `time` counts barriers of blocks and is never reset, so that what
- * earlier blocks left is simply old; `warp_time` counts those of a warp. Threads that touch other
- * bytes of the word do not conflict, and may evict each other's traces, as distant words do: a race
- * may be missed, none is invented. */
+/* The last accesses to a word. `time` counts barriers of blocks and is never reset, so that traces
+ * of earlier blocks are simply old; `warp_time` counts those of a warp. Threads that touch other
+ * bytes of the word do not conflict, and may evict each other's traces, as distant words do: races
+ * may be missed, but there are no false positives. */
 typedef struct trace {
     uintptr_t word;
     uint32_t write_time, write_warp_time, read_time, read_warp_time;

@@ -57,7 +57,7 @@ struct CUstream_st {
     struct CUstream_st *next;
 };
 
-/* Its last record may be deleted before the queue reaches it: the queue keeps it alive. */
+/* May be destroyed before the queue reaches its last record: the queue keeps it alive. */
 struct CUevent_st {
     cudaGraph_t recording; /* was recorded on a capturing stream */
     double seconds;

@@ -165,7 +165,7 @@ bool sr_emulator_ticket_is_due(const int *ticket, int mine) {
         const int *ticket;
         int mine;
         time_t since;
-    } vain; /* the last counter polled in vain, repeatedly since then */
+    } vain; /* the last counter polled without success, and since when */
     if (__atomic_load_n(ticket, __ATOMIC_ACQUIRE) == mine)
         return true;
     if (vain.ticket != ticket || vain.mine != mine) {
@@ -187,7 +187,7 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
     box_move(map, sr_emulator_shared_offset(shared), at, false);
 }
 
-/* cuTensorMapEncodeTiled, as far as this project uses it. The parameters of CUDA's function. */
+/* cuTensorMapEncodeTiled, the part that this project uses. The parameters of CUDA's function. */
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions,
                        void *data, const cuuint64_t *size, const cuuint64_t *stride,
                        const cuuint32_t *box, const cuuint32_t *every,

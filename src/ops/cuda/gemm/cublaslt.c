@@ -32,6 +32,8 @@ enum {
     OP_T = 1,
     DESC_TRANSA = 3,
     DESC_TRANSB = 4,
+    LAYOUT_BATCH_COUNT = 5,
+    LAYOUT_BATCH_OFFSET = 6,
     PREF_MAX_WORKSPACE_BYTES = 1,
     PREF_MIN_ALIGNMENT_A_BYTES = 5, /* B, C and D follow */
     CONFIG_FAMILY = 0,              /* "algorithm id" */
@@ -53,6 +55,8 @@ typedef struct functions {
     status_code (*MatrixLayoutCreate)(void **layout, int type, uint64_t rows, uint64_t columns,
                                       int64_t stride);
     status_code (*MatrixLayoutDestroy)(void *layout);
+    status_code (*MatrixLayoutSetAttribute)(void *layout, int attribute, const void *value,
+                                            size_t bytes);
     status_code (*MatmulPreferenceCreate)(void **preference);
     status_code (*MatmulPreferenceDestroy)(void *preference);
     status_code (*MatmulPreferenceSetAttribute)(void *preference, int attribute, const void *value,
@@ -83,6 +87,7 @@ static const struct {
     FUNCTION(MatmulDescSetAttribute),
     FUNCTION(MatrixLayoutCreate),
     FUNCTION(MatrixLayoutDestroy),
+    FUNCTION(MatrixLayoutSetAttribute),
     FUNCTION(MatmulPreferenceCreate),
     FUNCTION(MatmulPreferenceDestroy),
     FUNCTION(MatmulPreferenceSetAttribute),
@@ -94,7 +99,8 @@ static const struct {
 /* What the choice of an algorithm may depend on. No padding: keys are compared byte by byte. */
 typedef struct product_key {
     int64_t M, N, K, a_stride, b_stride, c_stride, d_stride;
-    int32_t alignment[4]; /* bytes, of b, a, c, d */
+    int64_t batch, batches[4]; /* products; numbers between those of b, a, c, d */
+    int32_t alignment[4];      /* bytes, of b, a, c, d */
     int32_t transpose_a, transpose_b, in, out;
 } product_key;
 
@@ -187,9 +193,11 @@ srnn_status sr_cublaslt_open(sr_cublaslt **out) {
     return status;
 }
 
-/* The largest power of two that divides the address, 256 at most. */
-static int32_t alignment_of(const void *address) {
-    const uintptr_t bits = (uintptr_t)address | 256;
+/* The largest power of two that divides the addresses of all matrices of a batch, which are `batch`
+ * numbers apart; 256 at most. */
+static int32_t alignment_of(const void *address, int64_t batch, srnn_dtype dtype) {
+    const uintptr_t bits =
+        (uintptr_t)address | (uintptr_t)((size_t)batch * sr_element_bytes(dtype)) | 256;
     return (int32_t)(bits & (~bits + 1));
 }
 
@@ -203,7 +211,11 @@ static product_key key_of(const sr_cuda_gemm_call *p) {
         .b_stride = p->b_stride,
         .c_stride = p->c ? p->c_stride : p->d_stride,
         .d_stride = p->d_stride,
-        .alignment = {alignment_of(p->b), alignment_of(p->a), alignment_of(c), alignment_of(p->d)},
+        .batch = p->batch.count > 1 ? p->batch.count : 1,
+        .batches = {p->batch.b, p->batch.a, p->c ? p->batch.c : p->batch.d, p->batch.d},
+        .alignment = {alignment_of(p->b, p->batch.b, p->in), alignment_of(p->a, p->batch.a, p->in),
+                      alignment_of(c, p->c ? p->batch.c : p->batch.d, p->out),
+                      alignment_of(p->d, p->batch.d, p->out)},
         .transpose_a = p->transpose_a,
         .transpose_b = p->transpose_b,
         .in = (int32_t)p->in,
@@ -232,6 +244,15 @@ static int type_of(int32_t dtype) {
     return dtype == SRNN_BF16 ? TYPE_16BF : TYPE_32F;
 }
 
+static bool set_batch(const functions *call, void *layout, const product_key *k, int operand) {
+    const int32_t count = (int32_t)k->batch;
+    const int64_t offset = k->batches[operand];
+    return k->batch == 1 ||
+           (call->MatrixLayoutSetAttribute(layout, LAYOUT_BATCH_COUNT, &count, sizeof count) == 0 &&
+            call->MatrixLayoutSetAttribute(layout, LAYOUT_BATCH_OFFSET, &offset, sizeof offset) ==
+                0);
+}
+
 /* Matrices as the library sees them: rows and columns exchanged. */
 static bool describe(const sr_cublaslt *library, way *w) {
     const functions *call = &library->call;
@@ -247,7 +268,8 @@ static bool describe(const sr_cublaslt *library, way *w) {
                 call->MatmulDescSetAttribute(w->desc, DESC_TRANSB, &second, sizeof second) == 0;
     for (int i = 0; good && i < OPERANDS; i++)
         good = call->MatrixLayoutCreate(&w->layouts[i], types[i], (uint64_t)rows[i],
-                                        (uint64_t)columns[i], strides[i]) == 0;
+                                        (uint64_t)columns[i], strides[i]) == 0 &&
+               set_batch(call, w->layouts[i], k, i);
     return good;
 }
 

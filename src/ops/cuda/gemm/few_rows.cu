@@ -206,8 +206,8 @@ int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N) {
 }
 
 bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_gemm_call *p) {
-    return p->in == SRNN_BF16 && p->M <= sr_cuda_few_rows(backend, p->N) && !p->transpose_a &&
-           p->transpose_b && p->K > 0 && p->K % WIDTH == 0 &&
+    return p->batch.count <= 1 && p->in == SRNN_BF16 && p->M <= sr_cuda_few_rows(backend, p->N) &&
+           !p->transpose_a && p->transpose_b && p->K > 0 && p->K % WIDTH == 0 &&
            sr_is_aligned({p->a, p->a_stride, p->in}, WIDTH) &&
            sr_is_aligned({p->b, p->b_stride, p->in}, WIDTH);
 }

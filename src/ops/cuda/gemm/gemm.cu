@@ -14,6 +14,7 @@
 template <class N> struct operand {
     const N *data;
     int64_t stride, count, K;
+    int64_t batch; /* numbers from one product's to the next's */
     /* every eighth number along the contiguous dimension is aligned to 16 bytes */
     bool aligned;
 };
@@ -21,8 +22,21 @@ template <class N> struct operand {
 template <class Out> struct product_result {
     const Out *c;
     Out *d;
-    int64_t c_stride, d_stride, M, N;
+    int64_t c_stride, d_stride, M, N, c_batch, d_batch;
 };
+
+/* The operand, and the result, of the block's own product of a batch. */
+template <class N> SR_DEVICE operand<N> of_batch(operand<N> x) {
+    x.data += blockIdx.z * x.batch;
+    return x;
+}
+
+template <class Out> SR_DEVICE product_result<Out> of_batch(product_result<Out> to) {
+    if (to.c)
+        to.c += blockIdx.z * to.c_batch;
+    to.d += blockIdx.z * to.d_batch;
+    return to;
+}
 
 template <class Out>
 SR_DEVICE void store_sum(const product_result<Out> &to, int64_t m, int64_t n, float sum) {
@@ -123,16 +137,18 @@ SR_DEVICE void multiply_step(float (*sums)[4][4], const sr_bf16 *a_tile, const s
     }
 }
 
-/* Block (x, y) owns the 128 x 128 tile (x, y) of d; warp w rows 64 (w / 4) .. and columns 32 (w %
+/* Block (x, y, z) owns the 128 x 128 tile (x, y) of d of product z; warp w rows 64 (w / 4) .. and columns 32 (w %
  * 4) .. of it. cp.async copies 32 numbers of K of both operands per step, global -> shared, three
  * stages: the wait and barrier for step n also free the stage of step n + 2, whose copy starts
  * then. Each warp loads fragments by ldmatrix and accumulates with mma.sync in registers over all
  * of K in order. The epilogue adds c and stores; each number of d has one owner. */
 template <bool along_a, bool along_b, class Out>
 static __global__ void __launch_bounds__(THREADS)
-    multiply_bf16(const product_result<Out> to, const operand<sr_bf16> a,
-                  const operand<sr_bf16> b) {
+    multiply_bf16(const product_result<Out> all, const operand<sr_bf16> all_a,
+                  const operand<sr_bf16> all_b) {
     SR_SHARED(sr_bf16, stages); /* (STAGES, 2, TILE_NUMBERS) */
+    const product_result<Out> to = of_batch(all);
+    const operand<sr_bf16> a = of_batch(all_a), b = of_batch(all_b);
     const int64_t m = (int64_t)blockIdx.x * TILE, n = (int64_t)blockIdx.y * TILE;
     const int steps = (int)((a.K + DEPTH - 1) / DEPTH);
     float sums[4][4][4] = {};
@@ -185,12 +201,15 @@ SR_DEVICE void load_float_tile(float *tile, const operand<float> &x, int64_t fir
     }
 }
 
-/* Block (x, y) owns the 64 x 64 tile (x, y) of d; a thread 4 x 4 of it. Per step all threads load
+/* Block (x, y, z) owns the 64 x 64 tile (x, y) of d of product z; a thread 4 x 4 of it. Per step all threads load
  * 16 numbers of K of both operands, global -> shared (one stage), barrier, FMA from shared memory
  * into registers, barrier. The sum over K has one order; the epilogue adds c and stores. */
 template <bool along_a, bool along_b>
 static __global__ void __launch_bounds__(THREADS)
-    multiply_float(const product_result<float> to, const operand<float> a, const operand<float> b) {
+    multiply_float(const product_result<float> all, const operand<float> all_a,
+                   const operand<float> all_b) {
+    const product_result<float> to = of_batch(all);
+    const operand<float> a = of_batch(all_a), b = of_batch(all_b);
     __shared__ __align__(16) float a_tile[FLOAT_DEPTH * FLOAT_STRIDE];
     __shared__ __align__(16) float b_tile[FLOAT_DEPTH * FLOAT_STRIDE];
     const int64_t m = (int64_t)blockIdx.x * FLOAT_TILE, n = (int64_t)blockIdx.y * FLOAT_TILE;
@@ -223,20 +242,29 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- dispatch ---- */
 
 template <class N>
-static operand<N> operand_of(const void *data, int64_t stride, int64_t count, int64_t K) {
-    const bool aligned = sr_is_aligned({data, stride, SRNN_BF16}, 8);
-    return {(const N *)data, stride, count, K, aligned};
+static operand<N> operand_of(const void *data, int64_t stride, int64_t count, int64_t K,
+                             int64_t batch) {
+    const bool aligned = sr_is_aligned({data, stride, SRNN_BF16}, 8) && batch % 8 == 0;
+    return {(const N *)data, stride, count, K, batch, aligned};
+}
+
+template <class Out> static product_result<Out> result_of(const sr_cuda_gemm_call *p) {
+    return {(const Out *)p->c, (Out *)p->d, p->c_stride, p->d_stride, p->M, p->N,
+            p->batch.c,        p->batch.d};
+}
+
+static dim3 product_grid(const sr_cuda_gemm_call *p, int64_t tile) {
+    return dim3((unsigned)sr_pieces(p->M, tile), (unsigned)sr_pieces(p->N, tile),
+                (unsigned)sr_maximum(1, p->batch.count));
 }
 
 template <bool along_a, bool along_b, class Out>
 static srnn_status start_bf16(sr_backend *backend, const sr_cuda_gemm_call *p) {
-    const product_result<Out> to = {(const Out *)p->c, (Out *)p->d, p->c_stride,
-                                    p->d_stride,       p->M,        p->N};
-    const dim3 grid((unsigned)sr_pieces(p->M, TILE), (unsigned)sr_pieces(p->N, TILE));
-    SR_CUDA(sr_launch(multiply_bf16<along_a, along_b, Out>, grid, dim3(THREADS),
-                      STAGES * 2 * TILE_NUMBERS * sizeof(sr_bf16), sr_stream_of(backend), to,
-                      operand_of<sr_bf16>(p->a, p->a_stride, p->M, p->K),
-                      operand_of<sr_bf16>(p->b, p->b_stride, p->N, p->K)));
+    SR_CUDA(sr_launch(multiply_bf16<along_a, along_b, Out>, product_grid(p, TILE), dim3(THREADS),
+                      STAGES * 2 * TILE_NUMBERS * sizeof(sr_bf16), sr_stream_of(backend),
+                      result_of<Out>(p),
+                      operand_of<sr_bf16>(p->a, p->a_stride, p->M, p->K, p->batch.a),
+                      operand_of<sr_bf16>(p->b, p->b_stride, p->N, p->K, p->batch.b)));
     return SRNN_OK;
 }
 
@@ -245,20 +273,38 @@ static srnn_status start(sr_backend *backend, const sr_cuda_gemm_call *p) {
     if (p->in == SRNN_BF16)
         return p->out == SRNN_BF16 ? start_bf16<along_a, along_b, sr_bf16>(backend, p)
                                    : start_bf16<along_a, along_b, float>(backend, p);
-    const product_result<float> to = {(const float *)p->c, (float *)p->d, p->c_stride,
-                                      p->d_stride,         p->M,          p->N};
-    const dim3 grid((unsigned)sr_pieces(p->M, FLOAT_TILE), (unsigned)sr_pieces(p->N, FLOAT_TILE));
-    SR_CUDA(sr_launch(multiply_float<along_a, along_b>, grid, dim3(THREADS), 0,
-                      sr_stream_of(backend), to, operand_of<float>(p->a, p->a_stride, p->M, p->K),
-                      operand_of<float>(p->b, p->b_stride, p->N, p->K)));
+    SR_CUDA(sr_launch(multiply_float<along_a, along_b>, product_grid(p, FLOAT_TILE), dim3(THREADS),
+                      0, sr_stream_of(backend), result_of<float>(p),
+                      operand_of<float>(p->a, p->a_stride, p->M, p->K, p->batch.a),
+                      operand_of<float>(p->b, p->b_stride, p->N, p->K, p->batch.b)));
     return SRNN_OK;
 }
 
-static srnn_status multiply(sr_backend *backend, const sr_cuda_gemm_call *p) {
+static srnn_status start_any(sr_backend *backend, const sr_cuda_gemm_call *p) {
     assert(!(p->transpose_a && p->transpose_b));
     if (p->transpose_a)
         return start<false, false>(backend, p);
     return p->transpose_b ? start<true, true>(backend, p) : start<true, false>(backend, p);
+}
+
+static const void *number_at(const void *data, int64_t index, srnn_dtype dtype) {
+    return sr_number_at(const_cast<void *>(data), index, dtype);
+}
+
+/* As many products of a batch at a time as a grid may have. */
+static srnn_status multiply(sr_backend *backend, const sr_cuda_gemm_call *p) {
+    enum { MOST = 32768 };
+    const int64_t batch = sr_maximum(1, p->batch.count);
+    for (int64_t first = 0; first < batch; first += MOST) {
+        sr_cuda_gemm_call part = *p;
+        part.batch.count = sr_minimum(MOST, batch - first);
+        part.a = number_at(p->a, first * p->batch.a, p->in);
+        part.b = number_at(p->b, first * p->batch.b, p->in);
+        part.c = number_at(p->c, first * p->batch.c, p->out);
+        part.d = sr_number_at(p->d, first * p->batch.d, p->out);
+        SR_TRY(start_any(backend, &part));
+    }
+    return SRNN_OK;
 }
 
 srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_gemm_call *product) {

@@ -8,6 +8,12 @@
 extern "C" {
 #endif
 
+/* Several products of one shape: how many, and the numbers from one's matrices to the next's. */
+typedef struct sr_cuda_gemm_batch {
+    int64_t count; /* 0: one */
+    int64_t a, b, c, d;
+} sr_cuda_gemm_batch;
+
 /* d (M, N) = A B + c. A is (M, K), or stored as (K, M) if transpose_a; B is (K, N), or stored as
  * (N, K) if transpose_b; not both. Strides are those of the stored rows. Sums are float, rounded
  * only when stored. */
@@ -20,6 +26,7 @@ typedef struct sr_cuda_gemm_call {
     int64_t M, N, K;
     bool transpose_a, transpose_b;
     srnn_dtype in, out; /* float and float, or bf16 and either */
+    sr_cuda_gemm_batch batch;
 } sr_cuda_gemm_call;
 
 /* By the kernels for few rows where they apply; by cuBLASLt where it is present and supports it;

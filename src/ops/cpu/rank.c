@@ -1,29 +1,41 @@
-/* ranker.c: which earlier chunks stand before a chunk, and by how much. */
-#include "base/memory.h"
+/* rank.c: contexts of chunks: which earlier chunks stand before a chunk, and by how much. */
 #include "base/threads.h"
-#include "model/avey/avey.h"
+#include "ops/cpu/backend.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double SMALL = 1e-8; /* added to lengths and to the divisor */
 
 typedef struct job {
-    const sr_avey_ranking *r;
+    const sr_ranking *r;
     float *out, *d_e;
-    const float *e, *d_out;
+    const float *d_out;
     double *lengths; /* (B * N * chunk) of e */
     double *scores;  /* (B, N) of the chunk that asks */
     int *taken;      /* (B, chunks - 1) */
 } job;
 
-static int64_t tokens(const sr_avey_ranking *r) {
-    return r->N * r->avey->chunk;
+static int64_t tokens(const sr_ranking *r) {
+    return r->N * r->chunk;
+}
+
+static size_t length_count(const sr_ranking *r) {
+    return (size_t)(r->B * tokens(r));
+}
+
+size_t sr_cpu_rank_bytes(const sr_backend *backend, const sr_ranking *r) {
+    (void)backend;
+    return (length_count(r) + (size_t)(r->B * r->N)) * sizeof(double) +
+           (size_t)(r->B * r->chunks) * sizeof(int);
 }
 
 static const float *row_of(const job *j, int64_t b, int64_t t) {
-    return j->e + (b * tokens(j->r) + t) * j->r->C;
+    return j->r->e + (b * j->r->stride + t) * j->r->C;
+}
+
+static float *gradient_of(const job *j, int64_t b, int64_t t) {
+    return j->d_e + (b * j->r->stride + t) * j->r->C;
 }
 
 static double dot(const float *x, const float *y, int64_t n) {
@@ -39,7 +51,7 @@ static double inverse_length(const job *j, int64_t b, int64_t t) {
 
 /* The token of chunk p that is nearest to token t. */
 static int64_t nearest(const job *j, int64_t b, int64_t t, int64_t p, double *cosine) {
-    const int64_t c = j->r->avey->chunk;
+    const int64_t c = j->r->chunk;
     int64_t best = p * c;
     *cosine = -INFINITY;
     for (int64_t other = p * c; other < (p + 1) * c; other++) {
@@ -55,19 +67,19 @@ static int64_t nearest(const job *j, int64_t b, int64_t t, int64_t p, double *co
 
 /* The first token of the chunk that asks for chunk n. */
 static int64_t asking(const job *j, int64_t n) {
-    return (j->r->avey->causal ? n - 1 : n) * j->r->avey->chunk;
+    return (j->r->causal ? n - 1 : n) * j->r->chunk;
 }
 
 /* A chunk's scores of all before it, and the chunks that it takes, in order of time; returns how
  * many. */
 static int choose(const job *j, int64_t b, int64_t n) {
-    const sr_avey *a = j->r->avey;
+    const sr_ranking *r = j->r;
     double *scores = j->scores + b * j->r->N;
-    int *taken = j->taken + b * a->chunks, count = 0;
-    const int most = n < a->chunks - 1 ? (int)n : a->chunks - 1;
+    int *taken = j->taken + b * r->chunks, count = 0;
+    const int most = n < r->chunks - 1 ? (int)n : r->chunks - 1;
     for (int64_t p = 0; p < n; p++) {
         scores[p] = 0;
-        for (int64_t t = asking(j, n); t < asking(j, n) + a->chunk; t++) {
+        for (int64_t t = asking(j, n); t < asking(j, n) + r->chunk; t++) {
             double cosine;
             nearest(j, b, t, p, &cosine);
             scores[p] += cosine;
@@ -86,9 +98,9 @@ static int choose(const job *j, int64_t b, int64_t n) {
 /* The chunk whose score divides the others. */
 static int divisor_of(const job *j, int64_t b, int count) {
     const double *scores = j->scores + b * j->r->N;
-    const int *taken = j->taken + b * j->r->avey->chunks;
+    const int *taken = j->taken + b * j->r->chunks;
     int best = taken[0]; /* the oldest */
-    for (int i = 1; j->r->avey->causal && i < count; i++)
+    for (int i = 1; j->r->causal && i < count; i++)
         best = scores[taken[i]] > scores[best] ? taken[i] : best;
     return best;
 }
@@ -96,22 +108,22 @@ static int divisor_of(const job *j, int64_t b, int count) {
 static void rank_one(void *context, int64_t b, int worker) {
     (void)worker;
     const job *j = context;
-    const sr_avey *a = j->r->avey;
-    const int64_t chunk = a->chunk * j->r->C;
+    const sr_ranking *r = j->r;
+    const int64_t chunk = r->chunk * j->r->C;
     for (int64_t n = j->r->first; n < j->r->N; n++) {
-        float *to = j->out + (b * (j->r->N - j->r->first) + n - j->r->first) * a->chunks * chunk;
+        float *to = j->out + (b * (j->r->N - j->r->first) + n - j->r->first) * r->chunks * chunk;
         const int count = choose(j, b, n);
-        const int *taken = j->taken + b * a->chunks;
-        memset(to, 0, (size_t)((a->chunks - 1 - count) * chunk) * sizeof *to);
-        to += (a->chunks - 1 - count) * chunk;
+        const int *taken = j->taken + b * r->chunks;
+        memset(to, 0, (size_t)((r->chunks - 1 - count) * chunk) * sizeof *to);
+        to += (r->chunks - 1 - count) * chunk;
         for (int i = 0; i < count; i++, to += chunk) {
             const double *scores = j->scores + b * j->r->N;
             const double weight = scores[taken[i]] / (scores[divisor_of(j, b, count)] + SMALL);
-            const float *from = row_of(j, b, (int64_t)taken[i] * a->chunk);
+            const float *from = row_of(j, b, (int64_t)taken[i] * r->chunk);
             for (int64_t c = 0; c < chunk; c++)
                 to[c] = (float)(weight * (double)from[c]);
         }
-        memcpy(to, row_of(j, b, n * a->chunk), (size_t)chunk * sizeof *to);
+        memcpy(to, row_of(j, b, n * r->chunk), (size_t)chunk * sizeof *to);
     }
 }
 
@@ -119,7 +131,7 @@ static void rank_one(void *context, int64_t b, int worker) {
 static void cosine_back(const job *j, int64_t b, int64_t t, int64_t other, double share) {
     const int64_t C = j->r->C;
     const float *x = row_of(j, b, t), *y = row_of(j, b, other);
-    float *d_x = j->d_e + (b * tokens(j->r) + t) * C;
+    float *d_x = gradient_of(j, b, t);
     const double length = j->lengths[b * tokens(j->r) + t];
     const double mine = inverse_length(j, b, t), theirs = inverse_length(j, b, other);
     const double along = length > 0 ? dot(x, y, C) * mine * mine * theirs / length : 0;
@@ -129,7 +141,7 @@ static void cosine_back(const job *j, int64_t b, int64_t t, int64_t other, doubl
 
 static void score_back(const job *j, int64_t b, int64_t n, int p, double d_score) {
     const int64_t first = asking(j, n);
-    for (int64_t t = first; t < first + j->r->avey->chunk; t++) {
+    for (int64_t t = first; t < first + j->r->chunk; t++) {
         double cosine;
         const int64_t other = nearest(j, b, t, p, &cosine);
         cosine_back(j, b, t, other, d_score);
@@ -139,18 +151,18 @@ static void score_back(const job *j, int64_t b, int64_t n, int p, double d_score
 
 /* One chunk's context; d_to: its rows that are not zeros. */
 static void context_back(const job *j, int64_t b, int64_t n, int count, const float *d_to) {
-    const sr_avey *a = j->r->avey;
-    const int64_t chunk = a->chunk * j->r->C;
+    const sr_ranking *r = j->r;
+    const int64_t chunk = r->chunk * j->r->C;
     const double *scores = j->scores + b * j->r->N;
-    const int *taken = j->taken + b * a->chunks;
+    const int *taken = j->taken + b * r->chunks;
     const int reference = count ? divisor_of(j, b, count) : 0;
     const double divisor = count ? scores[reference] + SMALL : 1;
     double d_divisor = 0;
     for (int i = 0; i < count; i++, d_to += chunk) {
         const double weight = scores[taken[i]] / divisor;
-        const int64_t first = (int64_t)taken[i] * a->chunk;
+        const int64_t first = (int64_t)taken[i] * r->chunk;
         const double d_weight = dot(d_to, row_of(j, b, first), chunk);
-        float *d_from = j->d_e + (b * tokens(j->r) + first) * j->r->C;
+        float *d_from = gradient_of(j, b, first);
         for (int64_t c = 0; c < chunk; c++)
             d_from[c] += (float)(weight * (double)d_to[c]);
         d_divisor -= d_weight * weight / divisor;
@@ -158,7 +170,7 @@ static void context_back(const job *j, int64_t b, int64_t n, int count, const fl
     }
     if (count)
         score_back(j, b, n, reference, d_divisor);
-    float *own = j->d_e + (b * tokens(j->r) + n * a->chunk) * j->r->C;
+    float *own = gradient_of(j, b, n * r->chunk);
     for (int64_t c = 0; c < chunk; c++)
         own[c] += d_to[c];
 }
@@ -166,51 +178,41 @@ static void context_back(const job *j, int64_t b, int64_t n, int count, const fl
 static void rank_one_back(void *context, int64_t b, int worker) {
     (void)worker;
     const job *j = context;
-    const sr_avey *a = j->r->avey;
-    const int64_t chunk = a->chunk * j->r->C;
-    memset(j->d_e + b * tokens(j->r) * j->r->C, 0,
-           (size_t)(tokens(j->r) * j->r->C) * sizeof *j->d_e);
+    const sr_ranking *r = j->r;
+    const int64_t chunk = r->chunk * j->r->C;
+    memset(gradient_of(j, b, 0), 0, (size_t)(tokens(r) * r->C) * sizeof *j->d_e);
     for (int64_t n = j->r->first; n < j->r->N; n++) {
         const int64_t made = b * (j->r->N - j->r->first) + n - j->r->first;
-        const float *d_out = j->d_out + made * a->chunks * chunk;
+        const float *d_out = j->d_out + made * r->chunks * chunk;
         const int count = choose(j, b, n);
-        context_back(j, b, n, count, d_out + (a->chunks - 1 - count) * chunk);
+        context_back(j, b, n, count, d_out + (r->chunks - 1 - count) * chunk);
     }
 }
 
 static void measure(void *context, int64_t row, int worker) {
     (void)worker;
     const job *j = context;
-    const float *x = j->e + row * j->r->C;
+    const float *x = row_of(j, row / tokens(j->r), row % tokens(j->r));
     j->lengths[row] = sqrt(dot(x, x, j->r->C));
 }
 
-static srnn_status run(job *j, sr_task *task) {
-    const sr_avey_ranking *r = j->r;
-    const size_t rows = (size_t)(r->B * tokens(r)), scores = (size_t)(r->B * r->N);
-    void *numbers, *chosen;
-    SR_TRY(sr_alloc(&numbers, rows + scores, sizeof(double)));
-    const srnn_status status =
-        sr_alloc(&chosen, (size_t)r->B * (size_t)r->avey->chunks, sizeof(int));
-    if (status == SRNN_OK) {
-        j->lengths = numbers;
-        j->scores = j->lengths + rows;
-        j->taken = chosen;
-        sr_parallel(measure, j, (int64_t)rows, r->threads);
-        sr_parallel(task, j, r->B, r->threads);
-        free(chosen);
-    }
-    free(numbers);
-    return status;
+static srnn_status run(sr_backend *backend, job *j, sr_task *task) {
+    const sr_ranking *r = j->r;
+    j->lengths = r->saved;
+    j->scores = j->lengths + length_count(r);
+    j->taken = (int *)(void *)(j->scores + r->B * r->N);
+    sr_parallel(measure, j, (int64_t)length_count(r), backend->threads);
+    sr_parallel(task, j, r->B, backend->threads);
+    return SRNN_OK;
 }
 
-srnn_status sr_avey_rank(const sr_avey_ranking *ranking, float *out, const float *e) {
-    job j = {.r = ranking, .out = out, .e = e};
-    return run(&j, rank_one);
+srnn_status sr_cpu_rank_forward(sr_backend *backend, float *out, const sr_ranking *ranking) {
+    job j = {.r = ranking, .out = out};
+    return run(backend, &j, rank_one);
 }
 
-srnn_status sr_avey_rank_back(const sr_avey_ranking *ranking, float *d_e, const float *d_out,
-                              const float *e) {
-    job j = {.r = ranking, .d_e = d_e, .d_out = d_out, .e = e};
-    return run(&j, rank_one_back);
+srnn_status sr_cpu_rank_backward(sr_backend *backend, float *d_e, const float *d_out,
+                                 const sr_ranking *ranking) {
+    job j = {.r = ranking, .d_e = d_e, .d_out = d_out};
+    return run(backend, &j, rank_one_back);
 }

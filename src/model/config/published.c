@@ -1,0 +1,383 @@
+/* published.c: config.json of families of published models. */
+#include "model/config/published.h"
+
+#include "files/json.h"
+#include "model/config/mlp.h"
+#include "model/config/rope.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT = 768 };
+
+/* ---- what is not here */
+
+static bool has_number(const json_t *root, const char *key) {
+    return json_number_value(sr_config_value(root, key)) > 0;
+}
+
+static bool lists(const json_t *root, const char *key, int layer) {
+    const json_t *list = sr_config_value(root, key), *value;
+    size_t i;
+    json_array_foreach(list, i, value) if (json_integer_value(value) == layer) return true;
+    return false;
+}
+
+/* Whether the MLP of some layer is a mixture of experts. */
+static bool has_experts(const json_t *root) {
+    const json_t *kinds = sr_config_value(root, "mlp_layer_types"), *kind;
+    const int L = (int)json_integer_value(sr_config_value(root, "num_hidden_layers"));
+    const json_int_t step = json_integer_value(sr_config_value(root, "decoder_sparse_step"));
+    size_t i;
+    if (!has_number(root, "num_experts") && !has_number(root, "num_local_experts") &&
+        !has_number(root, "n_routed_experts") && !has_number(root, "moe_num_experts"))
+        return false;
+    if (kinds) {
+        json_array_foreach(kinds, i,
+                           kind) if (json_is_string(kind) &&
+                                     strcmp(json_string_value(kind), "dense") != 0) return true;
+        return false;
+    }
+    for (int layer = 0; layer < L; layer++)
+        if (!lists(root, "mlp_only_layers", layer) && (step < 1 || (layer + 1) % step == 0))
+            return true;
+    return false;
+}
+
+static bool has_full_layer(const json_t *root) {
+    const json_t *types = sr_config_value(root, "layer_types"), *type;
+    size_t i;
+    if (!types)
+        return true;
+    json_array_foreach(types, i, type) if (json_is_string(type) &&
+                                           strcmp(json_string_value(type), "full_attention") ==
+                                               0) return true;
+    return false;
+}
+
+srnn_status sr_published_missing(const json_t *root, const char *path) {
+    const struct {
+        bool needed;
+        const char *what;
+    } parts[] = {
+        {sr_config_value(root, "quantization_config"), "quantised weights (quantization_config)"},
+        {has_experts(root), "mixture of experts"},
+        {has_number(root, "kv_lora_rank") && has_full_layer(root), "multi-head latent attention"},
+        {sr_config_value(root, "vision_config"), "images (vision_config)"},
+        {sr_config_value(root, "audio_config"), "sound (audio_config)"},
+        {json_is_true(sr_config_value(root, "use_bidirectional_attention")),
+         "attention to later tokens (use_bidirectional_attention)"},
+        {json_is_true(sr_config_value(root, "is_encoder_decoder")), "an encoder"},
+        {has_number(root, "attention_chunk_size"), "attention within chunks"},
+        {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
+        {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
+        {has_number(root, "mamba_d_ssm"), "two mixers side by side in one layer"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].needed)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: this model needs %s, which is missing here",
+                           path, parts[i].what);
+    return SRNN_OK;
+}
+
+/* ---- members */
+
+/* What the family knows: the file's members over transformers' defaults; free with json_decref. */
+static json_t *merged(const json_t *file, const char *defaults) {
+    json_t *root = json_loads(defaults, 0, NULL), *value;
+    const char *key;
+    void *next;
+    const bool old_rope =
+        sr_config_value(file, "rope_theta") || sr_config_value(file, "rope_scaling");
+    if (old_rope && !sr_config_value(file, "rope_parameters"))
+        json_object_del(root, "rope_parameters");
+    json_object_foreach_safe(root, next, key, value) {
+        json_t *own = json_object_get(file, key);
+        if (own)
+            json_object_set(root, key, own);
+    }
+    /* Members of every family. */
+    static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
+                                         "rope_scaling", "rope_parameters"};
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
+        if (json_object_get(file, common[i]))
+            json_object_set(root, common[i], json_object_get(file, common[i]));
+    return root;
+}
+
+static bool flag(sr_config_reader *r, const char *key) {
+    return key && sr_config_flag(r, r->root, key, false);
+}
+
+static void read_mlp(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    const char *key = f->activation ? f->activation : "hidden_act";
+    sr_config_mlp_set(r, c, key, sr_config_word(r, r->root, key, "silu"), !f->plain_mlp);
+    c->F = sr_config_integer(r, "intermediate_size", 0);
+    c->mlp_bias = flag(r, f->mlp_bias);
+}
+
+static void read_multipliers(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    c->embedding_multiplier = f->embedding_root
+                                  ? (double)sqrtf((float)c->C)
+                                  : sr_config_real(r, r->root, "embedding_multiplier", 0);
+    c->residual_multiplier = sr_config_real(r, r->root, "residual_multiplier", 0);
+    const double divisor = sr_config_real(r, r->root, "logits_scaling", 0);
+    c->logit_multiplier = divisor != 0 ? 1 / divisor : 0;
+    c->logit_cap = sr_config_real(r, r->root, "final_logit_softcapping", 0);
+}
+
+static void read_model(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    c->names = &f->names;
+    c->layer_norm = f->layer_norm;
+    c->norm_is_minus_one = f->norm_is_minus_one;
+    c->H = sr_config_integer(r, "num_attention_heads", 0);
+    c->Hkv = sr_config_integer(r, "num_key_value_heads", c->H);
+    const int even = c->H > 0 ? c->C / c->H : 0;
+    c->D = f->own_head_size ? even : sr_config_integer(r, "head_dim", even);
+    c->positions = sr_config_integer(r, "max_position_embeddings",
+                                     sr_config_integer(r, "model_max_length", 2048));
+    c->norm_epsilon = sr_config_real(r, r->root, f->epsilon ? f->epsilon : "rms_norm_eps", 1e-6);
+    c->qkv_bias = flag(r, f->qkv_bias);
+    c->o_bias = flag(r, f->o_bias);
+    read_mlp(r, f, c);
+    read_multipliers(r, f, c);
+}
+
+/* ---- position */
+
+typedef struct positions {
+    double part;  /* of a head; 1: all */
+    double local; /* theta of windowed layers; 0: as the others */
+    bool none;    /* nowhere */
+} positions;
+
+/* Some families have one object for each type of layer. */
+static const json_t *rope_of(const json_t *parameters, const char *type) {
+    const json_t *own = sr_config_value(parameters, type);
+    return json_is_object(own) ? own : NULL;
+}
+
+static void check_local(sr_config_reader *r, const json_t *local) {
+    const char *kind = sr_config_word(r, local, "rope_type", "default");
+    if (strcmp(kind, "default") != 0 && r->status == SRNN_OK)
+        r->status = SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                            "%s: rope_parameters: this model needs scaled RoPE in windowed layers, "
+                            "which is missing here",
+                            r->path);
+}
+
+static positions read_positions(sr_config_reader *r, sr_model_config *c) {
+    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
+    const json_t *full = rope_of(parameters, "full_attention");
+    const json_t *local = rope_of(parameters, "sliding_attention");
+    const json_t *all = full         ? full
+                        : parameters ? parameters
+                                     : sr_config_value(r->root, "rope_scaling");
+    positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
+    p.part = sr_config_real(r, all, "partial_rotary_factor",
+                            sr_config_real(r, r->root, "partial_rotary_factor", 1));
+    if (!sr_config_value(r->root, "partial_rotary_factor"))
+        p.part = 1; /* the family does not know it */
+    c->rope_theta =
+        sr_config_real(r, all, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000));
+    if (local) {
+        check_local(r, local);
+        p.local = sr_config_real(r, local, "rope_theta", p.local);
+    }
+    if (all)
+        sr_config_rope_set(r, c, all);
+    /* A file that says null of both has no position at all. */
+    p.none = json_is_null(json_object_get(r->root, "rope_parameters")) &&
+             json_is_null(json_object_get(r->root, "rope_theta"));
+    return p;
+}
+
+/* ---- layers */
+
+/* Whether layers below `max_window_layers` have no window. */
+static bool below_windows(sr_config_reader *r, int layer) {
+    return layer < sr_config_integer(r, "max_window_layers", 0);
+}
+
+static const char *type_of(sr_config_reader *r, const sr_published *f, int layer, int L,
+                           bool windows, bool rope) {
+    const json_t *types = sr_config_value(r->root, "layer_types");
+    const json_t *type = json_array_get(types, (size_t)layer);
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)L))
+        sr_config_refuse(r, "layer_types", "is not a list of one word for each layer");
+    if (types)
+        return json_is_string(type) ? json_string_value(type) : "";
+    const int interval =
+        f->interval_member ? sr_config_integer(r, f->interval_member, f->interval) : f->interval;
+    if (interval > 0)
+        return (layer + 1) % interval ? f->between : "full_attention";
+    if (json_object_get(r->root, "max_window_layers"))
+        return windows && !below_windows(r, layer) ? "sliding_attention" : "full_attention";
+    if (json_object_get(r->root, "no_rope_layers"))
+        return windows && !rope ? "sliding_attention" : "full_attention";
+    return windows && f->window_everywhere ? "sliding_attention" : "full_attention";
+}
+
+/* SmolLM3: 1 means with RoPE; without a list every n-th layer has none. */
+static bool has_rope(sr_config_reader *r, int layer) {
+    const json_t *list = sr_config_value(r->root, "no_rope_layers");
+    const int interval = sr_config_integer(r, "no_rope_layer_interval", 0);
+    if (list)
+        return json_integer_value(json_array_get(list, (size_t)layer)) != 0;
+    return interval < 1 || (layer + 1) % interval != 0;
+}
+
+/* Keys that a windowed layer sees; 0: all. */
+static int window_of(sr_config_reader *r, const sr_model_config *c) {
+    const json_t *use = json_object_get(r->root, "use_sliding_window");
+    const int window = sr_config_integer(r, "sliding_window", 0);
+    return (use && !json_is_true(use)) || window >= c->positions ? 0 : window;
+}
+
+static double scale_of(sr_config_reader *r) {
+    const double scalar = sr_config_real(r, r->root, "query_pre_attn_scalar", 0);
+    return scalar > 0 ? 1 / sqrt(scalar) : sr_config_real(r, r->root, "attention_multiplier", 0);
+}
+
+typedef struct layer_reader {
+    sr_config_reader *r;
+    const sr_published *family;
+    sr_model_config *config;
+    positions positions;
+    char text[TEXT];
+    size_t length;
+} layer_reader;
+
+__attribute__((format(printf, 2, 3))) static void add(layer_reader *l, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int length =
+        vsnprintf(l->text + l->length, sizeof l->text - l->length, format, arguments);
+    va_end(arguments);
+    l->length += length > 0 ? (size_t)length : 0;
+    l->length = l->length < sizeof l->text ? l->length : sizeof l->text - 1;
+}
+
+static const char *qk_norm_text(sr_config_reader *r) {
+    const json_t *norm = json_object_get(r->root, "qk_layernorm");
+    return json_is_true(norm) ? ",qk_norm=layer" : "";
+}
+
+static void write_attention(layer_reader *l, int window, bool rope) {
+    sr_config_reader *r = l->r;
+    const double scale = scale_of(r), cap = sr_config_real(r, r->root, "attn_logit_softcapping", 0);
+    add(l, "softmax%s%s", l->family->layer ? l->family->layer : "", qk_norm_text(r));
+    if (flag(r, "use_parallel_residual"))
+        add(l, ",block_norm=parallel");
+    if (!rope)
+        add(l, ",position=none");
+    if (rope && l->positions.part < 1)
+        add(l, ",rope_part=%.17g", l->positions.part);
+    if (rope && window && l->positions.local > 0)
+        add(l, ",rope_theta=%.17g", l->positions.local);
+    if (scale > 0)
+        add(l, ",softmax_scale=%.17g", scale);
+    if (cap > 0)
+        add(l, ",cap=%.17g", cap);
+    if (window)
+        add(l, ",window=%d", window);
+}
+
+static sr_layer_sizes write_linear(layer_reader *l) {
+    sr_config_reader *r = l->r;
+    const sr_model_config *c = l->config;
+    sr_layer_sizes s = {.Hkv = sr_config_integer(r, "linear_num_key_heads",
+                                                 sr_config_integer(r, "linear_num_heads", c->H))};
+    s.H = sr_config_integer(r, "linear_num_value_heads",
+                            sr_config_integer(r, "linear_num_heads", c->H));
+    const int usual = s.Hkv > 0 ? (int)(0.75 * c->C / s.Hkv) : 0;
+    s.D =
+        sr_config_integer(r, "linear_key_head_dim", sr_config_integer(r, "linear_head_dim", usual));
+    s.Dv = sr_config_integer(r, "linear_value_head_dim",
+                             sr_config_integer(r, "linear_head_dim", 2 * s.D));
+    add(l, "%s,short_conv=%d", l->family->linear,
+        sr_config_integer(r, "linear_conv_kernel_dim", 4));
+    if (!strstr(l->family->linear, "norm_epsilon"))
+        add(l, ",norm_epsilon=%.17g", c->norm_epsilon);
+    if (s.H != s.Hkv)
+        add(l, ",share=qk");
+    if (flag(r, "linear_allow_neg_eigval"))
+        add(l, ",write_range=2");
+    return s;
+}
+
+static srnn_status refuse_type(layer_reader *l, const char *type) {
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "%s: this model needs layers of type \"%s\", which are missing here", l->r->path,
+                   type);
+}
+
+static srnn_status read_layer(layer_reader *l, int layer) {
+    sr_model_config *c = l->config;
+    const int window = window_of(l->r, c);
+    const bool listed = has_rope(l->r, layer) && !l->positions.none;
+    const char *type = type_of(l->r, l->family, layer, c->L, window > 0, listed);
+    sr_layer_sizes *sizes = &c->sizes[layer];
+    l->length = 0;
+    *sizes = (sr_layer_sizes){.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
+    SR_TRY(l->r->status);
+    if (strcmp(type, "sliding_attention") == 0)
+        write_attention(l, window, listed);
+    else if (strcmp(type, "full_attention") == 0)
+        write_attention(l, 0,
+                        listed && !(l->family->nope_if_window &&
+                                    sr_config_value(l->r->root, "sliding_window")));
+    else if (strcmp(type, "linear_attention") == 0 && l->family->linear)
+        *sizes = write_linear(l);
+    else
+        return refuse_type(l, type);
+    SR_TRY(l->r->status);
+    SR_TRY(srnn_attention_parse(&c->attention[layer], l->text));
+    /* what no member says */
+    sizes->rank =
+        sr_layer_sizes_usual(&c->attention[layer], sizes->H, sizes->Hkv, sizes->D, sizes).rank;
+    return SRNN_OK;
+}
+
+static srnn_status read_layers(layer_reader *l) {
+    SR_TRY(sr_model_config_attention(l->config, "softmax"));
+    for (int layer = 0; layer < l->config->L; layer++)
+        SR_TRY(read_layer(l, layer));
+    return SRNN_OK;
+}
+
+/* What the family's own file said, to be written again. */
+static srnn_status keep_source(sr_model_config *config, const json_t *file, const char *path) {
+    return sr_json_dump(&config->source, file, JSON_COMPACT | JSON_REAL_PRECISION(17), path);
+}
+
+srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
+                              sr_model_config *config) {
+    json_t *root = merged(reader->root, family->defaults);
+    SR_TRY(sr_json_complete(root, reader->path));
+    sr_config_reader r = {.root = root, .path = reader->path};
+    layer_reader layers = {.r = &r, .family = family, .config = config};
+    config->tied = sr_config_flag(&r, root, "tie_word_embeddings", false);
+    config->V = sr_config_integer(&r, "vocab_size", 0);
+    config->C = sr_config_integer(&r, "hidden_size", 0);
+    config->L = sr_config_integer(&r, "num_hidden_layers", 0);
+    srnn_status status = sr_published_missing(root, reader->path);
+    if (status == SRNN_OK && sr_config_value(reader->root, "quantization_config"))
+        status = sr_published_missing(reader->root, reader->path);
+    if (status == SRNN_OK) {
+        read_model(&r, family, config);
+        layers.positions = read_positions(&r, config);
+        status = r.status;
+    }
+    if (status == SRNN_OK)
+        status = read_layers(&layers);
+    if (status == SRNN_OK)
+        status = r.status;
+    if (status == SRNN_OK)
+        status = keep_source(config, reader->root, reader->path);
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* published.h (private): families of published models whose layers differ from a Llama's: one row
+ * each, from which config.json and the names of tensors are read. */
+#ifndef SR_MODEL_CONFIG_PUBLISHED_H
+#define SR_MODEL_CONFIG_PUBLISHED_H
+
+#include "model/config/family.h"
+#include "model/config/member.h"
+
+/* A family: what is fixed, and what the members of its config.json mean. */
+typedef struct sr_published {
+    /* JSON: the members that the family knows, and what transformers takes where a file leaves them
+     * out. What is not here is not read. */
+    const char *defaults;
+    const char *layer;  /* of full and windowed attention, as text after "softmax"; NULL: nothing */
+    const char *linear; /* layers of type linear_attention, as text; NULL: the family has none */
+    const char *epsilon, *activation;         /* members; NULL: rms_norm_eps, hidden_act */
+    const char *qkv_bias, *o_bias, *mlp_bias; /* members; NULL: no such biases */
+    bool plain_mlp;                           /* without a gate */
+    bool layer_norm, norm_is_minus_one;       /* as in sr_model_config */
+    bool embedding_root;                      /* embeddings are multiplied by sqrt(hidden_size) */
+    bool own_head_size;  /* head_dim is not read: hidden_size over num_attention_heads */
+    bool nope_if_window; /* where sliding_window is set, full layers have no position */
+
+    /* Without layer_types: every n-th layer has full attention, n the member or else `interval`; the
+     * others are `between`. 0: all are full, or windowed where sliding_window is set and
+     * `window_everywhere`. */
+    const char *interval_member;
+    int interval;
+    const char *between;
+    bool window_everywhere;
+
+    sr_tensor_names names;
+} sr_published;
+
+extern const sr_family sr_published_families[];
+extern const size_t sr_published_count;
+
+/* Sets everything, from the file's root. SRNN_ERR_UNSUPPORTED, naming what is missing, for what
+ * this program does not compute. */
+srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
+                              sr_model_config *config);
+
+/* SRNN_ERR_UNSUPPORTED with what a model needs and is not here, as its members tell. */
+srnn_status sr_published_missing(const json_t *root, const char *path);
+
+#endif

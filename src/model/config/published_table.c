@@ -1,0 +1,327 @@
+/* published_table.c: the table of families of published models, as transformers defines them. */
+#include "model/config/published.h"
+
+#define JSON(...)    #__VA_ARGS__
+#define TRANSFORMERS .loader = "transformers"
+
+/* Biases as attention_bias says, on q, k, v and o. */
+#define ATTENTION_BIAS .qkv_bias = "attention_bias", .o_bias = "attention_bias"
+#define MLP_BIAS       .mlp_bias = "mlp_bias"
+
+/* Norms after mixer and MLP only (OLMo 2, EXAONE 4); before and after (Gemma). */
+#define AFTER_NAMES                                               \
+    {"post_self_attn_layernorm.", "post_attention_layernorm."}, { \
+        "post_mlp_layernorm.", "post_feedforward_layernorm."      \
+    }
+#define SANDWICH_NAMES {"post_attention_layernorm.", "pre_feedforward_layernorm."}, AFTER_NAMES
+#define JOINED_GATE_UP                                                            \
+    {                                                                             \
+        .there = {"mlp.gate_up_proj"}, .here = { "mlp.gate_proj", "mlp.up_proj" } \
+    }
+
+/* q_proj has the rows of q and then those of the output gate, head by head. */
+#define GATED_Q                                                                          \
+    {                                                                                    \
+        .there = {"self_attn.q_proj"}, .here = {"self_attn.q_proj", "self_attn.g_proj"}, \
+        .groups = SR_JOINED_HEADS                                                        \
+    }
+#define GATED_LAYER ",layer=nala,output_gate=sigmoid,gate_width=channel,qk_norm=head"
+#define JOINED_CONV                                \
+    {                                              \
+        .there = {"linear_attn.conv1d"}, .here = { \
+            "self_attn.q_conv1d",                  \
+            "self_attn.k_conv1d",                  \
+            "self_attn.v_conv1d"                   \
+        }                                          \
+    }
+
+/* What a Llama has, and every family below: sizes, norm, activation. */
+#define SIZES(V, C, F, L, H, Hkv, positions)                                                     \
+    "\"vocab_size\":" #V ",\"hidden_size\":" #C ",\"intermediate_size\":" #F                     \
+    ",\"num_hidden_layers\":" #L ",\"num_attention_heads\":" #H ",\"num_key_value_heads\":" #Hkv \
+    ",\"max_position_embeddings\":" #positions ",\"hidden_act\":\"silu\",\"head_dim\":null,"
+
+/* clang-format off */
+const sr_family sr_published_families[] = {
+    {.model_type = "mistral", .architecture = "MistralForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
+                  "tie_word_embeddings": false) "}",
+         .window_everywhere = true,
+         .names = {.root = "model."}}},
+    {.model_type = "ministral", .architecture = "MinistralForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
+                  "layer_types": null, "tie_word_embeddings": false) "}",
+         .window_everywhere = true,
+         .names = {.root = "model."}}},
+    {.model_type = "qwen3", .architecture = "Qwen3ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151936, 4096, 22016, 32, 32, 32, 32768)
+             JSON("head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                  "attention_bias": false, "use_sliding_window": false, "sliding_window": 4096,
+                  "max_window_layers": 28, "layer_types": null, "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=head", ATTENTION_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "qwen3_5_text", .architecture = "Qwen3_5ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(248320, 4096, 12288, 32, 16, 4, 32768)
+             JSON("head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.25, "attention_bias": false,
+                  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                  "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+                  "linear_num_value_heads": 32, "full_attention_interval": 4, "layer_types": null,
+                  "tie_word_embeddings": false) "}",
+         .layer = GATED_LAYER, .linear = "gated_delta_net", ATTENTION_BIAS,
+         .norm_is_minus_one = true,
+         .interval_member = "full_attention_interval", .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers.joined = {GATED_Q},
+                   .linear = {.pairs = {{"self_attn.", "linear_attn."},
+                                        {"self_attn.g_proj.", "linear_attn.in_proj_z."},
+                                        {"self_attn.b_proj.", "linear_attn.in_proj_b."},
+                                        {"self_attn.a_proj.", "linear_attn.in_proj_a."},
+                                        {"self_attn.o_norm.", "linear_attn.norm."},
+                                        {"self_attn.o_proj.", "linear_attn.out_proj."}},
+                              .joined = {JOINED_CONV,
+                                         {.there = {"linear_attn.in_proj_qkv"},
+                                          .here = {"self_attn.q_proj", "self_attn.k_proj",
+                                                   "self_attn.v_proj"}}}}}}},
+    {.model_type = "qwen3_next", .architecture = "Qwen3NextForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151936, 2048, 5632, 48, 16, 2, 32768)
+             JSON("head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.25, "attention_bias": false,
+                  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                  "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+                  "linear_num_value_heads": 32, "full_attention_interval": 4, "layer_types": null,
+                  "num_experts": 512, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "tie_word_embeddings": false) "}",
+         .layer = GATED_LAYER, .linear = "gated_delta_net", ATTENTION_BIAS,
+         .norm_is_minus_one = true,
+         .interval_member = "full_attention_interval", .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers.joined = {GATED_Q},
+                   .linear = {.pairs = {{"self_attn.", "linear_attn."},
+                                        {"self_attn.o_norm.", "linear_attn.norm."},
+                                        {"self_attn.o_proj.", "linear_attn.out_proj."}},
+                              .joined = {JOINED_CONV,
+                                         {.there = {"linear_attn.in_proj_qkvz"},
+                                          .here = {"self_attn.q_proj", "self_attn.k_proj",
+                                                   "self_attn.v_proj", "self_attn.g_proj"},
+                                          .groups = SR_JOINED_KEY_HEADS},
+                                         {.there = {"linear_attn.in_proj_ba"},
+                                          .here = {"self_attn.b_proj", "self_attn.a_proj"},
+                                          .groups = SR_JOINED_KEY_HEADS}}}}}},
+    {.model_type = "olmo2", .architecture = "Olmo2ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(50304, 4096, 11008, 32, 32, null, 2048)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=row,block_norm=after", ATTENTION_BIAS,
+         .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
+    {.model_type = "olmo3", .architecture = "Olmo3ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(50304, 4096, 11008, 32, 32, null, 2048)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_local_base_freq": 500000.0,
+                  "attention_bias": false, "sliding_window": 4096, "layer_types": null,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=row,block_norm=after", ATTENTION_BIAS,
+         .interval = 4, .between = "sliding_attention",
+         .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
+    {.model_type = "olmo_hybrid", .architecture = "OlmoHybridForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(100352, 3840, 11008, 32, 30, null, 65536)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false,
+                  "linear_conv_kernel_dim": 4, "linear_key_head_dim": null,
+                  "linear_value_head_dim": null, "linear_num_key_heads": null,
+                  "linear_num_value_heads": null, "linear_allow_neg_eigval": true,
+                  "layer_types": null, "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=row,block_norm=after",
+         .linear = "gated_delta_net,norm_epsilon=1e-5", ATTENTION_BIAS,
+         .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers.pairs = {{"post_self_attn_layernorm.", "feedforward_layer_norm."},
+                                    {"post_mlp_layernorm.", "post_feedforward_layernorm."}},
+                   .aliases = {{"feedforward_layer_norm.", "post_attention_layernorm."},
+                               {"attention_layer_norm.", "input_layernorm."}},
+                   .linear = {.pairs = {{"self_attn.", "linear_attn."},
+                                        {"input_layernorm.", "attention_layer_norm."},
+                                        {"post_attention_layernorm.", "feedforward_layer_norm."}},
+                              /* transformers cuts the convolution of all three into thirds */
+                              .joined = {{.there = {"linear_attn.q_conv1d", "linear_attn.k_conv1d",
+                                                    "linear_attn.v_conv1d"},
+                                          .here = {"self_attn.q_conv1d", "self_attn.k_conv1d",
+                                                   "self_attn.v_conv1d"}}}}}}},
+    {.model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(163840, 2304, 9216, 27, 32, 32, null)
+             JSON("model_max_length": 1048576, "rms_norm_eps": 1e-5, "linear_conv_kernel_dim": 4,
+                  "linear_head_dim": 128, "linear_num_heads": 32, "kv_lora_rank": 512,
+                  "num_experts": 256, "mlp_layer_types": null, "layer_types": null,
+                  "tie_word_embeddings": false) "}",
+         .linear = "kda", .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers.pairs = {{"mlp.", "block_sparse_moe."}},
+                   .aliases = {{"block_sparse_moe.", "mlp."}}}}},
+    {.model_type = "smollm3", .architecture = "SmolLM3ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(128256, 2048, 11008, 36, 16, 4, 32768)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 2000000.0, "attention_bias": false,
+                  "mlp_bias": false, "use_sliding_window": false, "sliding_window": null,
+                  "no_rope_layers": null, "no_rope_layer_interval": 4, "layer_types": null,
+                  "tie_word_embeddings": true) "}",
+         ATTENTION_BIAS, MLP_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "gemma", .architecture = "GemmaForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(256000, 3072, 24576, 28, 16, 16, 8192)
+             JSON("head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+                  "rope_theta": 10000.0, "attention_bias": false,
+                  "use_bidirectional_attention": null, "tie_word_embeddings": true) "}",
+         .norm_is_minus_one = true, .embedding_root = true, ATTENTION_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "gemma2", .architecture = "Gemma2ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(256000, 2304, 9216, 26, 8, 4, 8192)
+             JSON("head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+                  "rope_theta": 10000.0, "attention_bias": false, "query_pre_attn_scalar": 256,
+                  "sliding_window": 4096, "layer_types": null, "final_logit_softcapping": 30.0,
+                  "attn_logit_softcapping": 50.0, "use_bidirectional_attention": null,
+                  "tie_word_embeddings": true) "}",
+         .layer = ",block_norm=both", .activation = "hidden_activation",
+         .norm_is_minus_one = true, .embedding_root = true, ATTENTION_BIAS,
+         .interval = 2, .between = "sliding_attention",
+         .names = {.root = "model.", .layers.pairs = {SANDWICH_NAMES}}}},
+    {.model_type = "gemma3_text", .architecture = "Gemma3ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(262208, 2304, 9216, 26, 8, 4, 131072)
+             JSON("head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+                  "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+                  "attention_bias": false, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                  "sliding_window_pattern": 6, "layer_types": null,
+                  "final_logit_softcapping": null, "attn_logit_softcapping": null,
+                  "use_bidirectional_attention": false, "tie_word_embeddings": true) "}",
+         .layer = ",qk_norm=head,block_norm=both", .activation = "hidden_activation",
+         .norm_is_minus_one = true, .embedding_root = true, ATTENTION_BIAS,
+         .interval_member = "sliding_window_pattern", .interval = 6, .between = "sliding_attention",
+         .names = {.root = "model.", .layers.pairs = {SANDWICH_NAMES}}}},
+    {.model_type = "phi3", .architecture = "Phi3ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32064, 3072, 8192, 32, 32, null, 4096)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 1.0,
+                  "original_max_position_embeddings": 4096, "sliding_window": null,
+                  "tie_word_embeddings": false) "}",
+         .window_everywhere = true,
+         .names = {.root = "model.",
+                   .layers.joined = {JOINED_GATE_UP,
+                                     {.there = {"self_attn.qkv_proj"},
+                                      .here = {"self_attn.q_proj", "self_attn.k_proj",
+                                               "self_attn.v_proj"}}}}}},
+    {.model_type = "granite", .architecture = "GraniteForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32000, 4096, 11008, 32, 32, null, 2048)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false,
+                  "mlp_bias": false, "embedding_multiplier": 1.0, "logits_scaling": 1.0,
+                  "residual_multiplier": 1.0, "attention_multiplier": 1.0,
+                  "tie_word_embeddings": false) "}",
+         ATTENTION_BIAS, MLP_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "stablelm", .architecture = "StableLmForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(50304, 2560, 6912, 32, 32, 32, 4096)
+             JSON("layer_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                  "use_qkv_bias": false, "qk_layernorm": false, "use_parallel_residual": false,
+                  "tie_word_embeddings": false) "}",
+         .epsilon = "layer_norm_eps", .qkv_bias = "use_qkv_bias", .layer_norm = true,
+         .own_head_size = true,
+         .names = {.root = "model.",
+                   .layers.joined = {{.there = {"self_attn.q_layernorm.norms.%d"},
+                                      .here = {"self_attn.q_norm"}},
+                                     {.there = {"self_attn.k_layernorm.norms.%d"},
+                                      .here = {"self_attn.k_norm"}}}}}},
+    {.model_type = "seed_oss", .architecture = "SeedOssForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(155136, 4096, 27648, 64, 80, 8, 524288)
+             JSON("head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                  "attention_bias": true, "attention_out_bias": false, "mlp_bias": false,
+                  "tie_word_embeddings": false) "}",
+         .qkv_bias = "attention_bias", .o_bias = "attention_out_bias", MLP_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "exaone4", .architecture = "Exaone4ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(102400, 4096, 16384, 32, 32, 32, 2048)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": 4096,
+                  "sliding_window_pattern": 4, "layer_types": null,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=head,block_norm=after", .nope_if_window = true,
+         .interval_member = "sliding_window_pattern", .interval = 4, .between = "sliding_attention",
+         .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
+    {.model_type = "glm4", .architecture = "Glm4ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
+             JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.5, "attention_bias": true,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",rope_pairs=neighbours,block_norm=both", .qkv_bias = "attention_bias",
+         .names = {.root = "model.", .layers.joined = {JOINED_GATE_UP}}}},
+    {.model_type = "glm", .architecture = "GlmForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
+             JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.5, "attention_bias": true,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",rope_pairs=neighbours", .qkv_bias = "attention_bias",
+         .names = {.root = "model.", .layers.joined = {JOINED_GATE_UP}}}},
+    {.model_type = "arcee", .architecture = "ArceeForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32000, 2560, 18432, 32, 32, null, 4096)
+             JSON("hidden_act": "relu2", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                  "attention_bias": false, "mlp_bias": false, "tie_word_embeddings": false) "}",
+         .plain_mlp = true, ATTENTION_BIAS, MLP_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "ernie4_5", .architecture = "Ernie4_5ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(103424, 1024, 3072, 18, 16, 2, 131072)
+             JSON("head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "use_bias": false,
+                  "tie_word_embeddings": true) "}",
+         .layer = ",rope_pairs=neighbours", .qkv_bias = "use_bias", .o_bias = "use_bias",
+         .mlp_bias = "use_bias",
+         .names = {.root = "model."}}},
+    {.model_type = "hunyuan_v1_dense", .architecture = "HunYuanDenseV1ForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(290943, 4096, 11008, 32, 32, null, 2048)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
+                  "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=head_rotated", ATTENTION_BIAS,
+         .names = {.root = "model.",
+                   .layers.pairs = {{"self_attn.q_norm.", "self_attn.query_layernorm."},
+                                    {"self_attn.k_norm.", "self_attn.key_layernorm."}}}}},
+    {.model_type = "nemotron", .architecture = "NemotronForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(256000, 6144, 24576, 32, 48, null, 4096)
+             JSON("hidden_act": "relu2", "norm_eps": 1e-5, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.5, "attention_bias": false, "mlp_bias": false,
+                  "tie_word_embeddings": false) "}",
+         .epsilon = "norm_eps", .plain_mlp = true, .layer_norm = true, .norm_is_minus_one = true,
+         ATTENTION_BIAS, MLP_BIAS,
+         .names = {.root = "model."}}},
+    {.model_type = "apertus", .architecture = "ApertusForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(131072, 4096, 14336, 32, 32, null, 65536)
+             JSON("hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_theta": 12000000.0,
+                  "rope_parameters": {"rope_type": "llama3", "rope_theta": 12000000.0,
+                                      "factor": 8.0, "original_max_position_embeddings": 8192,
+                                      "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+                  "attention_bias": false, "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=head", .plain_mlp = true, ATTENTION_BIAS,
+         .names = {.root = "model.",
+                   .layers.pairs = {{"input_layernorm.", "attention_layernorm."},
+                                    {"post_attention_layernorm.", "feedforward_layernorm."}},
+                   .buffers = (const char *const[]){"act_fn.beta", "act_fn.eps", NULL}}}},
+};
+/* clang-format on */
+
+const size_t sr_published_count = sizeof sr_published_families / sizeof *sr_published_families;

@@ -1,0 +1,240 @@
+/* test_contexts_cuda.c: what mixes and ranks contexts on a GPU, real or emulated, gives the CPU's
+ * numbers, in float and in bf16. */
+#include "base/bf16.h"
+#include "ops/backend.h"
+#include "small_model.h"
+
+#include <stdio.h>
+
+static sr_backend *gpu, *cpu;
+
+enum { ARRAYS = 16 };
+static void *arrays[ARRAYS]; /* on the GPU */
+static int array_count;
+
+static void *on_gpu(const void *host, size_t bytes) {
+    void *memory;
+    assert_true(array_count < ARRAYS);
+    assert_int_equal(sr_device_allocate(gpu->device, &memory, bytes), SRNN_OK);
+    arrays[array_count++] = memory;
+    if (host)
+        assert_int_equal(sr_device_copy_in(gpu->device, memory, host, bytes), SRNN_OK);
+    assert_int_equal(srnn_device_wait(gpu->device), SRNN_OK);
+    return memory;
+}
+
+static void free_arrays(void) {
+    while (array_count > 0)
+        sr_device_release(gpu->device, arrays[--array_count]);
+}
+
+/* Noise that the GPU's number type holds. */
+static float *noise(int64_t count, uint64_t stream) {
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = sr_bf16_float(sr_bf16_of((float)sr_random_normal(7, stream, (uint64_t)i)));
+    return x;
+}
+
+/* A matrix of the number type on the GPU; from host NULL: room for one. */
+static sr_matrix matrix(const float *host, int64_t rows, int64_t columns) {
+    const int64_t count = rows * columns;
+    void *memory = on_gpu(NULL, (size_t)count * sr_element_bytes(gpu->number));
+    if (host)
+        assert_int_equal(
+            gpu->narrow(gpu, memory, on_gpu(host, (size_t)count * sizeof *host), count), SRNN_OK);
+    return sr_matrix_of(memory, rows, columns, gpu->number);
+}
+
+static void compare(const char *name, const float *got, const float *want, int64_t count,
+                    double tolerance) {
+    const double error = small_error(got, want, (size_t)count);
+    if (!(error < tolerance))
+        fail_msg("%s: off by %g", name, error);
+}
+
+static void compare_matrix(const char *name, sr_matrix got, const float *want) {
+    const int64_t count = got.rows * got.columns;
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    assert_int_equal(sr_matrix_fetch(x, gpu->device, got), SRNN_OK);
+    compare(name, x, want, count, gpu->number == SRNN_BF16 ? 2e-2 : 1e-5);
+    free(x);
+}
+
+static void compare_floats(const char *name, const float *got, const float *want, int64_t count,
+                           double tolerance) {
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    assert_int_equal(sr_device_copy_out(gpu->device, x, got, (size_t)count * sizeof *x), SRNN_OK);
+    compare(name, x, want, count, tolerance);
+    free(x);
+}
+
+/* ---- mixing */
+
+typedef struct mix_case {
+    int64_t contexts, context, mixed, tail;
+} mix_case;
+
+/* The CPU's numbers of one case: out, d_x, d_weight. */
+typedef struct mixed {
+    float *x, *weight, *d_out; /* what enters */
+    float *out, *d_x, *d_weight;
+} mixed;
+
+static mixed mix_on_cpu(const mix_case *c) {
+    const int64_t rows = c->contexts * c->context, wide = 2 * c->mixed + c->tail;
+    const int64_t joined = wide - c->mixed, pairs = c->context * c->context;
+    mixed m = {noise(rows * wide, 1),   noise(pairs, 2),       noise(rows * joined, 3),
+               noise(rows * joined, 4), noise(rows * wide, 5), noise(pairs, 6)};
+    sr_context_mix mix = {.x = sr_matrix_of(m.x, rows, wide, SRNN_F32),
+                          .weight = m.weight,
+                          .context = c->context,
+                          .mixed = c->mixed};
+    const size_t bytes = cpu->context_mix_bytes(cpu, &mix);
+    void *scratch = malloc(bytes);
+    mix.saved = malloc(bytes);
+    assert_true(scratch && mix.saved);
+    assert_int_equal(
+        cpu->context_mix_forward(cpu, sr_matrix_of(m.out, rows, joined, SRNN_F32), &mix), SRNN_OK);
+    assert_int_equal(
+        cpu->context_mix_backward(cpu, sr_matrix_of(m.d_x, rows, wide, SRNN_F32), m.d_weight,
+                                  sr_matrix_of(m.d_out, rows, joined, SRNN_F32), &mix, scratch),
+        SRNN_OK);
+    free(mix.saved);
+    free(scratch);
+    return m;
+}
+
+static void check_mix(const mix_case *c) {
+    const int64_t rows = c->contexts * c->context, wide = 2 * c->mixed + c->tail;
+    const int64_t joined = wide - c->mixed, pairs = c->context * c->context;
+    mixed m = mix_on_cpu(c);
+    float *before = noise(pairs, 6);
+    sr_context_mix mix = {.x = matrix(m.x, rows, wide),
+                          .weight = on_gpu(m.weight, (size_t)pairs * sizeof(float)),
+                          .context = c->context,
+                          .mixed = c->mixed};
+    const size_t bytes = gpu->context_mix_bytes(gpu, &mix);
+    const sr_matrix out = matrix(NULL, rows, joined), d_x = matrix(NULL, rows, wide);
+    float *d_weight = on_gpu(before, (size_t)pairs * sizeof(float));
+    mix.saved = on_gpu(NULL, bytes);
+    assert_int_equal(gpu->context_mix_forward(gpu, out, &mix), SRNN_OK);
+    assert_int_equal(gpu->context_mix_backward(gpu, d_x, d_weight, matrix(m.d_out, rows, joined),
+                                               &mix, on_gpu(NULL, bytes)),
+                     SRNN_OK);
+    compare_matrix("mixed rows", out, m.out);
+    compare_matrix("the gradient of rows", d_x, m.d_x);
+    compare_floats("the gradient of the weight", d_weight, m.d_weight, pairs,
+                   gpu->number == SRNN_BF16 ? 2e-2 : 1e-5);
+    void *const all[] = {m.x, m.weight, m.d_out, m.out, m.d_x, m.d_weight, before};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free_arrays();
+}
+
+/* Contexts larger than the tiles of products; no tail; one row. */
+static void mixing(void **state) {
+    (void)state;
+    static const mix_case cases[] = {
+        {1, 1, 1, 0}, {3, 6, 5, 4}, {2, 33, 16, 0}, {1, 70, 8, 24}, {2, 130, 12, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_mix(&cases[i]);
+}
+
+/* ---- ranking */
+
+typedef struct rank_case {
+    int64_t B, N, C, gap, first; /* rows between sequences; the first context */
+    int chunk, chunks;
+    bool causal;
+} rank_case;
+
+static sr_ranking ranking_of(const rank_case *c) {
+    return (sr_ranking){.B = c->B,
+                        .N = c->N,
+                        .C = c->C,
+                        .stride = c->N * c->chunk + c->gap,
+                        .first = c->first,
+                        .chunk = c->chunk,
+                        .chunks = c->chunks,
+                        .causal = c->causal};
+}
+
+static void check_rank(const rank_case *c) {
+    sr_ranking host = ranking_of(c), device = host;
+    const int64_t tokens = c->B * host.stride * c->C;
+    const int64_t numbers = c->B * (c->N - c->first) * c->chunks * c->chunk * c->C;
+    float *e = noise(tokens, 1), *d_out = noise(numbers, 2), *out = noise(numbers, 3);
+    float *d_e = noise(tokens, 4), *before = noise(tokens, 4);
+    memset(e + tokens - 2 * c->C, 0, 2 * (size_t)c->C * sizeof *e); /* after the end of a text */
+    host.e = e;
+    host.saved = malloc(cpu->rank_bytes(cpu, &host));
+    assert_non_null(host.saved);
+    assert_int_equal(cpu->rank_forward(cpu, out, &host), SRNN_OK);
+    assert_int_equal(cpu->rank_backward(cpu, d_e, d_out, &host), SRNN_OK);
+    device.e = on_gpu(e, (size_t)tokens * sizeof *e);
+    device.saved = on_gpu(NULL, gpu->rank_bytes(gpu, &device));
+    float *made = on_gpu(NULL, (size_t)numbers * sizeof *made);
+    float *gradient = on_gpu(before, (size_t)tokens * sizeof *gradient);
+    assert_int_equal(gpu->rank_forward(gpu, made, &device), SRNN_OK);
+    assert_int_equal(
+        gpu->rank_backward(gpu, gradient, on_gpu(d_out, (size_t)numbers * sizeof *d_out), &device),
+        SRNN_OK);
+    compare_floats("contexts", made, out, numbers, 1e-6);
+    compare_floats("the gradient of tokens", gradient, d_e, tokens, 1e-5);
+    void *const all[] = {e, d_out, out, d_e, before, host.saved};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free_arrays();
+}
+
+/* Chunks larger than a tile of cosines, more and fewer chunks than a context takes, a part of the
+ * contexts, rows that belong to no chunk. */
+static void ranking(void **state) {
+    (void)state;
+    static const rank_case cases[] = {
+        {1, 1, 3, 0, 0, 2, 1, true},  {2, 5, 8, 0, 0, 4, 3, true},   {2, 5, 7, 0, 0, 4, 3, false},
+        {2, 4, 12, 6, 2, 3, 8, true}, {1, 3, 20, 0, 0, 70, 2, true}, {1, 3, 17, 0, 1, 65, 3, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_rank(&cases[i]);
+}
+
+static int open_gpu(bool bf16) {
+    const sr_backend_settings settings = {.device = "cuda", .bf16 = bf16};
+    return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
+}
+
+static int open_float(void **state) {
+    (void)state;
+    return open_gpu(false);
+}
+
+static int open_bf16(void **state) {
+    (void)state;
+    return open_gpu(true);
+}
+
+static int close_gpu(void **state) {
+    (void)state;
+    sr_backend_free(gpu);
+    return 0;
+}
+
+int main(void) {
+    const sr_backend_settings host = {.threads = 1};
+    if (open_gpu(false) != 0) {
+        printf("skipped: %s\n", srnn_error_detail());
+        return 77;
+    }
+    sr_backend_free(gpu);
+    assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mixing), cmocka_unit_test(ranking)};
+    const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
+                       cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
+    sr_backend_free(cpu);
+    return failed;
+}

@@ -1,0 +1,226 @@
+/* test_tune.c: learning rates that a study finds for each variant before it compares them. */
+#include "data/rows/shuffle.h"
+#include "files/folder.h"
+#include "files/json.h"
+#include "study/execute/execute.h"
+#include "study/execute/tune.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char folder[] = "tuned_study";
+static const char file[] = "tuned_study.yaml";
+
+/* No model learns at the smallest rate, and none survives the largest. */
+static const char text[] =
+    "seeds: [1, 5]\n"
+    "variants: {softmax: softmax, norm: norm}\n"
+    "tune: {learning-rate: [1.0e-7, 0.01, 1.0e+30], per: variant}\n"
+    "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16, batch: 16, steps: 40, warmup: 2,\n"
+    "  validate-every: 20, validate-batches: 2, bad-steps: 2, threads: 1}\n"
+    "tasks: {recall: {measure: accuracy, settings: {data: 'recall:pairs=1,vocab=8,length=8'}}}\n";
+
+static void write_file(const char *content) {
+    FILE *out = fopen(file, "w");
+    assert_non_null(out);
+    assert_true(fputs(content, out) >= 0 && fclose(out) == 0);
+}
+
+static srnn_status execute(sr_study *study, sr_summary *summary, const char *only) {
+    const sr_study_request request = {.file = file, .out = folder, .only = only};
+    sr_study_options options = {.jobs = 2};
+    sr_run_view views[16];
+    *study = (sr_study){0};
+    *summary = (sr_summary){0};
+    srnn_status status = sr_study_prepare(study, &options, &request);
+    if (status == SRNN_OK)
+        status = sr_study_execute_file(study, &options, &request, "again", views, summary);
+    sr_study_options_free(&options);
+    return status;
+}
+
+static size_t count_runs(const char *where) {
+    sr_names names;
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, where);
+    assert_int_equal(sr_folder_list(&names, path), SRNN_OK);
+    const size_t count = names.count;
+    sr_names_free(&names);
+    return count;
+}
+
+static void every_variant_has_a_rate_of_its_own(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    json_t *tuning;
+    write_file(text);
+    if (execute(&study, &summary, NULL) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(sr_json_read(&tuning, folder, "tuning.json", "softrnn-tuning"), SRNN_OK);
+    assert_int_equal(sr_json_count_of(tuning, "rates"), 2);
+    const json_t *norm = sr_json_element_of(tuning, "rates", 1);
+    assert_string_equal(sr_json_text_of(norm, "variant"), "norm");
+    assert_true(sr_json_number_of(norm, "learning_rate") == 0.01);
+    assert_true(json_is_false(json_object_get(norm, "edge")));
+    /* Three rates with a seed, then two with two. */
+    assert_int_equal(sr_json_count_of(norm, "trials"), 5);
+    assert_true(sr_json_number_of(tuning, "runs") == 2 * (3 + 2 * 2));
+    assert_int_equal(count_runs("tuning/round-1/runs"), 6);
+    assert_int_equal(count_runs("tuning/round-2/runs"), 8);
+    json_decref(tuning);
+    for (size_t i = 0; i < study.run_count; i++) {
+        assert_true(study.runs[i].settings.learning_rate == 0.01);
+        assert_int_equal(study.runs[i].settings.validation_half, SR_HALF_FIRST);
+    }
+    assert_int_equal(summary.count, 1);
+    assert_true(isnan(summary.cells[0].learning_rate));
+    assert_int_equal(summary.cells[0].count, 2);
+    assert_int_equal(summary.finished, 4);
+    assert_true(summary.cells[0].variants[1].learning_rate == 0.01);
+    assert_int_equal(summary.cells[0].variants[1].difference.pairs, 2);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+}
+
+/* The rounds' runs have seeds of their own, a part of the steps, and the other half of the rows. */
+static void rounds_are_not_the_comparison(void **state) {
+    (void)state;
+    static const struct {
+        const char *run;
+        int64_t steps, seed;
+    } cases[] = {{"round-1/runs/recall.norm.lr0.01.6", 10, 6},
+                 {"round-2/runs/recall.norm.lr0.01.7", 20, 7}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_run_settings s;
+        char path[200];
+        snprintf(path, sizeof path, "%s/tuning/%s/run.yaml", folder, cases[i].run);
+        assert_int_equal(sr_run_settings_create(&s), SRNN_OK);
+        assert_int_equal(sr_run_settings_read(&s, path), SRNN_OK);
+        assert_int_equal(s.steps, cases[i].steps);
+        assert_int_equal(s.seed, cases[i].seed);
+        assert_int_equal(s.validation_half, SR_HALF_SECOND);
+        sr_run_settings_free(&s);
+    }
+}
+
+static char *tuning_text(void) {
+    char path[200], *content = calloc(1, 1 << 16);
+    snprintf(path, sizeof path, "%s/tuning.json", folder);
+    FILE *in = fopen(path, "r");
+    assert_non_null(in);
+    assert_true(fread(content, 1, (1 << 16) - 1, in) > 0);
+    fclose(in);
+    return content;
+}
+
+/* What was found stays; a variant that comes later is tuned alone. */
+static void later_variants_are_tuned_alone(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    char *before = tuning_text();
+    assert_int_equal(execute(&study, &summary, NULL), SRNN_OK);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    char *again = tuning_text();
+    assert_string_equal(before, again);
+    free(before);
+    free(again);
+    static char more[1024];
+    snprintf(more, sizeof more, "%s", text);
+    char *at = strstr(more, "norm: norm}");
+    assert_non_null(at);
+    memmove(at + 24, at + 11, strlen(at + 11) + 1);
+    memcpy(at, "norm: norm, rms: gate  }", 24);
+    write_file(more);
+    if (execute(&study, &summary, NULL) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    json_t *tuning;
+    assert_int_equal(sr_json_read(&tuning, folder, "tuning.json", "softrnn-tuning"), SRNN_OK);
+    assert_int_equal(sr_json_count_of(tuning, "rates"), 3);
+    assert_true(sr_json_number_of(tuning, "runs") == 3 * (3 + 2 * 2));
+    json_decref(tuning);
+    assert_int_equal(summary.finished, 6);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    assert_int_equal(sr_folder_remove(folder), SRNN_OK);
+    assert_int_equal(unlink(file), 0);
+}
+
+static void the_cost_is_known_before(void **state) {
+    (void)state;
+    sr_study study;
+    const sr_study_options options = {0};
+    assert_int_equal(sr_study_read(&study, "test", text, strlen(text)), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, NULL), SRNN_OK);
+    const sr_tuning_cost cost = sr_study_tuning_cost(&study, &options);
+    assert_true(cost.runs == 14);
+    assert_true(cost.tokens == 2 * (3 * 10 + 4 * 20) * 16.0 * 8);
+    sr_study_free(&study);
+}
+
+static void wrong_tuning_is_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"tune: {learning-rate: [0.1]}\n", "two learning rates or more"},
+        {"tune: {learning-rate: [0.1, 0.1]}\n", "twice"},
+        {"tune: {learning-rate: [0.1, 0]}\n", "above 0"},
+        {"tune: {learning-rate: [0.1, 1], per: seed}\n", "per: variant"},
+        {"tune: {per: variant}\n", "needs learning-rate"},
+        {"tune: {rate: [0.1]}\n", "means nothing here"},
+        {"tune: {learning-rate: [0.1, 1]}\nlearning-rates: [1, 2]\n", "one of the two"},
+        {"optimizers: [adam]\n", "adamw and muon"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char whole[512];
+        sr_study study;
+        snprintf(whole, sizeof whole, "variants: {a: softmax}\nseeds: [1]\ntasks: {t: {}}\n%s",
+                 cases[i][0]);
+        assert_int_equal(sr_study_read(&study, "test", whole, strlen(whole)), SRNN_ERR_FORMAT);
+        if (!strstr(srnn_error_detail(), cases[i][1]))
+            fail_msg("%s gives: %s", cases[i][0], srnn_error_detail());
+        sr_study_free(&study);
+    }
+}
+
+/* Every variant with each; the first optimizer keeps the names, and tasks name both. */
+static void optimizers_are_an_axis(void **state) {
+    (void)state;
+    static const char both[] =
+        "variants: {softmax: softmax, norm: {attention: norm, settings: {layers: 3}}}\n"
+        "baseline: norm\nseeds: [1]\noptimizers: [adamw, muon]\n"
+        "tasks: {t: {settings: {data: copy}}, one: {variants: [norm], settings: {data: copy}}}\n";
+    sr_study study;
+    assert_int_equal(sr_study_read(&study, "test", both, strlen(both)), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, NULL), SRNN_OK);
+    assert_int_equal(study.run_count, 6);
+    assert_string_equal(study.variants[study.baseline].name, "norm");
+    for (size_t i = 0; i < study.run_count; i++) {
+        const bool muon = strstr(study.runs[i].id, "_muon") != NULL;
+        assert_int_equal(study.runs[i].settings.optimizer, muon);
+        assert_true(!strstr(study.runs[i].id, "norm") || study.runs[i].settings.L == 3);
+    }
+    sr_study_free(&study);
+    static const char clash[] = "variants: {a: softmax, a muon: norm}\nseeds: [1]\n"
+                                "optimizers: [adamw, muon]\ntasks: {t: {}}\n";
+    assert_int_equal(sr_study_read(&study, "test", clash, strlen(clash)), SRNN_ERR_FORMAT);
+    assert_non_null(strstr(srnn_error_detail(), "\"a muon\""));
+    sr_study_free(&study);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant_has_a_rate_of_its_own),
+        cmocka_unit_test(rounds_are_not_the_comparison),
+        cmocka_unit_test(later_variants_are_tuned_alone),
+        cmocka_unit_test(the_cost_is_known_before),
+        cmocka_unit_test(wrong_tuning_is_refused),
+        cmocka_unit_test(optimizers_are_an_axis),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
