@@ -57,20 +57,25 @@ static void load(attention_call *call, const sr_safetensors *file, const scores_
     free(d_o);
 }
 
-static void compare(const float *got, const sr_safetensors *file, const scores_case *c,
-                    const char *prefix, const char *name, const sr_shape *shape,
-                    const char *kernel) {
-    float *want = numbers_of(file, c, prefix, name, shape);
+/* A tensor of the file: <case>/<prefix><name>. */
+typedef struct tensor_name {
+    const scores_case *c;
+    const char *prefix, *name;
+} tensor_name;
+
+static void compare(const float *got, const sr_safetensors *file, tensor_name of,
+                    const sr_shape *shape, const char *kernel) {
+    float *want = numbers_of(file, of.c, of.prefix, of.name, shape);
     const double error = golden_error(got, want, (size_t)sr_shape_numbers(shape));
     if (!(error <= LIMIT))
-        fail_msg("%s, %s: %s%s is off by %g", c->name, kernel, prefix, name, error);
+        fail_msg("%s, %s: %s%s is off by %g", of.c->name, kernel, of.prefix, of.name, error);
     free(want);
 }
 
 static void compare_output(const attention_call *call, const sr_safetensors *file,
                            const scores_case *c, const char *kernel) {
     const sr_shape output = sr_output_shape(&call->problem);
-    compare(call->host.o, file, c, "core.", "o", &output, kernel);
+    compare(call->host.o, file, (tensor_name){c, "core.", "o"}, &output, kernel);
 }
 
 static void compare_gradients(const attention_call *call, const sr_safetensors *file,
@@ -86,7 +91,7 @@ static void compare_gradients(const attention_call *call, const sr_safetensors *
             for (int64_t i = 0; i < sr_shape_numbers(&shape); i++)
                 gradient[i] *= expm1f(a[i]);
         }
-        compare(gradient, file, c, "core.d", file_name(which), &shape, kernel);
+        compare(gradient, file, (tensor_name){c, "core.d", file_name(which)}, &shape, kernel);
     }
 }
 

@@ -72,6 +72,7 @@ static void check_ring(const char *spec, int window) {
             state = moved_state(state, problem, n % 2 ? LONGEST : 128);
     }
     assert_int_equal(srnn_state_position(state), T);
+    assert_true(srnn_state_is_recurrent(state));
     assert_int_equal(srnn_state_bytes(&problem, T), srnn_state_bytes(&problem, 100 * T));
     const float *got = fed.host.o, *want = whole.host.o;
     for (int64_t n = 0; n < (int64_t)problem.B * problem.H * T * problem.Dv; n++)

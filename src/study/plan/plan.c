@@ -260,7 +260,7 @@ static double state_bytes(const sr_model_config *c) {
     return bytes;
 }
 
-/* Keys and values of T tokens; of the chunks, if they are pooled. */
+/* Keys and values of T tokens; of the chunks, where they are pooled, and of a window. */
 static double cache_bytes(const sr_model_config *c, double T) {
     double bytes = 0;
     if (c->is_avey) /* every embedding, which the ranker reads */
@@ -270,7 +270,7 @@ static double cache_bytes(const sr_model_config *c, double T) {
         const srnn_attention *a = &c->attention[layer];
         const bool wide = sr_shares_queries(a) && a->pool; /* pooled with gates of each head */
         const int values = sr_shares_queries(a) ? s->H : s->Hkv, keys = wide ? s->H : s->Hkv;
-        const double rows = a->pool ? ceil(T / a->pool) : T;
+        const double rows = a->pool ? ceil(T / a->pool) : (double)sr_keys_seen(a, (int64_t)T);
         bytes += ((double)keys * s->D + (double)values * s->Dv) * rows * (double)sizeof(float);
     }
     return bytes;
