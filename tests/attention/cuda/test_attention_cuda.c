@@ -139,6 +139,12 @@ static const char *const axes[] = {
     "score=power:12,feature=norm_split,normaliser=cumulative_gate,epsilon=0.5,norm=l2_scaled",
     "score=linear,feature=unit,write=delta,levels=fenwick,decay=softplus,value_gate=time_step,"
     "normaliser=none",
+    "score=linear,feature=unit_smooth,write=delta,write_range=2,decay=softplus,decay_width=channel,"
+    "dt_width=channel,normaliser=none",
+    "score=power:2,decay=bounded,decay_bound=5,levels=fenwick",
+    "softmax,decay=bounded,decay_bound=0.6,dt_width=none,decay_width=channel,decay_place=logit",
+    "score=taylor:2,decay=neg_softplus,value_gate",
+    "softmax,output_gate,gate_width=channel,gate_shape=identity,norm=layer,norm_weight=head",
 };
 
 enum { AXES = sizeof axes / sizeof *axes };
