@@ -25,7 +25,13 @@
 static srnn_status read_config(sr_model_config *config, const char *folder) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, folder, "config.json"));
-    return sr_model_config_read(config, path);
+    SR_TRY(sr_model_config_read(config, path));
+    srnn_status status = sr_path_join(path, folder, "generation_config.json");
+    if (status == SRNN_OK)
+        status = sr_model_config_read_stops(config, path);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
 }
 
 static const sr_tensor *find_tensor(const void *files, const char *name) {
@@ -92,12 +98,13 @@ static const char *name_in_layer(const char *name) {
 
 /* Numbers that are computed and not learned, but kept in files all the same. */
 static bool is_buffer(const char *name, const sr_tensor_names *names) {
-    static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe", NULL};
-    const char *const *lists[] = {usual, names ? names->buffers : NULL};
-    for (size_t list = 0; list < sizeof lists / sizeof *lists; list++)
-        for (const char *const *end = lists[list]; end && *end; end++)
-            if (ends_in(name, *end))
-                return true;
+    static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (ends_in(name, usual[i]))
+            return true;
+    for (int i = 0; names && i < SR_CONSTANTS && names->constants[i].name; i++)
+        if (ends_in(name, names->constants[i].name))
+            return true;
     return false;
 }
 
@@ -297,16 +304,23 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
 }
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
-                            const sr_weight_files *files, const char *folder) {
+                            const sr_weight_files *files, const char *folder,
+                            const sr_load_watcher *watcher) {
+    size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
-    for (size_t i = 0; i < model->table.count; i++)
+    for (size_t i = 0; i < model->table.count; i++) {
         SR_TRY(load_tensor(model, &model->table.specs[i], config, files, folder));
+        done += model->table.specs[i].count;
+        if (watcher)
+            watcher->see(watcher->context, (double)done / (double)model->table.numbers);
+    }
     return sr_model_narrow(model);
 }
 
 /* The model as the files have it: with their names, which may be others than those it came
  * with. */
-srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+static srnn_status load_weights(sr_model *model, const char *folder,
+                                const sr_load_watcher *watcher) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -314,19 +328,46 @@ srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     config.names = theirs.names;
     sr_model_config_free(&theirs);
     SR_TRY(sr_weight_files_open(&files, folder));
-    const srnn_status status = load_all(model, &config, &files, folder);
+    const srnn_status status = load_all(model, &config, &files, folder, watcher);
     sr_weight_files_close(&files);
     return status;
 }
 
+srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+    return load_weights(model, folder, NULL);
+}
+
+/* The failure of a model that memory has no room for, before any of its numbers is read. */
+static srnn_status too_large(const sr_model_config *config, const char *folder) {
+    sr_tensor_table table = {0};
+    char why[256];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    if (sr_model_tensors(&table, config) != SRNN_OK)
+        return SRNN_ERR_MEMORY;
+    const double bytes =
+        (double)table.numbers * sizeof(float) + (double)sr_model_rope_bytes(config);
+    sr_tensor_table_free(&table);
+    return SR_FAIL(SRNN_ERR_MEMORY,
+                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
+                   "room for; nothing of it was read (%s)",
+                   folder, bytes / 1e9, why);
+}
+
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
+    return sr_model_load_watched(model, backend, folder, NULL);
+}
+
+srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
+                                  const sr_load_watcher *watcher) {
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));
     srnn_status status = sr_model_create(model, backend, &config);
+    if (status == SRNN_ERR_MEMORY)
+        status = too_large(&config, folder);
     sr_model_config_free(&config);
     SR_TRY(status);
-    status = sr_model_load_weights(*model, folder);
+    status = load_weights(*model, folder, watcher);
     if (status != SRNN_OK) {
         sr_model_free(*model);
         *model = NULL;
@@ -410,8 +451,14 @@ typedef struct written {
     const sr_model *model;
     sr_tensor_source parts[SR_JOINED_PARTS];
     int count;
-    int64_t skipped; /* numbers of the first part before this tensor's */
+    int64_t skipped;       /* numbers of the first part before this tensor's */
+    const float *constant; /* the tensor is this number, and has no parts */
 } written;
+
+static srnn_status write_constant(void *to, float value, sr_dtype dtype) {
+    const sr_tensor number = {.dtype = dtype, .data = &value};
+    return sr_stream_round(to, &number, 1);
+}
 
 /* For sr_safetensors_writer_reader: a tensor's data is a `written`. */
 static srnn_status read_written(void *context, void *to, const sr_tensor *tensor, size_t first,
@@ -419,6 +466,8 @@ static srnn_status read_written(void *context, void *to, const sr_tensor *tensor
     const written *w = tensor->data;
     const size_t bytes = sr_dtype_bytes(tensor->dtype);
     (void)context;
+    if (w->constant)
+        return write_constant(to, *w->constant, tensor->dtype);
     for (size_t done = 0; done < count;) {
         const int64_t at = (int64_t)(first + done) + w->skipped, stride = w->parts[0].stride;
         const bool alone = w->count == 1;
@@ -485,9 +534,26 @@ static srnn_status add_tensor(sr_safetensors_writer *writer, written **next, con
     return SRNN_OK;
 }
 
+/* Numbers that files of the family hold in every layer. */
+static srnn_status add_constants(sr_safetensors_writer *writer, written **next,
+                                 const sr_model *model, const weight_style *style) {
+    const sr_layer_constant *constants = style->names ? style->names->constants : NULL;
+    for (int i = 0; constants && i < SR_CONSTANTS && constants[i].name; i++)
+        for (int layer = 0; layer < model->config.L; layer++) {
+            char name[SR_SPEC_NAME];
+            written *w = (*next)++;
+            *w = (written){.model = model, .constant = &constants[i].value};
+            snprintf(name, sizeof name, "%slayers.%d.%s", style->names->root, layer,
+                     constants[i].name);
+            SR_TRY(sr_safetensors_writer_add(
+                writer, &(sr_tensor){.name = name, .dtype = style->dtype, .data = w}));
+        }
+    return SRNN_OK;
+}
+
 /* Tensors of files that one of ours may become, in all. */
 static size_t most_written(const sr_model *model) {
-    size_t count = model->table.count;
+    size_t count = model->table.count + SR_CONSTANTS * (size_t)model->config.L;
     for (int layer = 0; layer < model->config.L && !model->config.is_avey; layer++)
         count += 2 * (size_t)model->config.sizes[layer].H;
     return count;
@@ -503,6 +569,7 @@ static srnn_status add_part(sr_safetensors_writer *writer, written *next, const 
         if (sr_model_part_has(style->part, model, spec))
             SR_TRY(add_tensor(writer, &next, model, &config, spec, style->dtype));
     }
+    SR_TRY(add_constants(writer, &next, model, style));
     return sr_safetensors_writer_metadata(writer, "format", "pt");
 }
 
