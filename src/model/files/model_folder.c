@@ -269,14 +269,21 @@ srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     return status;
 }
 
-/* Numbers from `first` to `end` of the source's tensors end to end, into `to`. */
+/* A folder that a model's tensors are read from. */
+typedef struct folder_reader {
+    const sr_weight_files *files;
+    const char *folder;
+    bool tied;
+} folder_reader;
+
+/* Numbers from `first` on, source->count of them, of the source's tensors end to end. */
 static srnn_status load_numbers(float *to, sr_backend *backend, const sr_tensor_source *source,
-                                int64_t first, int64_t end, bool tied, const sr_weight_files *files,
-                                const char *folder) {
+                                int64_t first, const folder_reader *r) {
+    const int64_t end = first + source->count;
     int64_t start = 0;
     for (int file = 0; file < source->files && start < end; file++) {
         const sr_tensor *tensor = NULL;
-        SR_TRY(find_file(&tensor, source, file, tied, files, folder));
+        SR_TRY(find_file(&tensor, source, file, r->tied, r->files, r->folder));
         const int64_t after = start + (int64_t)tensor->count;
         const int64_t from = first > start ? first : start, until = end < after ? end : after;
         if (from < until)
@@ -292,14 +299,12 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const sr_model_config *config, const sr_weight_files *files,
                                const char *folder) {
     const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
-    const bool tied = model->config.tied;
+    const folder_reader reader = {files, folder, model->config.tied};
     float *to = model->weights + spec->start;
-    SR_TRY(check_source(&source, tied, files, folder));
-    for (int64_t g = 0; g < source.groups; g++) {
-        const int64_t first = g * source.stride + source.first;
-        SR_TRY(load_numbers(to + g * source.count, model->backend, &source, first,
-                            first + source.count, tied, files, folder));
-    }
+    SR_TRY(check_source(&source, reader.tied, files, folder));
+    for (int64_t g = 0; g < source.groups; g++)
+        SR_TRY(load_numbers(to + g * source.count, model->backend, &source,
+                            g * source.stride + source.first, &reader));
     return SRNN_OK;
 }
 

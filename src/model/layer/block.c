@@ -308,10 +308,16 @@ static srnn_status add_branch(const sr_block *b, float *to, float *from, float *
                                residual_multiplier(b));
 }
 
+/* What mixer or MLP made, and the norm after it. */
+typedef struct branch {
+    float *made;
+    sr_block_slot norm;
+} branch;
+
 /* *d_out = the gradient of the branch, from that of the residual. */
 static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradient d,
                                const sr_block_pointers *gradient, const sr_block_scratch *scratch,
-                               float *branch, sr_block_slot norm) {
+                               branch of) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C;
     const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
@@ -325,9 +331,9 @@ static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradien
         SR_TRY(backend->scale(backend, d_branch, residual_multiplier(b)));
     if (!norm_after(b))
         return SRNN_OK;
-    const sr_norm post = norm_at(b, branch, norm);
-    const sr_norm_gradient out = {d_branch, sr_block_at(gradient, norm),
-                                  sr_block_at(gradient, norm + 1), scratch->parts, false};
+    const sr_norm post = norm_at(b, of.made, of.norm);
+    const sr_norm_gradient out = {d_branch, sr_block_at(gradient, of.norm),
+                                  sr_block_at(gradient, of.norm + 1), scratch->parts, false};
     return backend->norm_backward(backend, &out, d_branch, &post);
 }
 
@@ -406,7 +412,8 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
     sr_backend *backend = b->backend;
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     void *d_out;
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->transformed, SR_BLOCK_MLP_POST_NORM));
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch,
+                       (branch){s->transformed, SR_BLOCK_MLP_POST_NORM}));
     SR_TRY(mlp_back(b, d_out, gradient, s, scratch));
     if (parallel(b))
         return sr_device_copy(backend->device, scratch->d_parallel, scratch->d_normed,
@@ -424,7 +431,8 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
     void *d_out;
     if (has_mlp(b))
         SR_TRY(mlp_half_back(b, d, gradient, s, scratch));
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->mixed, SR_BLOCK_MIXER_POST_NORM));
+    SR_TRY(
+        branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
     SR_TRY(sr_mixer_backward(b->mixer, d_normed, &gradient->attention, numbers(b, d_out, C),
                              numbers(b, s->normed, C), &weights, s->mixer, scratch->mixer));
     if (parallel(b))
