@@ -52,6 +52,9 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         .d_values = take_rows(layout, dv),
         .change = sr_layout_take(layout, LINEAR_BLOCK * decays, sizeof(double)),
         .onward = sr_layout_take(layout, decays, sizeof(double)),
+        .across = decays > 1 && sr_decay_has_rate(&p->attention)
+                      ? sr_layout_take(layout, decays, sizeof(double))
+                      : NULL,
         .later = sr_layout_take(layout, decays, sizeof(double)),
     };
     if (sr_erases_apart(&p->attention))

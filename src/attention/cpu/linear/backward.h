@@ -29,7 +29,10 @@ typedef struct linear_workspace {
     real *d_beside;                    /* (rows, stride of Dv): of the values that removal writes */
     double *change; /* (block, numbers of a decay): of the gradients of gates from token to token */
     double *onward; /* (numbers of a decay): that of the gate behind the chunk */
-    double *later;  /* (numbers of a decay): what was given for the token behind */
+    /* (numbers of a decay): of the chunk's first gate, by what it lets through of the state before;
+     * NULL where nothing multiplies what rounding leaves of it */
+    double *across;
+    double *later; /* (numbers of a decay): what was given for the token behind */
 } linear_workspace;
 
 /* A chunk whose gradients are wanted. */

@@ -39,6 +39,14 @@ static void add_changes(const linear_chunk_place *at, const real *a, const real 
         add_change(at, r, a + r * at->x->d, b + r * at->x->d, sign);
 }
 
+/* The same of rows that read the state before the chunk, from row `first` on. */
+static void add_across(const linear_chunk_place *at, const real *a, const real *b, int64_t first) {
+    const linear_walk *x = at->x;
+    for (int64_t r = first; at->w->across && r < at->c->count; r++)
+        for (int64_t e = 0; e < x->decays; e++)
+            at->w->across[e] += (double)a[r * x->d + e] * (double)b[r * x->d + e];
+}
+
 /* The same of the rows that the rule takes back by, which with removal have the decays of the token
  * before: those of the first have none of this chunk. */
 static void add_erase_changes(const linear_chunk_place *at, const real *a, const real *b) {
@@ -142,7 +150,11 @@ static void add_onward(const linear_chunk_place *at, int level) {
             (double)whole[0] * (matrix_dot(R, S, x) + (x->sums ? row_dot(r, s, x->p->D) : 0.0));
     for (int64_t e = 0; x->decays > 1 && e < x->p->D; e++) {
         const double sums = x->sums ? (double)r[e] * (double)s[e] : 0.0;
-        onward[e] += (double)whole[e] * (row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv) + sums);
+        const double own =
+            (double)whole[e] * (row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv) + sums);
+        onward[e] += own;
+        if (at->w->across)
+            at->w->across[e] += own;
     }
 }
 
@@ -255,6 +267,8 @@ static void column_backward(const query_at *q, const linear_part *part) {
         scale_row(q->d_plain + r * x->d, true, row, (row_scale){at->k->rise, r, 1}, x);
         if (x->decay)
             add_change(at, r, plain + r * x->d, row, 1.0);
+        for (int64_t e = 0; at->w->across && e < x->decays; e++)
+            at->w->across[e] += (double)plain[r * x->d + e] * (double)row[e];
     }
 }
 
@@ -279,6 +293,7 @@ static void read_backward(const query_at *q, const linear_part *part) {
     }
     add_to_gradient(at, part->level, risen, q->levels ? w->product_dv : dy);
     add_changes(at, risen, w->product_d, 1.0);
+    add_across(at, risen, w->product_d, 0);
     add_scaled(q->d_queries, w->product_d, at->k->rise, 1, at);
     if (x->sums)
         column_backward(q, part);
@@ -512,6 +527,7 @@ static void rule_backward(const linear_chunk_place *at, int n) {
     if (part->read) {
         through_transposed(at, B);
         add_erase_changes(at, at->k->erasing, w->product_d);
+        add_across(at, at->k->erasing, w->product_d, x->removal ? 1 : 0);
         add_scaled(d_erase, w->product_d, at->k->erase_rise, -1, at);
         add_to_gradient(at, part->level, at->k->erasing, B);
     }
@@ -548,6 +564,8 @@ static void write_decays(const linear_chunk_place *at) {
         double *out = x->row_work->d_decay + (base + r) * x->decays;
         for (int64_t e = 0; e < x->decays; e++) {
             w->onward[e] += change[e]; /* the token's own gate from here on */
+            if (r == 0 && w->across)   /* without what cancels: a gate that forgets all gets 0 */
+                w->onward[e] = w->across[e];
             out[e] = w->onward[e] - w->later[e];
             w->later[e] = w->onward[e];
         }
@@ -573,6 +591,8 @@ void linear_chunk_backward(const linear_chunk_place *at) {
     const linear_chunk *c = at->c;
     memset(w->change, 0, (size_t)(c->count * x->decays) * sizeof(double));
     memset(w->onward, 0, (size_t)x->decays * sizeof(double));
+    if (w->across)
+        memset(w->across, 0, (size_t)x->decays * sizeof(double));
     if (w->errors)
         recall_u(at);
     else
