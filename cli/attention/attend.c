@@ -59,7 +59,8 @@ srnn_status attend_require(const sr_tensor **tensor, const attend_request *reque
     char has[128], expected[128];
     format_shape(has, sizeof has, rank, (*tensor)->shape);
     format_shape(expected, sizeof expected, rank, shape);
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor '%s' has the shape %s; the others ask for %s",
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "%s: tensor '%s' has the shape %s; the other tensors require %s",
                    request->in_path, name, has, expected);
 }
 

@@ -1,5 +1,5 @@
-/* test_golden_scores.c: window, sink, cap and sigmoid, and decays that are given, against numbers
- * of another implementation in double (inputs/scores.safetensors). */
+/* test_golden_scores.c: window, sink, cap and sigmoid, and given decays, against another
+ * implementation in double (inputs/scores.safetensors). */
 #include "golden.h"
 #include "verify/probe.h"
 
@@ -8,7 +8,7 @@ enum { B = 2, T = 13 };
 typedef struct scores_case {
     const char *name, *attention;
     bool packed;    /* each row holds the documents 0..4 and 5..12 */
-    bool logarithm; /* the file's decay is z of -softplus(z), which is handed over as given */
+    bool logarithm; /* the file's decay is z of -softplus(z), which is passed as given */
 } scores_case;
 
 static const scores_case cases[] = {
@@ -29,7 +29,7 @@ static const int64_t offsets[] = {0, 5, 13, 18, 26};
 /* Float agrees to 2e-6 in outputs and 1e-5 in gradients. */
 static const double LIMIT = 1e-5;
 
-/* The name that the file has for an operand. */
+/* The name of an operand in the file. */
 static const char *file_name(sr_operand which) {
     return which == SR_OPERAND_SINKS ? "sink" : sr_operand_at(which)->name;
 }
