@@ -668,6 +668,7 @@ static void mend_draw(srnn_attention *a) {
         return;
     a->score = SRNN_SCORE_LINEAR;
     a->order = 0;
+    a->score_bias = 0;
     a->clamp = 0;
     a->pool = 0;
     a->levels = SRNN_LEVELS_NONE;
