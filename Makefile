@@ -52,12 +52,10 @@ test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
 
 study: build ## which part of softmax matters? ten minutes on two cores, into runs/study
-	@build/cli/softrnn study --out runs/study; status=$$?; \
-	    build/cli/softrnn report runs/study && exit $$status
+	@build/cli/softrnn study --out runs/study
 
 study-full: build ## the longer study: a night on two cores, into runs/study-full
-	@build/cli/softrnn study studies/full.yaml --out runs/study-full; status=$$?; \
-	    build/cli/softrnn report runs/study-full && exit $$status
+	@build/cli/softrnn study studies/full.yaml --out runs/study-full
 
 study-gpu: cuda ## the question on a GPU: 34 M parameters, into runs/study-gpu; TEXT=files the first time
 	@tools/study_gpu.sh build-cuda/cli/softrnn $(TEXT)

@@ -117,19 +117,19 @@ static inline double small_slope(sr_model *model, sr_pass *pass, const sr_tensor
                                  double step, const int32_t *ids, int rows) {
     const float *gradient = sr_pass_gradient(pass) + spec->start;
     double ends[2];
-    float *weight = model->weights + spec->start, *kept = malloc(spec->count * sizeof *kept);
-    memcpy(kept, weight, spec->count * sizeof *kept);
+    float *weight = model->weights + spec->start, *saved = malloc(spec->count * sizeof *saved);
+    memcpy(saved, weight, spec->count * sizeof *saved);
     for (int end = 0; end < 2; end++) {
         for (size_t n = 0; n < spec->count; n++)
-            weight[n] = kept[n] + (float)((end ? step : -step) * (double)gradient[n]);
+            weight[n] = saved[n] + (float)((end ? step : -step) * (double)gradient[n]);
         ends[end] = small_loss(pass, ids, ids + rows, rows);
     }
-    memcpy(weight, kept, spec->count * sizeof *kept);
-    free(kept);
+    memcpy(weight, saved, spec->count * sizeof *saved);
+    free(saved);
     return (ends[1] - ends[0]) / (2 * step);
 }
 
-/* Along the gradient itself the loss must rise by its squared length. */
+/* Along the gradient the loss must rise by its squared norm. */
 static inline void small_check_slopes(sr_model *model, const char *label) {
     enum { B = 2, T = 13, ROWS = B * T };
     const sr_pass_setup setup = {.B = B, .T = T, .train = true};

@@ -49,8 +49,8 @@ static void tell_losses(const sr_model *model, const char *out) {
     fprintf(stderr, "softrnn: %s holds no tokenizer\n", out);
     if (c->bos != BIN_BOS || c->eos != BIN_EOS || c->other_end_count)
         fprintf(stderr,
-                "softrnn: %s: llama2.c takes %d and %d for the first and last token of a text; the "
-                "model says %d and %d\n",
+                "softrnn: %s: llama2.c uses %d and %d as the first and last token of a text; the "
+                "model has %d and %d\n",
                 out, BIN_BOS, BIN_EOS, c->bos, c->eos);
 }
 

@@ -544,7 +544,7 @@ int command_generate(int argc, char **argv) {
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
         OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt per line, each continued"),
         OPTION_FLAG("--no-begin", &r.no_begin,
-                    "leave out the beginning-of-text token, which else stands before a prompt"),
+                    "omit the beginning-of-text token before each prompt"),
         OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",
                        "largest number of prompts decoded together"),
         OPTION_INTEGER("--tokens", &r.tokens, 1, 1 << 24, "N", "largest number of new tokens"),

@@ -9,6 +9,7 @@
 #include "cli/study/table.h"
 #include "cli/study/view.h"
 #include "model/avey/avey.h"
+#include "report/study/report.h"
 #include "study/execute/execute.h"
 #include "study/execute/ranks.h"
 
@@ -22,7 +23,8 @@ typedef struct arguments {
     const char *file;         /* as given */
     int jobs, launcher;
     const char *run; /* execute only this run, in this process: started by launchers */
-    double power;    /* a difference to be detected; 0: not requested */
+    double power;    /* the difference to detect; 0: not requested */
+    bool no_report;
 } arguments;
 
 /* *text = the command that reproduces the study, called as `program`; free() it. */
@@ -129,12 +131,22 @@ static int show_power(const sr_study *study, const arguments *a) {
     return command_report(status);
 }
 
-/* Says how to create the report. */
+/* Says how to create the report of the results so far. */
 static void tell_report(const arguments *a) {
     fflush(stdout);
     fputs("softrnn report ", stderr);
     origin_quote(stderr, a->request.out);
     fputs("   writes the results as a page\n", stderr);
+}
+
+/* The results as a page, in the study's folder. */
+static srnn_status write_report(const arguments *a) {
+    size_t bytes;
+    bool leaks; /* reported before the runs */
+    SR_TRY(sr_report_write(a->request.out, a->request.out, &bytes, &leaks));
+    fflush(stdout);
+    fprintf(stderr, "%s/report.html   the results as a page\n", a->request.out);
+    return SRNN_OK;
 }
 
 static int run_study(sr_study *study, const arguments *a, sr_study_options *options) {
@@ -149,7 +161,10 @@ static int run_study(sr_study *study, const arguments *a, sr_study_options *opti
         report_failures(study, views);
         if (status == SRNN_OK)
             study_table_summary(study, &summary);
-        tell_report(a);
+        if (status == SRNN_OK && !a->no_report)
+            exit_code = command_report(write_report(a));
+        else
+            tell_report(a);
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
@@ -231,6 +246,8 @@ int command_study(int argc, char **argv) {
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &r->status_only,
                     "print what runs where and stop; without FILE of the study in --out"),
+        OPTION_FLAG("--no-report", &a.no_report,
+                    "do not write the results as a page (report.html) at the end"),
         OPTION_NUMBER("--power", &a.power, 0, 1e9, "X",
                       "print how many seeds it takes to see a difference of X, from the scatter of "
                       "the runs in --out, and stop"),
@@ -243,11 +260,11 @@ int command_study(int argc, char **argv) {
         "FILE", &a.file, "a study in YAML; studies/full.yaml comes with the program", true};
     const command_line line = {
         .usage = "softrnn study [FILE.yaml] [options]",
-        .purpose =
-            "Trains variants of attention under identical conditions (data, order, initial "
-            "weights)\n"
-            "and says which of them differ. Without a file: the default study, ten minutes on two\n"
-            "cores. Ctrl-C stops cleanly; the same command resumes it.",
+        .purpose = "Trains variants of attention under identical conditions (data, order, initial "
+                   "weights)\n"
+                   "and says which of them differ, on a page too (report.html). Without a file: "
+                   "the default study, ten minutes on two\n"
+                   "cores. Ctrl-C stops cleanly; the same command resumes it.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .arguments = &study_file,

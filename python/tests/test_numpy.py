@@ -219,6 +219,15 @@ class Edges(unittest.TestCase):
         wide = {n: np.broadcast_to(x[n], (1, 4, 5, 4)) for n in "kv"}
         np.testing.assert_allclose(softrnn.attention(x["q"], **wide), softrnn.attention(**x), atol=1e-12)
 
+    def test_a_row_sum_over_thousands_of_features(self):
+        """Through a state a row sum has as many terms as the state has rows, 12341 here, most of them positive."""
+        variant = "score=power:3,feature=norm_cosine"
+        x = operands(variant, T=128, D=20, dtype="float32")
+        exact = softrnn.attention(**{name: value.astype("float64") for name, value in x.items()}, attention=variant)
+        for form in ("chunked", "recurrent"):
+            error = np.linalg.norm(softrnn.attention(**x, attention=variant, form=form) - exact) / np.linalg.norm(exact)
+            self.assertLess(error, 1e-6, form)
+
     def test_scale(self):
         x = operands("softmax", H=2, Hkv=2, D=4, Dv=4)
         expected = softmax(x["q"] * 0.3 * 2, x["k"], x["v"])  # 2 = sqrt(D)

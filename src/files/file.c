@@ -1,7 +1,6 @@
 /* file.c: maps files into memory and replaces files atomically. */
 #include "files/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -101,7 +100,7 @@ void sr_mapping_close(sr_mapping *mapping) {
 
 /* ---- replacement */
 
-enum { MOST_ATTEMPTS = 100 };
+enum { MOST_ATTEMPTS = 1000 };
 
 struct sr_replacement {
     char *path;      /* the target */
@@ -110,55 +109,47 @@ struct sr_replacement {
     bool committed;
 };
 
-#define TEMPORARY ".new-" /* between the target's name and a number */
+#define TEMPORARY ".new-" /* between the target's name and a number, the same in every process */
 
-/* The writer of a temporary file holds a lock on it: one that can be locked was left behind. */
-static void remove_left(int folder, const char *name) {
-    const int descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+/* Removes what a killed process left under this name. The writer of a temporary file holds its lock
+ * until the file has its new name or none: one that can be locked was left behind. */
+static void remove_left(const char *name) {
+    struct stat opened, named;
+    const int descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0)
         return;
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0)
-        unlinkat(folder, name, 0);
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &opened) == 0 &&
+        lstat(name, &named) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev)
+        unlink(name);
     close(descriptor);
 }
 
-/* Removes temporary files of killed processes. Failures only cost disk space and are ignored. */
-static void tidy(const char *path) {
-    const char *slash = strrchr(path, '/'), *target = slash ? slash + 1 : path;
-    const size_t length = strlen(target);
-    char *name = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    DIR *folder = name ? opendir(name) : NULL;
-    const struct dirent *entry;
-    while (folder && (entry = readdir(folder)))
-        if (strncmp(entry->d_name, target, length) == 0 &&
-            strncmp(entry->d_name + length, TEMPORARY, strlen(TEMPORARY)) == 0)
-            remove_left(dirfd(folder), entry->d_name);
-    if (folder)
-        closedir(folder);
-    free(name);
-}
-
-/* False if another process removed the new file before it was locked. */
+/* False if somebody removed the new file before it was locked. */
 static bool hold(int descriptor) {
     struct stat facts;
-    return flock(descriptor, LOCK_EX) != 0 || /* without file locks no process tidies */
+    return flock(descriptor, LOCK_EX) != 0 || /* a file system without locks: nobody removes it */
            (fstat(descriptor, &facts) == 0 && facts.st_nlink > 0);
 }
 
-/* Creates a file in the target's folder under an unused name. */
+static int create_temporary(const char *name) {
+    const int descriptor = sr_descriptor_open(name, O_WRONLY | O_CREAT | O_EXCL);
+    if (descriptor >= 0 || errno != EEXIST)
+        return descriptor;
+    remove_left(name);
+    return sr_descriptor_open(name, O_WRONLY | O_CREAT | O_EXCL);
+}
+
+/* Creates a file in the target's folder under the first name that nobody uses. */
 static srnn_status open_temporary(sr_replacement *replacement) {
     const char *path = replacement->path;
     int error = EEXIST;
-    tidy(path);
     for (int attempt = 0; attempt < MOST_ATTEMPTS && error == EEXIST; attempt++) {
         free(replacement->temporary);
-        if (asprintf(&replacement->temporary, "%s" TEMPORARY "%ld-%d", path, (long)getpid(),
-                     attempt) < 0) {
+        if (asprintf(&replacement->temporary, "%s" TEMPORARY "%d", path, attempt) < 0) {
             replacement->temporary = NULL;
             return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
         }
-        replacement->descriptor =
-            sr_descriptor_open(replacement->temporary, O_WRONLY | O_CREAT | O_EXCL);
+        replacement->descriptor = create_temporary(replacement->temporary);
         error = errno;
         if (replacement->descriptor >= 0 && hold(replacement->descriptor))
             return SRNN_OK;
@@ -268,23 +259,23 @@ srnn_status sr_replacement_commit(sr_replacement *replacement) {
     const char *path = replacement->path;
     if (fsync(replacement->descriptor) != 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: could not write to the disk: %s", path, strerror(errno));
-    int closed = close(replacement->descriptor);
-    replacement->descriptor = -1;
-    if (closed != 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: could not finish writing: %s", path, strerror(errno));
     if (rename(replacement->temporary, path) != 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: could not replace it: %s", path, strerror(errno));
     replacement->committed = true;
+    int closed = close(replacement->descriptor); /* and with it the lock */
+    replacement->descriptor = -1;
+    if (closed != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not finish writing: %s", path, strerror(errno));
     return sync_folder(path);
 }
 
 void sr_replacement_free(sr_replacement *replacement) {
     if (!replacement)
         return;
-    if (replacement->descriptor >= 0)
-        close(replacement->descriptor);
     if (replacement->temporary && !replacement->committed)
         unlink(replacement->temporary);
+    if (replacement->descriptor >= 0)
+        close(replacement->descriptor);
     free(replacement->temporary);
     free(replacement->path);
     free(replacement);

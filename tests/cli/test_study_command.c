@@ -233,7 +233,16 @@ static void failures_do_not_end_a_study(void **state) {
     assert_int_equal(finish(start(arguments)), 1);
     assert_true(said("run gone.norm.1 failed: cuda:7"));
     assert_true(said("12 runs: 6 finished, 0 diverged, 6 failed"));
+    char page[120];
+    snprintf(page, sizeof page, "%s/report.html", broken);
+    assert_true(said(page) && said("the results as a page"));
+    assert_int_equal(access(page, R_OK), 0);
+    assert_int_equal(remove(page), 0);
+    const char *const without[] = {"study",  other, "--out",       broken,
+                                   "--text", text,  "--no-report", NULL};
+    assert_int_equal(finish(start(without)), 1);
     assert_true(said("softrnn report ") && said("writes the results as a page"));
+    assert_int_not_equal(access(page, F_OK), 0);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 

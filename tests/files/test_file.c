@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/softrnn-file-XXXXXX";
@@ -89,6 +90,63 @@ static void abandoned_replacement_leaves_the_old(void **state) {
     assert_file_holds("old");
     assert_int_equal(files_in_folder(), 1);
     sr_replacement_free(NULL);
+}
+
+static void write_left(const char *name) {
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs("half", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* What a killed writer left is replaced; what a living one writes is not touched. */
+static void writers_share_a_folder(void **state) {
+    (void)state;
+    char left[200];
+    sr_replacement *first, *second;
+    snprintf(left, sizeof left, "%s.new-0", path);
+    write_left(left);
+    assert_int_equal(sr_file_replace(path, "old", 3), SRNN_OK);
+    assert_int_equal(files_in_folder(), 1);
+    write_left(left);
+    assert_int_equal(sr_replacement_create(&first, path), SRNN_OK);
+    assert_int_equal(sr_replacement_create(&second, path), SRNN_OK);
+    assert_int_equal(sr_replacement_write(first, "one", 3), SRNN_OK);
+    assert_int_equal(sr_replacement_write(second, "two", 3), SRNN_OK);
+    assert_int_equal(files_in_folder(), 3);
+    assert_int_equal(sr_replacement_commit(first), SRNN_OK);
+    assert_file_holds("one");
+    assert_int_equal(sr_replacement_commit(second), SRNN_OK);
+    assert_file_holds("two");
+    sr_replacement_free(first);
+    sr_replacement_free(second);
+    assert_int_equal(files_in_folder(), 1);
+}
+
+static double seconds_of_replacing(void) {
+    const clock_t start = clock();
+    for (int n = 0; n < 100; n++)
+        assert_int_equal(sr_file_replace(path, "new", 3), SRNN_OK);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+/* Replacing a file takes as long in a folder of many files: five times as long when each
+ * replacement looked through the folder. */
+static void other_files_cost_nothing(void **state) {
+    (void)state;
+    enum { FILES = 3000 };
+    char other[200];
+    const double alone = seconds_of_replacing();
+    for (int n = 0; n < FILES; n++) {
+        snprintf(other, sizeof other, "%s-%d", path, n);
+        write_left(other);
+    }
+    const double among = seconds_of_replacing();
+    for (int n = 0; n < FILES; n++) {
+        snprintf(other, sizeof other, "%s-%d", path, n);
+        assert_int_equal(unlink(other), 0);
+    }
+    assert_true(among < 2.5 * alone + 0.01);
 }
 
 /* A file size limit makes writes fail like a full disk. */
@@ -199,6 +257,8 @@ int main(void) {
         cmocka_unit_test(what_was_written_is_read),
         cmocka_unit_test(rights_and_links_stay),
         cmocka_unit_test(abandoned_replacement_leaves_the_old),
+        cmocka_unit_test(writers_share_a_folder),
+        cmocka_unit_test(other_files_cost_nothing),
         cmocka_unit_test(full_disk_leaves_the_old),
         cmocka_unit_test(what_is_no_file_is_refused),
         cmocka_unit_test(what_a_killed_writer_left_is_removed),

@@ -129,7 +129,7 @@ static void decoding_is_prefill(void **state) {
     check_decoding("0:gated_softmax_plusplus,1:linear_elu");
 }
 
-/* gpt-oss draws them as it draws its matrices. */
+/* gpt-oss initialises sinks like its matrices. */
 static void sinks_start_like_matrices(void **state) {
     (void)state;
     sr_model *model = small_byte_model(cpu, "sink=learned", 0.02);

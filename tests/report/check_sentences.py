@@ -17,10 +17,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 MARGIN = 0.02  # relative to the baseline's result: the margin for keeping up
-PAPER = {"norm": "normed", "bare": "unbounded", "elu": "linear", "relu": "linear",
+PAPER = {"norm": "normed", "norm clamp": "normed", "bare": "unbounded", "bare clamp": "unbounded",
+         "elu": "linear", "relu": "linear",
          "order 1": "truncated", "order 2": "truncated", "order 4": "truncated"}
 ORDERS = {"elu": 1, "relu": 1, "order 1": 1, "order 2": 2, "order 4": 4}
-ATTENTION = {"softmax": "softmax", "norm": "norm", "bare": "softmax,normaliser=none", "elu": "linear_elu",
+ATTENTION = {"softmax": "softmax", "norm": "norm", "norm clamp": "norm,clamp=5", "bare clamp": "softmax,normaliser=none,clamp=5",
+             "bare": "softmax,normaliser=none", "elu": "linear_elu",
              "relu": "linear_relu", "order 1": "order:1", "order 2": "order:2", "order 4": "order:4", "gate": "gate",
              "both gates": "gated_softmax", "value gate": "gated_softmax_no_out_gate", "rms": "softmax,norm=rms",
              "mamba2": "mamba2", "gla": "gla", "forget": "forget", "delta": "delta_net", "wide": "gate"}
@@ -106,6 +108,9 @@ def shapes(dice):
 
     both = ["recall", "text"]
     yield made("full", Study(paper, both))
+    yield made("kinds of several forms", Study([*paper, "norm clamp", "bare clamp"], both))
+    yield made("two ahead of the others", Study(gates), effects={"gate": -0.5, "rms": -0.5, "norm": 0.5}, noise=0.1)
+    yield made("one ahead of the others", Study(gates), effects={"gate": -0.5, "rms": -0.2, "norm": 0.5}, noise=0.002)
     yield made("gates", Study(gates, title="Do gates help?"))
     yield made("few", Study(["softmax", "gate", "rms"], both))
     yield made("systems", Study(systems, both))
@@ -311,6 +316,7 @@ class Check:
         for index, cell in enumerate(self.cells):
             self.table(index, cell)
             self.orders(index, cell)
+            self.axes(index, cell)
             self.marks(index, cell)
         self.headline()
         self.warnings()
@@ -433,6 +439,25 @@ class Check:
         orders = {ORDERS[e.name] for e in cell.entries if e.name in ORDERS and finite(e.mean)}
         self.expect(drawn == (len(orders) > 1), cell.title, "orders", orders, "drawn:", drawn)
 
+    def axes(self, index, cell):
+        """The table of variants that differ from the baseline in one axis."""
+        path = self.folder / "tables" / f"{index + 1}-{cell.task}-axes.csv"
+        rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
+        known = [e for e in cell.compared if e.name in ("bare", "rms")]
+        self.expect(len(known) < 2 or {e.name for e in known} <= {row["variant"] for row in rows}, path.name, rows)
+        costs = {}
+        for row in rows:
+            entry = cell.by_name[row["variant"]]
+            self.expect(not entry.is_baseline and row["baseline"] != row["here"], path.name, row)
+            self.expect(row["verdict"] == entry.kind, path.name, row, "but", entry.kind)
+            for column, value in (("difference", entry.difference), ("from", entry.low), ("to", entry.high)):
+                self.expect((row[column] == "") == (value is None) and
+                            (value is None or abs(float(row[column]) - value) < 1e-6), path.name, row, value)
+            if entry.cost is not None and entry.kind != "unstable":
+                costs.setdefault(row["axis"], []).append(entry.cost)
+        for axis, found in costs.items():
+            self.expect(found == sorted(found), path.name, axis, "is not best first:", found)
+
     def marks(self, index, cell):
         for quantity in ("accuracy", "loss"):
             path = self.folder / "figures" / f"{index + 1}-{cell.task}-differences-in-{quantity}.svg"
@@ -485,10 +510,14 @@ class Check:
                 self.expect(found[2] == ahead.name, "headline:", text, "but", ahead.name)
                 self.expect(abs(number(found[3]) + ahead.cost) < 0.06 * abs(ahead.cost), "headline:", text)
         elif better:
-            found = re.search(r"The best variant is (.+?): it gains ([0-9.e-]+)", text)
-            self.expect(found and found[1] == better[0].name, "headline:", text, "but", better[0].name)
+            found = re.search(r"The (?:best variant|(variant ahead)) is (.+?): it gains ([0-9.e-]+)", text)
+            self.expect(found and found[2] == better[0].name, "headline:", text, "but", better[0].name)
             if found:
-                self.expect(abs(number(found[2]) + better[0].cost) < 0.06 * abs(better[0].cost), "headline:", text)
+                self.expect(abs(number(found[3]) + better[0].cost) < 0.06 * abs(better[0].cost), "headline:", text)
+                tie = (len(better) > 1 and better[0].of_accuracy == better[1].of_accuracy and
+                       better[1].least <= better[0].most)
+                self.expect(bool(found[1]) == tie, "headline:", text, "a tie:", tie)
+                self.expect((f"not shown to be more than {better[-1 if not tie else 1].name} gains" in text) == tie, "headline:", text)
             more = re.search(r"and (\d+) more (?:is|are) better", text)
             self.expect((int(more[1]) if more else 0) == len(better) - 1, "headline:", text)
         else:
@@ -519,14 +548,36 @@ class Check:
                               (" norm in place of the denominator", "normed")):
             found = re.search(rf"{subject} (.+?)(?:; |\.$| \(of one seed|$)", text)
             if found:
-                self.predicate(found[1], cell, of_kind[kind][0])
+                self.forms(found, cell, of_kind[kind])
         found = re.search(r"inear attention (.+?)(?:; |\.$| \(of one seed|$)", text)
+        if found:
+            self.forms(found, cell, of_kind["linear"])
+        self.order(text, cell, of_kind.get("truncated", []))
+
+    def order(self, text, cell, truncated):
+        """Where exp may be cut off: the least order from which on all that were tried keep up, or what the highest does."""
+        found = re.search(r"utting exp after order (\d+)( or later costs less than 2.%)? ?(.*?)(?:; |\.$| \(of one seed|$)", text)
         if not found:
             return
-        forms = of_kind["linear"]
+        orders = sorted({ORDERS[e.name] for e in truncated})
+        fails = [ORDERS[e.name] for e in truncated if not cell.keeps_up(e)]
+        good = [order for order in orders if order > max(fails, default=-1)]
+        self.expect(bool(found[2]) == (len(good) > 1), "headline:", found[0], "of", orders, "fail", fails)
+        self.expect(int(found[1]) == (good[0] if len(good) > 1 else orders[-1]), "headline:", found[0], orders, fails)
+        if not found[2]:
+            self.predicate(found[3], cell, next(e for e in truncated if ORDERS[e.name] == orders[-1]))
+
+    def forms(self, found, cell, forms):
+        """What the headline says of all variants of a kind together."""
         if len(forms) == 1:
             self.predicate(found[1], cell, forms[0])
             return
+        worse = sorted(e.cost for e in forms if e.kind == "worse")
+        said = re.search(r"costs ([0-9.e-]+[0-9])(?: to ([0-9.e-]+[0-9]))?", found[1])
+        self.expect(bool(said) == bool(worse), "headline:", found[0], "but", worse)
+        if said and worse:
+            for size, cost in ((said[1], worse[0]), (said[2] or said[1], worse[-1])):
+                self.expect(abs(number(size) - cost) < 0.06 * cost, "headline:", found[0], "but", worse)
         for words, some in (("unstable", [e for e in forms if e.kind == "unstable"]),
                             ("nothing that shows", [e for e in forms if e.kind == "unclear" and cell.keeps_up(e)]),
                             ("cannot be judged", [e for e in forms if e.kind == "unclear" and not cell.keeps_up(e)]),

@@ -58,13 +58,19 @@ static void grids_expand(void **state) {
     sr_study_free(&study);
 }
 
+/* Of a token, forward and backward: what the weights, but those of the embedding, do not need. */
+static double attention_flops(const sr_study_run *run) {
+    return run->flops / run->tokens - 6.0 * (double)(run->parameters - 8 * 16);
+}
+
 /* Of sizes of layers, of pooled keys, and of models without attention. */
 static void systems_have_settings_of_their_own(void **state) {
     static const char text[] =
         "variants: {mamba: {attention: mamba2, settings: {mlp-hidden: 20, key-size: 5}},"
         " rat: \"rat,pool=4\", avey: \"avey_causal,chunk=4,chunks=2\"}\n"
         "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16, batch: 2, steps: 3}\n"
-        "tasks: {recall: {settings: {data: \"recall:pairs=2,vocab=8,length=12\"}}}\n"
+        "tasks: {recall: {settings: {data: \"recall:pairs=2,vocab=8,length=12\"}},"
+        " far: {settings: {data: \"recall:pairs=2,vocab=8,length=4096\"}}}\n"
         "seeds: [1]\n";
     (void)state;
     sr_study study;
@@ -77,6 +83,12 @@ static void systems_have_settings_of_their_own(void **state) {
     assert_true(isnan(rat->state_bytes));
     assert_true(rat->cache_bytes == 2.0 * 2 * 8 * 3 * 4); /* one key for each chunk of 4 */
     assert_true(find(&study, "recall.avey.1")->cache_bytes == 16.0 * 12 * 4);
+    /* Of 12 tokens one sees 6 on average, or 1.5 chunks; 4 heads of 5 and 8 numbers, 2 of 8 and 8. */
+    assert_true(attention_flops(mamba) == 3 * 2.0 * 4 * (5 + 8) * 6);
+    assert_true(attention_flops(rat) == 3 * 2.0 * 2 * (8 + 8) * 1.5);
+    /* Of 4096 a state is read and written instead. */
+    const sr_study_run *far = find(&study, "far.mamba.1");
+    assert_true(attention_flops(far) == 3 * 2.0 * (5 * 8) * (4 + 4));
     sr_study_free(&study);
     assert_int_equal(read_text(&study, "variants: {a: {settings: {steps: 1}}}\n"), SRNN_ERR_FORMAT);
     sr_study_free(&study);

@@ -101,8 +101,8 @@ static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
 /* Counts of the entries of a group by outcome; each is counted once. */
 typedef struct stats {
     size_t all, better, level, worse, unstable, open, too_few;
-    const sr_entry *least, *most; /* lowest and highest cost of those that are worse; NULL: none */
-    const sr_entry *best;         /* of those that are better; NULL: none */
+    const sr_entry *least, *most;  /* lowest and highest cost of those that are worse; NULL: none */
+    const sr_entry *best, *second; /* of those that are better; NULL: none */
 } stats;
 
 static void count_entry(stats *t, const sr_cell_record *cell, const sr_entry *entry) {
@@ -110,6 +110,7 @@ static void count_entry(stats *t, const sr_cell_record *cell, const sr_entry *en
     switch (entry->effect) {
     case SR_EFFECT_BETTER:
         t->better++;
+        t->second = t->best && !t->second ? entry : t->second;
         t->best = t->best ? t->best : entry;
         break;
     case SR_EFFECT_WORSE:
@@ -190,14 +191,16 @@ static void write_ways(sentence *s, const stats *t) {
         }
 }
 
-static void say_linear(sentence *s) {
-    const stats t = take_stats(s->cell, sr_kind_linear);
+/* A kind in all its forms. False: there is none. */
+static bool say_kind(sentence *s, const char *subject, sr_kind *kind) {
+    const stats t = take_stats(s->cell, kind);
     if (t.all == 1)
-        say(s, "linear attention", first_of(s->cell, sr_kind_linear));
+        say(s, subject, first_of(s->cell, kind));
     if (t.all < 2)
-        return;
-    begin(s, "linear attention");
+        return t.all == 1;
+    begin(s, subject);
     write_ways(s, &t);
+    return true;
 }
 
 /* The lowest order from which on all tried orders keep up. */
@@ -326,13 +329,25 @@ static void write_too_few(sentence *s, const stats *t) {
     }
 }
 
+/* True if the second may be as good as the best: their intervals have a part in common. */
+static bool is_tie(const stats *t) {
+    return t->second && t->best->of_accuracy == t->second->of_accuracy &&
+           sr_entry_cost(t->second).low <= sr_entry_cost(t->best).high;
+}
+
 static void say_best(sentence *s, const stats *t) {
-    begin(s, "the best variant is <strong>");
+    const bool tie = is_tie(t);
+    begin(s, tie ? "the variant ahead is <strong>" : "the best variant is <strong>");
     sr_escape_html(s->out, t->best->variant->name);
     fputs("</strong>: it", s->out);
     write_gain(s, t->best);
     fputs(" over ", s->out);
     sr_escape_html(s->out, s->cell->baseline->variant->name);
+    if (tie) {
+        fputs(", which is not shown to be more than ", s->out);
+        sr_escape_html(s->out, t->second->variant->name);
+        fputs(" gains", s->out);
+    }
     if (t->better > 1)
         fprintf(s->out, ", and %zu more %s better, too", t->better - 1,
                 t->better > 2 ? "are" : "is");
@@ -393,13 +408,10 @@ static void write_last(sentence *s, const sr_entry *winner) {
 }
 
 static void say_kinds(sentence *s) {
-    const sr_entry *unbounded = first_of(s->cell, sr_kind_unbounded);
-    const sr_entry *normed = first_of(s->cell, sr_kind_normed);
-    if (unbounded)
-        say(s, "dropping the denominator", unbounded);
-    if (normed)
-        say(s, unbounded ? "a norm in its place" : "a norm in place of the denominator", normed);
-    say_linear(s);
+    const bool dropped = say_kind(s, "dropping the denominator", sr_kind_unbounded);
+    say_kind(s, dropped ? "a norm in its place" : "a norm in place of the denominator",
+             sr_kind_normed);
+    say_kind(s, "linear attention", sr_kind_linear);
     write_orders(s);
 }
 

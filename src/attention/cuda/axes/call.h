@@ -97,8 +97,10 @@ struct sr_axes_call {
     int norm_heads; /* heads that a norm runs over */
     bool shares_queries, decay_in_logits, rotated, delta, invariant, sums_rows, floor_follows_rows,
         gated, cumulates;
-    bool gates_direct; /* backward: the core itself fills d_gate */
-    double scale, rope_theta, norm_epsilon;
+    bool gates_direct;   /* backward: the core itself fills d_gate */
+    bool decay_has_rate; /* reads a_log and dt_bias */
+    bool norm_per_head;  /* each head has weights of its own for the norm */
+    double scale, rope_theta, norm_epsilon, write_range;
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
     sr_axes_operands in, out; /* out: gradients */

@@ -189,9 +189,10 @@ struct cumulative_gradient {
 
 /* ---- what is learned for outputs: terms of sums over rows ---- */
 
-/* Of a norm that each head has alone, rows are (B, H, T) and columns Dv; else (B, T) and H Dv. */
+/* Of a norm whose weights all heads share, rows are (B, H, T) and columns Dv; else (B, T) and
+ * H Dv. */
 SR_DEVICE axes_row norm_row_of(const sr_axes_call &call, int64_t n, int column) {
-    if (call.a.norm_width == SRNN_NORM_WIDTH_HEAD)
+    if (!call.norm_per_head)
         return axes_row_of(n, call.H, call.T);
     return {(int)(n / call.T), column / call.Dv, (int)(n % call.T)};
 }
@@ -230,7 +231,7 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
     const int64_t rows = (int64_t)call.B * call.T;
     const sr_axes_scratch &s = call.scratch;
     const srnn_attention *a = &call.a;
-    const bool wide = a->norm_width == SRNN_NORM_WIDTH_ROW;
+    const bool wide = call.norm_per_head;
     SR_CUDA(cudaMemsetAsync(s.zeroed, 0, (size_t)(s.zeroed_past - s.zeroed), stream));
     if (a->norm != SRNN_NORM_NONE)
         AXES_START_WARPS(norm_statistics_backward, rows * (call.H / call.norm_heads), call);

@@ -72,6 +72,7 @@ SR_DEVICE double axes_skip_weight(const sr_axes_call &call, int h, int d) {
         return (double)call.in.skip_weight[h * call.Dv + d];
     case SRNN_SKIP_NONE:
     case SRNN_SKIP_CONV:
+    case SRNN_SKIP_BONUS: /* refused: the kernels do not declare it */
         break;
     }
     return 1;
@@ -90,7 +91,7 @@ SR_DEVICE double axes_y(const sr_axes_call &call, const axes_output_row &row, do
 
 /* Weight and bias of the norm for channel d of head h. */
 SR_DEVICE int axes_norm_column(const sr_axes_call &call, int h, int d) {
-    return call.a.norm_width == SRNN_NORM_WIDTH_ROW ? h * call.Dv + d : d;
+    return call.norm_per_head ? h * call.Dv + d : d;
 }
 
 SR_DEVICE double axes_norm_weight(const sr_axes_call &call, int h, int d) {

@@ -24,21 +24,27 @@
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
     "epsilon=any skip=none|head|channel|conv "                                                   \
     "output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "             \
-    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square "                               \
-    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_epsilon=any"
+    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "                      \
+    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "              \
+    "norm_epsilon=any"
 
-#define SR_CUDA_EVERYTHING                                                                \
-    SR_CUDA_SCORES                                                                        \
-    "position=rope|none|rope_features|rope_chunks "                                       \
-    "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
-    "decay_place=weight|logit pool=any write=add|delta levels=none|fenwick " SR_CUDA_ALL_ROWS
+#define SR_CUDA_DECAYS                                                                \
+    "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus decay_divisor=any " \
+    "decay_bound=any decay_width=head|channel decay_place=weight|logit "              \
+    "dt_width=head|channel|none "
+
+#define SR_CUDA_WRITES "write=add|delta write_range=1|2 "
+
+#define SR_CUDA_EVERYTHING                                                                    \
+    SR_CUDA_SCORES                                                                            \
+    "position=rope|none|rope_features|rope_chunks " SR_CUDA_DECAYS "pool=any " SR_CUDA_WRITES \
+    "levels=none|fenwick " SR_CUDA_ALL_ROWS
 
 /* Of those, the ones with a state of fixed size (srnn_attention_has_state says which combinations). */
-#define SR_CUDA_STATE                                                                     \
-    SR_CUDA_SERIES                                                                        \
-    "position=rope|none|rope_features "                                                   \
-    "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
-    "decay_place=weight|logit write=add|delta levels=none|fenwick " SR_CUDA_ALL_ROWS
+#define SR_CUDA_STATE                                                 \
+    SR_CUDA_SERIES                                                    \
+    "position=rope|none|rope_features " SR_CUDA_DECAYS SR_CUDA_WRITES \
+    "levels=none|fenwick " SR_CUDA_ALL_ROWS
 
 #define SR_CUDA_KV_CACHE        SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS
 #define SR_CUDA_RECURRENT_STATE SR_CUDA_SERIES SR_CUDA_DECAY SR_CUDA_ROWS
