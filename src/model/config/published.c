@@ -74,6 +74,7 @@ srnn_status sr_published_missing(const json_t *root, const char *path) {
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
+        {has_number(root, "conv_L_cache"), "a convolution as a mixer (conv_L_cache)"},
         {has_number(root, "mamba_d_ssm"), "two mixers side by side in one layer"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
