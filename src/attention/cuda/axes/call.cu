@@ -123,6 +123,7 @@ static sr_axes_operands operands_of(const srnn_operands *in, bool narrow) {
     out.dt_bias = (float *)in->dt_bias;
     out.skip_weight = (float *)in->skip_weight;
     out.level_scale = (float *)in->level_scale;
+    out.sinks = (float *)in->sinks;
     return out;
 }
 

@@ -35,6 +35,8 @@ SR_DEVICE double axes_gate_logarithm(const sr_axes_call &call, int h, double z) 
         return -call.a.decay_bound * sr_sigmoid(axes_decay_rate(call, h) * z);
     case SRNN_DECAY_NEG_SOFTPLUS:
         return -sr_softplus(z);
+    case SRNN_DECAY_GIVEN:
+        return z;
     }
     return z / SR_AXES_DECAY_DIVISOR;
 }
@@ -55,6 +57,8 @@ SR_DEVICE double axes_gate_slope(const sr_axes_call &call, int h, double z) {
     }
     case SRNN_DECAY_NEG_SOFTPLUS:
         return -sr_sigmoid(z);
+    case SRNN_DECAY_GIVEN:
+        return 1;
     }
     return 1 / SR_AXES_DECAY_DIVISOR;
 }

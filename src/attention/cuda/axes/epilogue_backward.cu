@@ -227,6 +227,15 @@ struct skip_weight_term {
     }
 };
 
+/* Rows are (B, T); columns H. */
+struct sink_term {
+    SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int h) {
+        const int64_t row = call.row(call.H, (int)(n / call.T), h, n % call.T);
+        return (double)call.scratch.d_row_sum[row] *
+               axes_sink(call, h, (double)call.saved_maximum[row]);
+    }
+};
+
 srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stream) {
     const int64_t rows = (int64_t)call.B * call.T;
     const sr_axes_scratch &s = call.scratch;
@@ -245,6 +254,8 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
     if (sr_norm_is_centred(a->norm))
         SR_TRY(axes_sum_rows<norm_bias_term>(call.out.norm_bias, call, wide ? rows : rows * call.H,
                                              wide ? call.H * call.Dv : call.Dv, stream));
+    if (sr_operand_used(SR_OPERAND_SINKS, a))
+        SR_TRY(axes_sum_rows<sink_term>(call.out.sinks, call, rows, call.H, stream));
     if (sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a))
         SR_TRY(axes_sum_rows<skip_weight_term>(
             call.out.skip_weight, call, rows,

@@ -22,7 +22,13 @@ struct axes_norm_row {
     double shift, along;  /* backward: mean of d_hat, and its part along the row */
 };
 
-/* `stored`: row sum and maximum where the core left them, or what forward saved. */
+/* What the row sum of a row still lacks. */
+SR_DEVICE double axes_sink(const sr_axes_call &call, int h, double maximum) {
+    const bool learned = call.a.sink == SRNN_SINK_LEARNED;
+    return sr_row_sink(&call.a, learned ? (double)call.in.sinks[h] : 0, maximum);
+}
+
+/* row_sum, maximum (B, H, T): where the core left them, or what forward saved. */
 SR_DEVICE axes_output_row axes_output_of(const sr_axes_call &call, axes_row at,
                                          const float *row_sum, const float *maximum) {
     axes_output_row row = {at, call.row(call.H, at.b, at.h, at.t), 0, 0, 0, 1, 1};
@@ -33,6 +39,9 @@ SR_DEVICE axes_output_row axes_output_of(const sr_axes_call &call, axes_row at,
     sr_query_row query = {};
     query.row_sum = row.row_sum;
     query.length = (double)(call.place(at.b, at.t) + 1);
+    if (call.a.window && query.length > (double)call.a.window)
+        query.length = (double)call.a.window;
+    query.sink = axes_sink(call, at.h, row.maximum);
     query.gate_sum = row.cumulative;
     query.least = (double)FLT_MIN;
     if (call.gated)

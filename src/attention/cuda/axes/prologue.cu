@@ -114,10 +114,11 @@ __global__ void token_factors(const __grid_constant__ sr_axes_call call) {
                       -sr_sigmoid((double)call.in.value_power[at.h]));
     if (call.scratch.value_factor)
         call.scratch.value_factor[n] = (float)factor;
-    if (call.scratch.beta)
-        call.scratch.beta[n] =
-            (float)(call.write_range *
-                    sr_sigmoid((double)call.in.write_gate.at(at.b, at.h, at.t, 0)));
+    if (!call.scratch.beta)
+        return;
+    const double z = (double)call.in.write_gate.at(at.b, at.h, at.t, 0);
+    const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+    call.scratch.beta[n] = (float)(given ? z : call.write_range * sr_sigmoid(z));
 }
 
 /* lambda = softplus(L z) */

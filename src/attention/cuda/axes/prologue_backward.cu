@@ -237,9 +237,9 @@ __global__ void beta_numbers(const __grid_constant__ sr_axes_call call) {
         return;
     const axes_row at = axes_row_of(n, call.Hkv, call.T);
     const double z = (double)call.in.write_gate.at(at.b, at.h, at.t, 0);
-    call.out.write_gate.put(at.b, at.h, at.t, 0,
-                            call.write_range * (double)call.scratch.d_beta[n] * sr_sigmoid(z) *
-                                sr_sigmoid(-z));
+    const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+    const double slope = given ? 1 : call.write_range * sr_sigmoid(z) * sr_sigmoid(-z);
+    call.out.write_gate.put(at.b, at.h, at.t, 0, slope * (double)call.scratch.d_beta[n]);
 }
 
 /* lambda = softplus(L z): the slope by L z times the gradient. */
