@@ -158,6 +158,28 @@ class Lab(unittest.TestCase):
         np.testing.assert_array_equal(softrnn.lab.Model(where).logits(ids), model.logits(ids))
         self.assertEqual(json.loads((where / "config.json").read_text())["model_type"], "softrnn")
 
+    def test_chat_template(self):
+        try:
+            import jinja2  # noqa: F401
+        except ImportError:
+            self.skipTest("jinja2 is not installed")
+        run = softrnn.lab.train(self.folder / "chat", data=self.text, **SMALL)
+        model = run.model
+        with self.assertRaisesRegex(softrnn.ArgumentError, "no chat template"):
+            model.chat_prompt("hi")
+        folder = Path(model.where)
+        (folder / "chat_template.jinja").write_text(
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+            "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}<assistant>")
+        self.assertEqual(model.chat_prompt("hi"), "<user>hi<assistant>")
+        self.assertIsInstance(model.chat("hi", tokens=3), str)
+        with self.assertRaisesRegex(softrnn.ArgumentError, "too many"):
+            model.chat_prompt([{"role": "user", "content": "x"}] * 3)
+
+    def test_parts_of_published_families(self):
+        run = softrnn.lab.train(self.folder / "parts", data=self.text, attention="1*softmax,qk_norm=head,1*norm", **SMALL)
+        self.assertIn("qk_norm=head", run.model.attention[0].text)
+
     def test_prefix_tokens(self):
         run = softrnn.lab.train(self.folder / "front", data=self.text, attention="linear_elu,prefix_tokens=3", **SMALL)
         model = run.model

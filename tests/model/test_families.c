@@ -131,7 +131,7 @@ static const struct {
 } refused[] = {
     {"gpt_oss", "mixture of experts"},
     {"falcon_h1", "two mixers side by side"},
-    {"lfm2", "model_type is lfm2"},
+    {"lfm2", "a convolution as a mixer"},
 };
 
 static const char *refusal_of(const char *name) {

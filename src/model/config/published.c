@@ -74,6 +74,7 @@ srnn_status sr_published_missing(const json_t *root, const char *path) {
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
+        {has_number(root, "conv_L_cache"), "a convolution as a mixer (conv_L_cache)"},
         {has_number(root, "mamba_d_ssm"), "two mixers side by side in one layer"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -97,14 +98,14 @@ static json_t *merged(const json_t *file, const char *defaults) {
     json_object_foreach_safe(root, next, key, value) {
         json_t *own = json_object_get(file, key);
         if (own)
-            json_object_set(root, key, own);
+            sr_json_set(root, key, json_incref(own));
     }
     /* Members of every family. */
     static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
                                          "rope_scaling", "rope_parameters"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
         if (json_object_get(file, common[i]))
-            json_object_set(root, common[i], json_object_get(file, common[i]));
+            sr_json_set(root, common[i], json_incref(json_object_get(file, common[i])));
     return root;
 }
 
