@@ -25,7 +25,7 @@ struct sr_pattern {
 struct sr_matcher {
     pcre2_match_data *match;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack;
+    pcre2_jit_stack *stack; /* NULL where PCRE2 was built without its compiler */
 };
 
 srnn_status sr_pattern_create_literal(sr_pattern **pattern, const char *text, size_t bytes) {
@@ -63,6 +63,11 @@ static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
     }
     pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* failure only makes matching slower */
     return SRNN_OK;
+}
+
+static bool has_jit(void) {
+    uint32_t jit = 0;
+    return pcre2_config(PCRE2_CONFIG_JIT, &jit) == 0 && jit;
 }
 
 static bool library_is_old(void) {
@@ -130,12 +135,15 @@ srnn_status sr_matcher_create(sr_matcher **matcher) {
     SR_TRY(sr_alloc_zero((void **)&made, 1, sizeof *made));
     made->match = pcre2_match_data_create(1, NULL);
     made->context = pcre2_match_context_create(NULL);
-    made->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_LIMIT, NULL);
-    if (!made->match || !made->context || !made->stack) {
+    const bool compiles = has_jit();
+    if (compiles)
+        made->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_LIMIT, NULL);
+    if (!made->match || !made->context || (compiles && !made->stack)) {
         sr_matcher_free(made);
         return SR_FAIL(SRNN_ERR_MEMORY, "could not allocate memory for regular expressions");
     }
-    pcre2_jit_stack_assign(made->context, NULL, made->stack);
+    if (made->stack)
+        pcre2_jit_stack_assign(made->context, NULL, made->stack);
     *matcher = made;
     return SRNN_OK;
 }

@@ -1,0 +1,6 @@
+/* memory_stream.c: base/memory_stream.c for MemorySanitizer. */
+#include "base/memory_stream.h"
+
+FILE *sr_memory_stream(char **text, size_t *bytes) {
+    return open_memstream(text, bytes);
+}
