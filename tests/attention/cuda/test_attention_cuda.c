@@ -157,6 +157,8 @@ static const char *const axes[] = {
     "decay_place=logit",
     "score=linear,feature=unit,write=delta,write_gate=given,normaliser=none,decay=given",
     "score=power:2,sink=zero,position=rope_features",
+    "score=linear,skip=bonus,post_gate,gate_width=channel,norm=layer,norm_weight=head,share=qk",
+    "softmax,skip=bonus,feature=unit,output_gate",
 };
 
 enum { AXES = sizeof axes / sizeof *axes };

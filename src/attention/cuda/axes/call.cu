@@ -157,7 +157,9 @@ static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
     call->decay_has_rate = sr_decay_has_rate(a);
     call->norm_per_head = sr_norm_weighs_heads(a);
     call->write_range = sr_write_range(a);
-    call->norm_epsilon = a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm);
+    const bool own = a->norm_weight == SRNN_NORM_WEIGHT_HEAD && a->norm == SRNN_NORM_LAYER;
+    call->norm_epsilon =
+        a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm) * (own ? p->Dv : 1);
 }
 
 sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_layout *layout) {

@@ -57,6 +57,7 @@ __global__ void output_numbers(const __grid_constant__ sr_axes_call call) {
         x = (x - norm.mean) * norm.inverse * axes_norm_weight(call, at.h, d) +
             axes_norm_bias(call, at.h, d);
     }
+    x += axes_bonus_value(call, at, d);
     call.o.put(at.b, at.h, at.t, d, axes_post(call, at, d) * x);
     if (!call.saved.data)
         return;

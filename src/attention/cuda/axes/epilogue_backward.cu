@@ -133,6 +133,7 @@ __global__ void rows_backward(const __grid_constant__ sr_axes_call call) {
     const bool channels = call.a.gate_width == SRNN_WIDTH_CHANNEL;
     const bool sigmoid = call.a.output_gate == SRNN_GATE_SIGMOID,
                wanted = call.out.output_gate.data;
+    const bool bonus = call.a.skip == SRNN_SKIP_BONUS;
     double d_gate = 0, d_number = 0, divided = 0;
     for (int d = axes_lane(); d < call.Dv; d += SR_WARP) {
         const double numerator = (double)call.saved.at(at.b, at.h, at.t, d);
@@ -141,7 +142,8 @@ __global__ void rows_backward(const __grid_constant__ sr_axes_call call) {
         const double z = call.gated ? axes_gate_number(call, at, d) : 0;
         double own = 0;
         if (call.a.post_gate)
-            own += (double)call.o.at(at.b, at.h, at.t, d) * normed(call, at, gate * y, d) *
+            own += (double)call.o.at(at.b, at.h, at.t, d) *
+                   (normed(call, at, gate * y, d) + axes_bonus_value(call, at, d)) *
                    sr_gate_slope(call.a.gate_shape, z);
         if (sigmoid)
             own += dx * y * sr_gate_slope(call.a.gate_shape, z);
@@ -150,7 +152,7 @@ __global__ void rows_backward(const __grid_constant__ sr_axes_call call) {
         divided += dy * numerator;
         call.scratch.d_numerator[n * call.Dv + d] = (float)(dy / row.normaliser);
         if (call.scratch.d_skip)
-            call.scratch.d_skip[n * call.Dv + d] = (float)dy;
+            call.scratch.d_skip[n * call.Dv + d] = (float)(bonus ? after_norm(call, at, d) : dy);
         if (call.gated && wanted && channels)
             call.out.output_gate.put(at.b, at.h, at.t, d, own);
     }
@@ -227,6 +229,16 @@ struct skip_weight_term {
     }
 };
 
+/* Rows are (B, T); columns H D. */
+struct bonus_weight_term {
+    SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int column) {
+        const axes_row at = {(int)(n / call.T), column / call.D, (int)(n % call.T)};
+        const int c = column % call.D;
+        return axes_bonus_backward(call, at) * axes_bonus_query(call, at, c) *
+               axes_bonus_key(call, at, c);
+    }
+};
+
 /* Rows are (B, T); columns H. */
 struct sink_term {
     SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int h) {
@@ -256,6 +268,9 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
                                              wide ? call.H * call.Dv : call.Dv, stream));
     if (sr_operand_used(SR_OPERAND_SINKS, a))
         SR_TRY(axes_sum_rows<sink_term>(call.out.sinks, call, rows, call.H, stream));
+    if (a->skip == SRNN_SKIP_BONUS)
+        return axes_sum_rows<bonus_weight_term>(call.out.skip_weight, call, rows, call.H * call.D,
+                                                stream);
     if (sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a))
         SR_TRY(axes_sum_rows<skip_weight_term>(
             call.out.skip_weight, call, rows,

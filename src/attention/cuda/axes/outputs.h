@@ -81,7 +81,7 @@ SR_DEVICE double axes_skip_weight(const sr_axes_call &call, int h, int d) {
         return (double)call.in.skip_weight[h * call.Dv + d];
     case SRNN_SKIP_NONE:
     case SRNN_SKIP_CONV:
-    case SRNN_SKIP_BONUS: /* refused: the kernels do not declare it */
+    case SRNN_SKIP_BONUS: /* its weights are not of v: axes_bonus */
         break;
     }
     return 1;
@@ -91,11 +91,45 @@ SR_DEVICE double axes_skip_weight(const sr_axes_call &call, int h, int d) {
 SR_DEVICE double axes_y(const sr_axes_call &call, const axes_output_row &row, double numerator,
                         int d) {
     const double y = numerator / row.normaliser;
-    if (call.a.skip == SRNN_SKIP_NONE)
+    if (call.a.skip == SRNN_SKIP_NONE || call.a.skip == SRNN_SKIP_BONUS)
         return y;
     const sr_axes_tensor &from = call.a.skip == SRNN_SKIP_CONV ? call.in.skip : call.in.v;
     return y + axes_skip_weight(call, row.at.h, d) *
                    (double)from.at(row.at.b, axes_value_head(call, row.at.h), row.at.t, d);
+}
+
+/* Channel c of q, and of k, as they come, of the row of a query head. */
+SR_DEVICE double axes_bonus_query(const sr_axes_call &call, axes_row at, int c) {
+    return (double)call.in.q.at(at.b, call.shared_head(at.h), at.t, c);
+}
+
+SR_DEVICE double axes_bonus_key(const sr_axes_call &call, axes_row at, int c) {
+    return (double)call.in.k.at(at.b, call.shared_head(axes_value_head(call, at.h)), at.t, c);
+}
+
+/* sum_c q_c k_c rho_c of a row: what v is multiplied by after the norm; 0 without skip=bonus. */
+SR_DEVICE double axes_bonus(const sr_axes_call &call, axes_row at) {
+    double sum = 0;
+    for (int c = 0; call.a.skip == SRNN_SKIP_BONUS && c < call.D; c++)
+        sum += axes_bonus_query(call, at, c) * axes_bonus_key(call, at, c) *
+               (double)call.in.skip_weight[at.h * call.D + c];
+    return sum;
+}
+
+/* That times channel d of v. */
+SR_DEVICE double axes_bonus_value(const sr_axes_call &call, axes_row at, int d) {
+    if (call.a.skip != SRNN_SKIP_BONUS)
+        return 0;
+    return axes_bonus(call, at) * (double)call.in.v.at(at.b, axes_value_head(call, at.h), at.t, d);
+}
+
+/* The gradient of axes_bonus, from d_skip. */
+SR_DEVICE double axes_bonus_backward(const sr_axes_call &call, axes_row at) {
+    const float *const d_skip = call.scratch.d_skip + call.row(call.H, at.b, at.h, at.t) * call.Dv;
+    double sum = 0;
+    for (int d = 0; d < call.Dv; d++)
+        sum += (double)d_skip[d] * (double)call.in.v.at(at.b, axes_value_head(call, at.h), at.t, d);
+    return sum;
 }
 
 /* Weight and bias of the norm for channel d of head h. */

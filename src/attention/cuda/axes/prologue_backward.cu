@@ -67,6 +67,24 @@ __global__ void input_rows(const __grid_constant__ sr_axes_call call, sr_axes_te
     }
 }
 
+/* What the bonus adds to the gradients of q, or of k, whose heads `own` there are: a thread owns a
+ * number. */
+__global__ void bonus_rows_backward(const __grid_constant__ sr_axes_call call, float *d, int own,
+                                    bool query) {
+    const int64_t n = axes_thread();
+    if (n >= (int64_t)call.B * own * call.T * call.D)
+        return;
+    const int c = (int)(n % call.D), group = call.H / own;
+    const axes_row at = axes_row_of(n / call.D, own, call.T);
+    double sum = 0;
+    for (int h = at.h * group; h < (at.h + 1) * group; h++) {
+        const axes_row row = {at.b, h, at.t};
+        sum += axes_bonus_backward(call, row) * (double)call.in.skip_weight[h * call.D + c] *
+               (query ? axes_bonus_key(call, row, c) : axes_bonus_query(call, row, c));
+    }
+    d[n] = (float)((double)d[n] + sum);
+}
+
 /* ---- running averages ---- */
 
 /* On the way back through the averages, in place: d_raw_k and d_v become gradients of k and v. A
@@ -143,9 +161,10 @@ __global__ void value_numbers(const __grid_constant__ sr_axes_call call) {
         return;
     const int d = (int)(n % call.Dv);
     const axes_row at = axes_row_of(n / call.Dv, call.Hkv, call.T);
+    const bool bonus = call.a.skip == SRNN_SKIP_BONUS;
     double skipped = 0;
     for (int h = at.h * call.group; call.scratch.d_skip && h < (at.h + 1) * call.group; h++)
-        skipped += axes_skip_weight(call, h, d) *
+        skipped += (bonus ? axes_bonus(call, {at.b, h, at.t}) : axes_skip_weight(call, h, d)) *
                    (double)call.scratch.d_skip[call.row(call.H, at.b, h, at.t) * call.Dv + d];
     const bool conv = call.a.skip == SRNN_SKIP_CONV;
     if (conv && call.out.skip.data)
@@ -298,6 +317,10 @@ static srnn_status features_backward(const sr_axes_call &call, cudaStream_t stre
     if (s.pooled_k)
         AXES_START(average_rows_backward,
                    (int64_t)call.B * call.Hkv * (call.D > call.Dv ? call.D : call.Dv), call);
+    if (call.a.skip == SRNN_SKIP_BONUS) {
+        AXES_START(bonus_rows_backward, rows * call.H * call.D, call, s.d_raw_q, call.H, true);
+        AXES_START(bonus_rows_backward, rows * call.Hkv * call.D, call, s.d_raw_k, call.Hkv, false);
+    }
     if (call.out.q.data)
         AXES_START(input_rows, rows * call.D, call, call.out.q, call.in.q, s.d_raw_q, s.q_inverse,
                    call.H, queries);

@@ -22,7 +22,7 @@
     "share=kv|qk|qk_tiled scale=inverse_sqrt|one value_gate=off|sigmoid|time_step "              \
     "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "             \
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
-    "epsilon=any sink=none|zero|learned skip=none|head|channel|conv "                            \
+    "epsilon=any sink=none|zero|learned skip=none|head|channel|conv|bonus "                      \
     "output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "             \
     "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "                      \
     "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "              \
