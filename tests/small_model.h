@@ -129,8 +129,8 @@ static inline double small_slope(sr_model *model, sr_pass *pass, const sr_tensor
     return (ends[1] - ends[0]) / (2 * step);
 }
 
-/* Along the gradient the loss must rise by its squared norm. */
-static inline void small_check_slopes(sr_model *model, const char *label) {
+/* Along the gradient the loss must rise by its squared norm; weights move by `length`. */
+static inline void small_check_slopes(sr_model *model, const char *label, double length) {
     enum { B = 2, T = 13, ROWS = B * T };
     const sr_pass_setup setup = {.B = B, .T = T, .train = true};
     sr_pass *pass;
@@ -147,7 +147,7 @@ static inline void small_check_slopes(sr_model *model, const char *label) {
         double squares = 0;
         for (size_t n = 0; n < spec->count; n++)
             squares += pow((double)gradient[spec->start + n], 2);
-        const double step = 3e-3 / sqrt(squares + 1e-12);
+        const double step = length / sqrt(squares + 1e-12);
         const double slope = small_slope(model, pass, spec, step, ids, ROWS);
         if (!(fabs(slope - squares) <= 0.02 * squares + 2e-3 * sqrt(squares)))
             fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", label, spec->name, squares,

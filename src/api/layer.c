@@ -72,6 +72,9 @@ static srnn_status fill(srnl_layer *layer, const srnl_layer_sizes *s) {
                                   .qkv_bias = s->bias,
                                   .o_bias = s->output_bias};
     SR_TRY(sr_layer_wire(&layer->wiring, &layer->attention, &layer->dims));
+    if (layer->wiring.shift_count)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer with token shifts is not described as "
+                                             "projections and convolutions: build a model of it");
     return sr_layer_tensors(&layer->table, "", &layer->attention, &layer->dims);
 }
 

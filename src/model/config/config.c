@@ -52,6 +52,10 @@ static bool has_plain_layer(const sr_model_config *config, int layer) {
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
     dims.layers = config->L;
+    dims.layer = layer;
+    for (int earlier = 0; earlier < layer && sr_layer_mixes_values(&config->attention[layer]);
+         earlier++)
+        dims.later = dims.later || sr_layer_mixes_values(&config->attention[earlier]);
     const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
     dims.qkv_bias = config->qkv_bias && biased;
     dims.o_bias = config->o_bias && biased;
