@@ -178,6 +178,9 @@ static const char *const named[] = {
     "grela",
     "nala",
     "nala_cosine",
+    "2mamba",
+    "2mamba_e",
+    "kda",
 };
 
 static void systems(void **state) {
