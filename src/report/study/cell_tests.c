@@ -135,7 +135,7 @@ static double mean_of(const sr_entry *entry, const char *data) {
     for (size_t r = 0; r < entry->member_count; r++) {
         const double value = accuracy_of(entry->members[r], data);
         sum += isfinite(value) ? value : 0;
-        count += isfinite(value);
+        count += isfinite(value) ? 1 : 0;
     }
     return count ? sum / (double)count : NAN;
 }
