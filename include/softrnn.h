@@ -99,6 +99,7 @@ typedef enum srnn_layer {
     SRNN_LAYER_KDA_FLA, /* the same with the names of flash-linear-attention */
     SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
     SRNN_LAYER_GDN2,    /* kda_fla with a gate per channel for what is erased and what is written */
+    SRNN_LAYER_RWKV7,   /* token shifts, four low-rank paths, the values of the first layer */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -250,7 +251,7 @@ typedef enum srnn_norm_width {
 /* Whose weight and bias a norm over one head has. */
 typedef enum srnn_norm_weight {
     SRNN_NORM_WEIGHT_SHARED = 0, /* one of Dv numbers for all heads */
-    SRNN_NORM_WEIGHT_HEAD,       /* each head its own */
+    SRNN_NORM_WEIGHT_HEAD,       /* each head its own; the eps of LAYER is Dv 1e-5 then */
 } srnn_norm_weight;
 
 typedef enum srnn_norm {

@@ -53,6 +53,9 @@ SRNN_API int
 srnl_model_positions(const srnl_model *model); /* the longest sequence it was made for */
 SRNN_API int
 srnl_model_prefix_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
+
+/* 1 if this token ends a text, as config.json or generation_config.json says; else 0. */
+SRNN_API int srnl_model_ends(const srnl_model *model, int32_t token);
 SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
 
 /* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like

@@ -64,6 +64,8 @@ static const golden_case golden_writes[] = {
     {"kda", "kda", GOLDEN_SYSTEM_H},
     {"kda_bounded", "kda,layer=kda_fla,decay=bounded,decay_bound=5,write_range=2", GOLDEN_SYSTEM_H},
     {"gdn2", "gdn2", GOLDEN_SYSTEM_H},
+    {"rwkv7", "rwkv7", GOLDEN_SYSTEM_H},
+    {"rwkv7_residual", "rwkv7", GOLDEN_SYSTEM_H}, /* a later layer, with the first one's values */
     {"2mamba", "2mamba", GOLDEN_SYSTEM_H},
     {"2mamba_e", "2mamba_e", GOLDEN_SYSTEM_H},
 };

@@ -112,30 +112,29 @@ static inline double small_loss(sr_pass *pass, const int32_t *ids, const int32_t
     return sum;
 }
 
-/* The slope of the loss along the gradient of one tensor. */
+/* The slope of the loss along the gradient of one tensor; ids (2, rows): tokens, then targets. */
 static inline double small_slope(sr_model *model, sr_pass *pass, const sr_tensor_spec *spec,
-                                 double step, const int32_t *ids, const int32_t *targets,
-                                 int rows) {
+                                 double step, const int32_t *ids, int rows) {
     const float *gradient = sr_pass_gradient(pass) + spec->start;
     double ends[2];
-    float *weight = model->weights + spec->start, *kept = malloc(spec->count * sizeof *kept);
-    memcpy(kept, weight, spec->count * sizeof *kept);
+    float *weight = model->weights + spec->start, *saved = malloc(spec->count * sizeof *saved);
+    memcpy(saved, weight, spec->count * sizeof *saved);
     for (int end = 0; end < 2; end++) {
         for (size_t n = 0; n < spec->count; n++)
-            weight[n] = kept[n] + (float)((end ? step : -step) * (double)gradient[n]);
-        ends[end] = small_loss(pass, ids, targets, rows);
+            weight[n] = saved[n] + (float)((end ? step : -step) * (double)gradient[n]);
+        ends[end] = small_loss(pass, ids, ids + rows, rows);
     }
-    memcpy(weight, kept, spec->count * sizeof *kept);
-    free(kept);
+    memcpy(weight, saved, spec->count * sizeof *saved);
+    free(saved);
     return (ends[1] - ends[0]) / (2 * step);
 }
 
-/* Along the gradient itself the loss must rise by its squared length. */
-static inline void small_check_slopes(sr_model *model, const char *label) {
+/* Along the gradient the loss must rise by its squared norm; weights move by `length`. */
+static inline void small_check_slopes(sr_model *model, const char *label, double length) {
     enum { B = 2, T = 13, ROWS = B * T };
     const sr_pass_setup setup = {.B = B, .T = T, .train = true};
     sr_pass *pass;
-    int32_t ids[ROWS], targets[ROWS];
+    int32_t ids[2 * ROWS], *targets = ids + ROWS;
     float losses[ROWS];
     small_ids(ids, ROWS, model->config.V, 5);
     small_ids(targets, ROWS, model->config.V, 6);
@@ -148,8 +147,8 @@ static inline void small_check_slopes(sr_model *model, const char *label) {
         double squares = 0;
         for (size_t n = 0; n < spec->count; n++)
             squares += pow((double)gradient[spec->start + n], 2);
-        const double step = 3e-3 / sqrt(squares + 1e-12);
-        const double slope = small_slope(model, pass, spec, step, ids, targets, ROWS);
+        const double step = length / sqrt(squares + 1e-12);
+        const double slope = small_slope(model, pass, spec, step, ids, ROWS);
         if (!(fabs(slope - squares) <= 0.02 * squares + 2e-3 * sqrt(squares)))
             fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", label, spec->name, squares,
                      slope);

@@ -59,7 +59,8 @@ srnn_status attend_require(const sr_tensor **tensor, const attend_request *reque
     char has[128], expected[128];
     format_shape(has, sizeof has, rank, (*tensor)->shape);
     format_shape(expected, sizeof expected, rank, shape);
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor '%s' has the shape %s; the others ask for %s",
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "%s: tensor '%s' has the shape %s; the other tensors require %s",
                    request->in_path, name, has, expected);
 }
 
@@ -152,7 +153,8 @@ int command_attend(int argc, char **argv) {
             "level_scale (H, levels), sinks (H); with decay=given and write_gate=given decay and\n"
             "write_gate are the numbers themselves; the shapes with share=qk and wide gates: "
             "softrnn.h.\n"
-            "Packed documents: offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, T, Dv).\n"
+            "Packed documents: offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, "
+            "T, Dv).\n"
             "Writes y (B, H, T, Dv) and the gradients dq, dk, dv, d.value_gate, d.norm_weight "
             "...\n\n"
             "A whole layer, if the file has x (B, T, C): its weights under their names in\n"

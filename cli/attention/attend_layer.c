@@ -132,8 +132,8 @@ static srnn_status read_sizes(layer_run *run, int C) {
     if (C % H != 0 && !sr_safetensors_metadata(run->in, "head_dim") &&
         !shapes_tell_width(&s->attention))
         return SR_FAIL(SRNN_ERR_FORMAT,
-                       "%s: 'x' has %d channels, which %d heads do not divide; the metadata "
-                       "'head_dim' may say the size of a head",
+                       "%s: 'x' has %d channels, which %d heads do not divide; set the "
+                       "metadata 'head_dim'",
                        run->request->in_path, C, H);
     SR_TRY(read_count(&D, run, "head_dim", C / H > 0 ? C / H : 1));
     const sr_layer_sizes sizes =

@@ -80,9 +80,8 @@ int data_prepare(int argc, char **argv) {
     const command_line line = {
         .usage = "softrnn data prepare --tokenizer NAME --out DIR [options] FILE..",
         .purpose =
-            "Text files to a folder of token shards. A file *.jsonl or *.ndjson holds one "
-            "document\n"
-            "a line; in any other, a line <|endoftext|> stands between documents. Files may be\n"
+            "Text files to a folder of token shards. A file *.jsonl or *.ndjson has one document\n"
+            "per line; in others a line <|endoftext|> separates documents. Files may be\n"
             "compressed with gzip, zstd or xz. The result does not depend on --threads.",
         .options = options,
         .option_count = sizeof options / sizeof *options,

@@ -227,7 +227,7 @@ static int run_info(int argc, char **argv) {
     };
     const command_line line = {
         .usage = "softrnn tokenizer info --tokenizer FILE [--json]",
-        .purpose = "Says what kind of tokenizer a file holds.",
+        .purpose = "Prints the kind and the properties of a tokenizer.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn tokenizer info --tokenizer tokenizer.model\n",

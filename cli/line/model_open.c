@@ -3,14 +3,25 @@
 
 #include "cli/line/cautions.h"
 #include "cli/line/command.h"
+#include "cli/line/progress.h"
 #include "equation/facts.h"
 
 #include <stdio.h>
 
+static void show_share(void *bar, double share) {
+    progress_show(bar, share, "read");
+}
+
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                        const char *attention) {
-    SR_TRY(attention ? sr_model_open_as(model, backend, where, attention)
-                     : sr_model_open(model, backend, where));
+    progress_bar bar;
+    const sr_load_watcher watcher = {show_share, &bar};
+    progress_begin(&bar);
+    const srnn_status status = attention
+                                   ? sr_model_open_as(model, backend, where, attention, &watcher)
+                                   : sr_model_open(model, backend, where, &watcher);
+    progress_end(&bar);
+    SR_TRY(status);
     model_tell(&(*model)->config, where);
     return SRNN_OK;
 }

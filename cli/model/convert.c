@@ -3,6 +3,7 @@
 #include "cli/line/model_open.h"
 #include "cli/line/options.h"
 #include "data/tokenizer/files/copy.h"
+#include "files/file.h"
 #include "files/folder.h"
 #include "model/config/family.h"
 #include "train/run/checkpoint.h"
@@ -48,8 +49,8 @@ static void tell_losses(const sr_model *model, const char *out) {
     fprintf(stderr, "softrnn: %s holds no tokenizer\n", out);
     if (c->bos != BIN_BOS || c->eos != BIN_EOS || c->other_end_count)
         fprintf(stderr,
-                "softrnn: %s: llama2.c takes %d and %d for the first and last token of a text; the "
-                "model says %d and %d\n",
+                "softrnn: %s: llama2.c uses %d and %d as the first and last token of a text; the "
+                "model has %d and %d\n",
                 out, BIN_BOS, BIN_EOS, c->bos, c->eos);
 }
 
@@ -62,9 +63,28 @@ static srnn_status remove_lock(const char *out) {
                : SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
 }
 
+/* What generation reads besides the model, where a folder has it. */
+static srnn_status copy_companions(const char *out, const char *in) {
+    static const char *const names[] = {"generation_config.json", "chat_template.jinja"};
+    char from[SR_PATH_BYTES], to[SR_PATH_BYTES];
+    for (size_t i = 0; i < sizeof names / sizeof *names && !sr_model_is_bin(in); i++) {
+        sr_mapping file;
+        SR_TRY(sr_path_join(from, in, names[i]));
+        SR_TRY(sr_path_join(to, out, names[i]));
+        if (access(from, F_OK) != 0)
+            continue;
+        SR_TRY(sr_mapping_open(&file, from));
+        const srnn_status status = sr_file_replace(to, file.data, file.bytes);
+        sr_mapping_close(&file);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
 static srnn_status write_folder(const sr_model *model, const char *out, const char *in,
                                 sr_dtype dtype, const char *tokenizer) {
     SR_TRY(sr_model_save_public(model, out, dtype));
+    SR_TRY(copy_companions(out, in));
     SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
     SR_TRY(tell_loaders(&model->config, out));
     return remove_lock(out);

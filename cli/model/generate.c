@@ -525,6 +525,7 @@ static bool split_stops(const char *stops[STREAM_STOPS], char *text) {
 }
 
 int command_generate(int argc, char **argv) {
+    bool chat = false;
     static const char *const forms[] = {"auto", "cache", "state", NULL};
     const char *stop = NULL;
     const bool only_k =
@@ -543,10 +544,13 @@ int command_generate(int argc, char **argv) {
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
         OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt per line, each continued"),
         OPTION_FLAG("--no-begin", &r.no_begin,
-                    "leave out the beginning-of-text token, which else stands before a prompt"),
+                    "omit the beginning-of-text token before each prompt"),
         OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",
                        "largest number of prompts decoded together"),
         OPTION_INTEGER("--tokens", &r.tokens, 1, 1 << 24, "N", "largest number of new tokens"),
+        OPTION_FLAG("--chat", &chat,
+                    "the prompt is a message of a chat: only in the Python package, which applies "
+                    "the model's template"),
         OPTION_FLAG("--greedy", &r.greedy, "always the most probable token"),
         OPTION_NUMBER("--temperature", &r.temperature, 0, 100, "X", "0: as --greedy"),
         OPTION_INTEGER("--top-k", &r.top_k, 0, 1 << 24, "K", "only the K most probable; 0: all"),
@@ -581,6 +585,11 @@ int command_generate(int argc, char **argv) {
         return exit_code;
     if (!r.model)
         return command_refuse("generate needs --model DIR");
+    if (chat)
+        return command_refuse(
+            "--chat: a chat template is a program in Jinja, which softrnn does not run; in Python, "
+            "softrnn.lab.Model(\"%s\").chat(\"..\") applies it",
+            r.model);
     if (r.prompt && r.prompts)
         return command_refuse("give either --prompt or --prompts");
     if (only_k)

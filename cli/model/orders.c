@@ -110,7 +110,7 @@ static void tell_size(const orders_request *r, int T) {
     fprintf(
         stderr,
         "softrnn: reads %lld tokens in rows of %d, and tries orders up to %d on the first %lld; "
-        "--tokens, --length, --most-order and --trial-tokens ask for more\n",
+        "--tokens, --length, --most-order and --trial-tokens raise these\n",
         (long long)r->tokens, T, r->most_order,
         (long long)(r->trial_tokens > T ? r->trial_tokens / T * T : T));
 }

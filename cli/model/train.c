@@ -164,8 +164,9 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
                     "bits will differ from here on",
                     sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
-        fprintf(stderr, "softrnn: the run was told to stop here: --stop-step, --stop-tokens or "
-                        "--stop-seconds with 0 lifts that\n");
+        fprintf(stderr,
+                "softrnn: the run has reached a stop: resume with --stop-step, --stop-tokens "
+                "or --stop-seconds 0 to remove it\n");
 }
 
 /* Reports validation, skipped steps and failed checkpoints. */

@@ -23,7 +23,7 @@ typedef struct arguments {
     const char *file;         /* as given */
     int jobs, launcher;
     const char *run; /* execute only this run, in this process: started by launchers */
-    double power;    /* a difference to be detected; 0: not requested */
+    double power;    /* the difference to detect; 0: not requested */
     bool no_report;
 } arguments;
 

@@ -161,8 +161,9 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
         apart = apart || places[i].variant->apart;
     }
     if (apart)
-        printf("* not side by side with the baseline: on another machine, with another number of "
-               "threads, or beside\n  more or fewer other runs; these speeds cannot be compared\n");
+        printf(
+            "* measured under other conditions than the baseline: another machine, another number\n"
+            "  of threads, or more or fewer concurrent runs; these speeds cannot be compared\n");
     free(places);
 }
 

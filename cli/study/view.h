@@ -6,7 +6,7 @@
 #include "study/execute/runner.h"
 
 typedef struct study_view {
-    const sr_study *study; /* that is looked at */
+    const sr_study *study; /* being shown */
     bool on_terminal;
     int lines; /* lines of the table on the screen */
     double start_seconds, last_seconds;

@@ -39,11 +39,19 @@ def __dir__() -> List[str]:
 
 
 def layer_variants(text: str, layers: int) -> List[Variant]:
-    """The variant of each layer, from one for all of them or from ranges.
+    """The variant of each layer, from one for all of them, from ranges, or from counts that are repeated.
 
     >>> [str(variant) for variant in softrnn.hf.layer_variants("0:softmax,1-:order:2", 3)]
     ['softmax', 'score=taylor:2', 'score=taylor:2']
+    >>> [str(variant) for variant in softrnn.hf.layer_variants("2*order:2,1*softmax", 4)]
+    ['score=taylor:2', 'score=taylor:2', 'softmax', 'score=taylor:2']
     """
+    if re.match(r"\d+\*", text):
+        pattern = [parse(part.split("*", 1)[1]) for part in re.split(r",(?=\d+\*)", text)
+                   for _ in range(int(part.split("*", 1)[0]))]
+        if not pattern:
+            raise FormatError(f"{text}: counts of layers are 1* or more")
+        return [pattern[layer % len(pattern)] for layer in range(layers)]
     if not re.match(r"\d+(-\d*)?:", text):
         return [parse(text)] * layers
     found: Dict[int, Variant] = {}
@@ -325,7 +333,14 @@ class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
     softrnn_attention: str = "softmax"
     softrnn_sizes: Any = None  # of layers that are not those of a Llama: an object, or a list of one for each layer
     softrnn_output_bias: Optional[bool] = None
+    softrnn_parts: Any = None  # of published families: see docs/CHECKPOINTS.md
     mlp_type: str = "gated"
+
+
+def _has_parts(config: SoftrnnConfig) -> bool:
+    """Whether the model has parts of published families, which only softrnn.lab computes."""
+    words = ("qk_norm=", "rope_part=", "rope_pairs=", "rope_theta=", "softmax_scale=", "block_norm=")
+    return bool(config.softrnn_parts) or config.mlp_type == "plain" or any(word in config.softrnn_attention for word in words)
 
 
 class StateCache(StatesCache):
@@ -415,6 +430,10 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
     def __init__(self, config: SoftrnnConfig):
         config._attn_implementation = "softrnn"  # masks of padding only
+        if _has_parts(config):
+            raise UnsupportedError("the model has norms, positions, activations or multipliers that a Llama does not have: load "
+                                   "it with from_pretrained or softrnn.lab.Model; `softrnn convert` writes a published model's "
+                                   "own files again")
         super().__init__(config)
         self.variants = layer_variants(config.softrnn_attention, config.num_hidden_layers)
         self.prefix_tokens = max(variant.prefix_tokens for variant in self.variants)
@@ -428,11 +447,11 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, folder: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Also what is no Llama with another attention (Avey): a LabForCausalLM."""
+        """Also what is no Llama with another attention (Avey, parts of published families): a LabForCausalLM."""
         config = keywords.get("config")
         if config is None:
             config = SoftrnnConfig.from_pretrained(folder)
-        if config.softrnn_attention.startswith("avey"):
+        if config.softrnn_attention.startswith("avey") or _has_parts(config):
             return LabForCausalLM(config, folder)
         return super().from_pretrained(folder, *arguments, **keywords)
 

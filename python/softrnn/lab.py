@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import time
 import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
@@ -157,6 +158,40 @@ class Tokenizer:
         return bytes(ffi.buffer(characters, count[0])).decode("utf-8", "replace")
 
 
+def _jinja() -> Any:
+    """Templates as transformers renders them: they come with a model, so they run in a sandbox."""
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise ImportError("chat templates need jinja2: pip install jinja2") from error
+
+    def refuse(message: str) -> None:
+        raise ArgumentError(f"the chat template refuses these messages: {message}")
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = time.strftime
+    return environment
+
+
+def _token_text(value: Any) -> str:
+    return value.get("content", "") if isinstance(value, dict) else value or ""
+
+
+def _chat_template(folder: Path) -> Any:
+    """The template beside a model, and the tokens that it may name."""
+    file, own = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    settings = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    template = own.read_text("utf-8") if own.exists() else settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default", next(iter(named.values()), None))
+    if not template:
+        raise ArgumentError(f"{folder}: no chat template: neither chat_template.jinja nor one in tokenizer_config.json")
+    return template, {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+
+
 class Model:
     """A language model: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin file.
 
@@ -239,10 +274,36 @@ class Model:
         session.feed([ids])
         for _ in range(tokens):
             token = int(session.next(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)[0])
-            if token == tokenizer.end:
+            if token == tokenizer.end or self.ends(token):
                 break
             ids.append(token)
         return tokenizer.decode(ids[len(begin):])
+
+    def ends(self, token: int) -> bool:
+        """Whether this token ends a text, as config.json or generation_config.json says."""
+        return bool(lab.srnl_model_ends(self._model[0], token))
+
+    def chat_prompt(self, messages: Any, **values: Any) -> str:
+        """The text that the model's chat template makes of messages: a text of the user's, or a list of
+        {"role": "user", "content": ".."}. `values` are further variables of the template. Needs jinja2."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        template, tokens = _chat_template(Path(self.where))
+        return _jinja().from_string(template).render(messages=messages, add_generation_prompt=True, **{**tokens, **values})
+
+    def chat(self, messages: Any, tokens: int = 100, temperature: float = 0.0, top_p: float = 0.0, top_k: int = 0,
+             seed: int = 0, **values: Any) -> str:
+        """What the model answers to messages (see chat_prompt)."""
+        tokenizer = self.tokenizer
+        ids = tokenizer.encode(self.chat_prompt(messages, **values))
+        session, answer = self.session(), []
+        session.feed([ids])
+        for _ in range(tokens):
+            token = int(session.next(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)[0])
+            if token == tokenizer.end or self.ends(token):
+                break
+            answer.append(token)
+        return tokenizer.decode(answer)
 
     def save(self, folder: Any, dtype: str = "float32") -> None:
         """Writes config.json and model.safetensors into an existing folder; dtype: float32, bfloat16 or float16."""

@@ -55,7 +55,7 @@ static srnn_status read_rows(sr_survey_pass *pass, const sr_survey *survey, tria
     if (status == SRNN_OK && survey->tokens == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "the data, or the number of tokens requested, is less "
-                       "than one row of %d tokens; ask for shorter rows",
+                       "than one row of %d tokens; reduce --length",
                        trial->T);
     return status;
 }

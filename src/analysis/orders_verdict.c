@@ -69,7 +69,7 @@ static void say_bill(FILE *out, const json_t *bill, const json_t *record,
     const bool alone = strcmp(text_of(bill, "criterion"), "logits") == 0;
     fprintf(out, "To keep the final logits within %g, %s: ", tolerance_of(record, bill),
             alone ? "one layer truncated at a time about zero"
-                  : "all layers at one order about the best centre that a state knows");
+                  : "all layers at one order about the best centre of a finite state");
     for (size_t i = 0; i < json_array_size(rows);) {
         print_layers(out, rows, &i, record, c);
         fputs(i < json_array_size(rows) ? "; " : ".", out);
@@ -106,7 +106,7 @@ static void say_why_not(FILE *out, const json_t *record, const sr_model_config *
         clamped = clamped || c->attention[layer].clamp > 0;
     fprintf(out, "No: no order up to %d, the highest tried, keeps them so about %s.",
             whole_of(record, "most_order"),
-            centred ? "any centre that a state knows"
+            centred ? "any centre of a finite state"
                     : "zero, the only centre of layers whose rows may not be shifted");
     if (clamped)
         fputs(" (Where a clamp acts no order is enough: it is not a power series.)", out);

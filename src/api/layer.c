@@ -33,8 +33,19 @@ static srnn_status check_size(const char *name, int size, int least) {
     return SRNN_OK;
 }
 
+/* Whoever computes a layer by its description would leave these parts out. */
+static srnn_status check_parts(const srnn_wiring *w) {
+    if (w->qk_norm || w->rope_part != 0 || w->rope_pairs || w->rope_theta != 0 ||
+        w->softmax_scale != 0 || w->block_norm)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "qk_norm, rope_part, rope_pairs, rope_theta, softmax_scale and block_norm "
+                       "are parts of whole models (softrnn.lab.Model), not of a single layer");
+    return SRNN_OK;
+}
+
 static srnn_status check(const srnn_attention *attention, const srnl_layer_sizes *s) {
     SR_TRY(srnn_attention_check(attention));
+    SR_TRY(check_parts(&attention->wiring));
     SR_TRY(check_size("dim", s->dim, 1));
     SR_TRY(check_size("heads", s->heads, 1));
     SR_TRY(check_size("kv_heads", s->kv_heads, 1));
@@ -61,6 +72,9 @@ static srnn_status fill(srnl_layer *layer, const srnl_layer_sizes *s) {
                                   .qkv_bias = s->bias,
                                   .o_bias = s->output_bias};
     SR_TRY(sr_layer_wire(&layer->wiring, &layer->attention, &layer->dims));
+    if (layer->wiring.shift_count)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer with token shifts is not described as "
+                                             "projections and convolutions: build a model of it");
     return sr_layer_tensors(&layer->table, "", &layer->attention, &layer->dims);
 }
 

@@ -10,7 +10,7 @@
 static srnn_status load(srnl_model *model, const char *where, const sr_backend_settings *settings) {
     SR_TRY(sr_path_print(model->where, "%s", where));
     SR_TRY(sr_backend_create(&model->backend, settings));
-    return sr_model_open(&model->model, model->backend, where);
+    return sr_model_open(&model->model, model->backend, where, NULL);
 }
 
 srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device, int threads,
@@ -57,6 +57,10 @@ int srnl_model_layers(const srnl_model *model) {
 
 int srnl_model_positions(const srnl_model *model) {
     return model->model->config.positions;
+}
+
+int srnl_model_ends(const srnl_model *model, int32_t token) {
+    return sr_model_config_ends(&model->model->config, token);
 }
 
 int srnl_model_prefix_tokens(const srnl_model *model) {

@@ -141,13 +141,14 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "%s has no fixed-size state (exp, sigmoid, capped and clamped scores are not "
-                       "finite power series; with pool every chunk leaves a key, and a state "
-                       "cannot drop those that leave a window; power and taylor have one "
-                       "without write=delta, levels, decay=softplus, decay_place=logit and "
-                       "position=rope_features): use the parallel form",
-                       text);
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "%s has no fixed-size state (exp, sigmoid, capped and clamped scores are not "
+            "finite power series; with pool every chunk leaves a key, and a state "
+            "cannot drop those that leave a window; power and taylor have one "
+            "without write=delta, levels, decay=softplus, decay_place=logit and "
+            "position=rope_features): use the parallel form",
+            text);
     if (states_bytes(p) > p->state_limit)
         return SR_FAIL(
             SRNN_ERR_LIMIT,

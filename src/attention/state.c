@@ -276,8 +276,13 @@ int64_t srnn_state_position(const srnn_state *state) {
     return state->position;
 }
 
+/* True for rings of a window too. */
+static bool has_fixed_size(const srnn_state *state) {
+    return state->kernel->recurrent || state->plan.problem.attention.window;
+}
+
 bool srnn_state_is_recurrent(const srnn_state *state) {
-    return state->kernel->recurrent;
+    return has_fixed_size(state);
 }
 
 size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
@@ -372,9 +377,9 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
     if (memcmp(&header, &expected, sizeof header) != 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "the saved state belongs to another problem than %s",
                        expected.attention);
-    const bool fixed = state->kernel->recurrent || state->plan.problem.attention.window;
     if (header.position < 0 ||
-        header.position > (int64_t)(size / sizeof(float)) * (fixed ? INT32_MAX : 1) ||
+        header.position >
+            (int64_t)(size / sizeof(float)) * (has_fixed_size(state) ? INT32_MAX : 1) ||
         size != saved_bytes(state, header.position))
         return SR_FAIL(SRNN_ERR_FORMAT, "a saved state at token %lld cannot have %zu bytes",
                        (long long)header.position, size);

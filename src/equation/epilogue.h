@@ -67,9 +67,12 @@ typedef struct sr_row_norm {
     const double *weight, *bias; /* (n) */
 } sr_row_norm;
 
-/* The epsilon of layer and rms. */
-static inline double sr_row_norm_epsilon(const srnn_attention *a) {
-    return a->norm_epsilon > 0.0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm);
+/* The epsilon of layer and rms, over heads of Dv channels. */
+static inline double sr_row_norm_epsilon(const srnn_attention *a, int Dv) {
+    const bool heads = a->norm_weight == SRNN_NORM_WEIGHT_HEAD && a->norm == SRNN_NORM_LAYER;
+    if (a->norm_epsilon > 0.0)
+        return a->norm_epsilon;
+    return sr_norm_usual_epsilon(a->norm) * (heads ? Dv : 1);
 }
 
 /* The floor of an l2 norm, for a row with this sum of weights. */

@@ -25,11 +25,11 @@ SR_EQUATION_FUNCTION double sr_softplus(double x) {
 }
 
 /* c tanh(s / c) and its slope, 1 / cosh^2, which does not cancel where tanh is nearly 1. */
-static inline double sr_cap_value(double cap, double s) {
+SR_EQUATION_FUNCTION double sr_cap_value(double cap, double s) {
     return cap * tanh(s / cap);
 }
 
-static inline double sr_cap_slope(double cap, double s) {
+SR_EQUATION_FUNCTION double sr_cap_slope(double cap, double s) {
     const double e = exp(-2.0 * fabs(s / cap));
     return 4.0 * e / ((1.0 + e) * (1.0 + e));
 }

@@ -140,7 +140,7 @@ static srnn_status sync_folder(const char *path) {
 srnn_status sr_folder_rename(const char *from, const char *to) {
     SR_TRY(sync_folder(from));
     if (rename(from, to) != 0)
-        return fail(to, "cannot be given its name");
+        return fail(to, "the new folder cannot be renamed to this");
     char *copy = strdup(to);
     if (!copy)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a path");

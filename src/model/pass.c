@@ -24,6 +24,8 @@ struct sr_pass {
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); with recompute or without train all share one memory */
     void *scratch;         /* of backward; each layer's kind lays it out its own way */
+    float *first_values,
+        *d_first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
     float *gradients;
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
@@ -187,23 +189,40 @@ static srnn_status make_contexts(sr_pass *pass) {
     return SRNN_OK;
 }
 
+/* Where a layer's values are kept for later ones that mix them in. */
+static srnn_status take_first_values(sr_pass *pass, int64_t columns) {
+    const size_t numbers = (size_t)pass->rows * (size_t)columns;
+    if (!columns)
+        return SRNN_OK;
+    SR_TRY(take_floats(pass, &pass->first_values, numbers));
+    if (!pass->setup.train)
+        return SRNN_OK;
+    SR_TRY(take_floats(pass, &pass->d_first_values, numbers));
+    return sr_device_zero(pass->backend->device, pass->d_first_values, numbers * sizeof(float));
+}
+
 static srnn_status fill(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
+    const int64_t values = sr_layer_kinds_first_values(c);
     void *memory;
     if (pass->setup.B < 1 || pass->setup.T < 1 ||
         (int64_t)pass->setup.B * pass->setup.T > INT32_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes no sense", pass->setup.B,
                        pass->setup.T);
     pass->rows = (int64_t)pass->setup.B * pass->setup.T;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 20), sizeof *pass->memory));
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 22), sizeof *pass->memory));
     pass->memory = memory;
     SR_TRY(take_positions(pass));
     SR_TRY(make_contexts(pass));
+    SR_TRY(take_first_values(pass, values));
     const sr_layer_setup layer = {.B = pass->contexts ? 1 : pass->setup.B,
                                   .T = pass->contexts ? (int)pass->block_rows : pass->setup.T,
                                   .positions = pass->positions,
                                   .offsets = pass->setup.offsets,
                                   .documents = pass->setup.documents,
+                                  .first_values = pass->first_values,
+                                  .d_first_values = pass->d_first_values,
+                                  .first_columns = values,
                                   .form = pass->setup.form};
     SR_TRY(sr_layer_kinds_create(&pass->kinds, pass->model, &layer));
     pass->setup.offsets = NULL;

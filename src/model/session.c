@@ -21,6 +21,7 @@ struct sr_session {
     int32_t *positions;      /* (B*T), device memory */
     int32_t *host_positions; /* (B*T) */
     float *x;                /* (B*T, C), device memory */
+    float *first_values;     /* (B*T, columns of v): of RWKV-7's first layer; or NULL */
     void *normed;            /* (B*T, C), number type, device memory */
     float *rstd;             /* (B*T), device memory */
     void *logits;            /* (B, V), number type, device memory */
@@ -87,8 +88,17 @@ static srnn_status check_avey_form(srnn_form form) {
 
 static srnn_status fill(sr_session *session) {
     const sr_model_config *c = &session->model->config;
+    const int64_t values = sr_layer_kinds_first_values(c);
+    const size_t rows = (size_t)session->setup.B * (size_t)session->setup.T;
+    if (values) {
+        void *first;
+        SR_TRY(take(session, &first, rows * (size_t)values, sizeof *session->first_values));
+        session->first_values = first;
+    }
     const sr_layer_setup layer_setup = {.B = session->setup.B,
                                         .T = session->setup.T,
+                                        .first_values = session->first_values,
+                                        .first_columns = values,
                                         .form = session->setup.form,
                                         .state_limit = session->setup.state_limit};
     void *memory;
@@ -128,8 +138,9 @@ void sr_session_free(sr_session *session) {
     if (!session)
         return;
     srnn_device *device = session->backend->device;
-    void *const memory[] = {session->saved,  session->ids,  session->positions, session->x,
-                            session->normed, session->rstd, session->logits,    session->chosen};
+    void *const memory[] = {session->saved,  session->ids,    session->positions,
+                            session->x,      session->normed, session->rstd,
+                            session->logits, session->chosen, session->first_values};
     sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);

@@ -96,6 +96,13 @@ static double time_step(double uniform) {
     return step + log(-expm1(-step));
 }
 
+static double on_curve(const sr_curve *c, size_t i, size_t count) {
+    const double p = count > 1 ? (double)i / (double)(count - 1) : 0;
+    const double z = c->width > 1 ? 2.0 * (double)(i % (size_t)c->width) / (c->width - 1) - 1 : 0;
+    return c->from + c->linear * (p - 0.5) + c->zigzag * z * fabs(z) +
+           (c->power != 0 ? c->power * pow(p, c->exponent) : 0);
+}
+
 /* What fills one tensor; its numbers are independent of each other, so the threads share them. */
 typedef struct sr_filling {
     float *out;
@@ -121,10 +128,43 @@ static float initial_number(const sr_filling *f, size_t i) {
         return (float)log(between(spec->low, spec->size, sr_random_uniform(f->seed, f->stream, i)));
     case SR_INIT_LOG_COUNT:
         return (float)log((double)i + 1);
+    case SR_INIT_ORTHOGONAL: /* as it begins */
+        return (float)sr_random_normal(f->seed, f->stream, i);
+    case SR_INIT_SHIFT:
+        return (float)(1 - pow((double)i / (double)spec->count, spec->low));
+    case SR_INIT_CURVE:
+        return (float)on_curve(&spec->curve, i, spec->count);
     case SR_INIT_TIME_STEP:
         return (float)time_step(sr_random_uniform(f->seed, f->stream, i));
     }
     return 0;
+}
+
+/* Rows of `step` 1 and stride `next`, or columns: of length `size` at right angles, by Gram and
+ * Schmidt's method, twice for the digits. */
+static void make_orthogonal(float *out, const sr_tensor_spec *spec) {
+    const bool rows = spec->shape[0] <= spec->shape[1];
+    const size_t vectors = (size_t)(rows ? spec->shape[0] : spec->shape[1]);
+    const size_t length = (size_t)(rows ? spec->shape[1] : spec->shape[0]);
+    const size_t next = rows ? length : 1, step = rows ? 1 : vectors;
+    for (size_t v = 0; v < vectors; v++) {
+        float *own = out + v * next;
+        for (size_t pass = 0; pass < 2 * v; pass++) {
+            const float *other = out + pass % v * next; /* of length 1 until the end */
+            double along = 0;
+            for (size_t i = 0; i < length; i++)
+                along += (double)own[i * step] * (double)other[i * step];
+            for (size_t i = 0; i < length; i++)
+                own[i * step] = (float)((double)own[i * step] - along * (double)other[i * step]);
+        }
+        double square = 0;
+        for (size_t i = 0; i < length; i++)
+            square += (double)own[i * step] * (double)own[i * step];
+        for (size_t i = 0; i < length; i++)
+            own[i * step] = (float)((double)own[i * step] / sqrt(square));
+    }
+    for (size_t i = 0; i < spec->count; i++)
+        out[i] *= (float)spec->size;
 }
 
 static void fill_block(void *context, int64_t block, int worker) {
@@ -142,4 +182,6 @@ void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, 
     const double operations = 100.0 * (double)spec->count;
     sr_parallel(fill_block, &filling, (int64_t)((spec->count + BLOCK - 1) / BLOCK),
                 sr_workers_worth(operations, sr_thread_count(threads)));
+    if (spec->initialiser == SR_INIT_ORTHOGONAL)
+        make_orthogonal(out, spec);
 }

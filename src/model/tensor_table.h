@@ -19,7 +19,17 @@ typedef enum sr_initialiser {
     SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
     /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
     SR_INIT_TIME_STEP,
+    SR_INIT_ORTHOGONAL, /* a matrix whose rows or columns have length size, at right angles */
+    SR_INIT_SHIFT,      /* 1 - (n/count)^low */
+    SR_INIT_CURVE,      /* of `curve` */
 } sr_initialiser;
+
+/* from + linear (p - 1/2) + zigzag z|z| + power p^exponent of number n, with p from 0 to 1 over all
+ * numbers and z from -1 to 1 over each `width` of them. */
+typedef struct sr_curve {
+    double from, linear, zigzag, power, exponent;
+    int width;
+} sr_curve;
 
 enum { SR_SPEC_NAME = 96, SR_SPEC_RANK = 4 };
 
@@ -29,11 +39,12 @@ typedef struct sr_tensor_spec {
     int64_t shape[SR_SPEC_RANK];
     sr_initialiser initialiser;
     double size, low; /* of the initialiser, but of SR_INIT_NORMAL */
-    bool undecayed;   /* its authors train it without weight decay */
-    int slot;         /* what it is to its layer */
-    int layer;        /* which that is; meaningless outside of layers */
-    size_t count;     /* numbers: the product of the shape */
-    size_t start;     /* first number in the arena, a multiple of 16 */
+    sr_curve curve;
+    bool undecayed; /* its authors train it without weight decay */
+    int slot;       /* what it is to its layer */
+    int layer;      /* which that is; meaningless outside of layers */
+    size_t count;   /* numbers: the product of the shape */
+    size_t start;   /* first number in the arena, a multiple of 16 */
 } sr_tensor_spec;
 
 typedef struct sr_tensor_table {

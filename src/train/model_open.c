@@ -7,6 +7,7 @@
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 bool sr_model_is_bin(const char *where) {
@@ -14,12 +15,23 @@ bool sr_model_is_bin(const char *where) {
     return length > 4 && strcmp(where + length - 4, ".bin") == 0;
 }
 
-srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where) {
+static bool is_gguf(const char *where) {
+    const size_t length = strlen(where);
+    return length > 5 && strcasecmp(where + length - 5, ".gguf") == 0;
+}
+
+srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where,
+                          const sr_load_watcher *watcher) {
     char path[SR_PATH_BYTES];
     if (sr_model_is_bin(where))
         return sr_model_load_llama2c(model, backend, where);
+    if (is_gguf(where))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: GGUF is not read; use the folder with config.json and safetensors that "
+                       "the model was published as",
+                       where);
     SR_TRY(sr_checkpoint_model(path, where));
-    return sr_model_load(model, backend, path);
+    return sr_model_load_watched(model, backend, path, watcher);
 }
 
 /* The name of a tensor that only `one` has, or that has another shape in it; NULL: none. */
@@ -67,11 +79,11 @@ static srnn_status copy_model(sr_model **changed, const sr_model *model,
 }
 
 srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
-                             const char *attention) {
+                             const char *attention, const sr_load_watcher *watcher) {
     sr_model *own, *changed;
     sr_model_config config;
     *model = NULL;
-    SR_TRY(sr_model_open(&own, backend, where));
+    SR_TRY(sr_model_open(&own, backend, where, watcher));
     srnn_status status = sr_model_config_copy(&config, &own->config);
     if (status == SRNN_OK)
         status = sr_model_config_attention(&config, attention);

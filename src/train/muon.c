@@ -18,12 +18,12 @@ struct sr_muon {
     bool owns_backend;
     sr_number_range *others; /* (other_count) */
     size_t other_count;
-    size_t numbers, squares; /* of the largest matrix, and of its shorter side squared */
+    size_t numbers, squares; /* elements of the largest matrix, and of its shorter side squared */
     float *x, *y;            /* (numbers) */
     float *product, *square; /* (squares) */
 };
 
-/* Embedding and head are AdamW's, as the authors have it. */
+/* Embedding and head use AdamW, as in the authors' code. */
 static bool takes(const sr_tensor_spec *spec) {
     return spec->rank == 2 && (strncmp(spec->name, "model.layers.", 13) == 0 ||
                                strncmp(spec->name, "model.blocks.", 13) == 0);
@@ -37,7 +37,7 @@ static int64_t longer_side(const sr_tensor_spec *spec) {
     return spec->shape[0] < spec->shape[1] ? spec->shape[1] : spec->shape[0];
 }
 
-/* Gaps between tensors go with what lies before them. */
+/* Gaps between tensors belong to the tensor before them. */
 static void find_others(sr_muon *muon, const sr_tensor_table *table) {
     int64_t from = 0;
     for (size_t i = 0; i <= table->count; i++) {
@@ -122,7 +122,7 @@ const sr_number_range *sr_muon_others(const sr_muon *muon, size_t *count) {
     return muon->others;
 }
 
-/* How x, whose rows are the shorter side, lies to a matrix: number (r, c) stands at r * row + c *
+/* The layout of x, whose rows are the shorter side, in a matrix: element (r, c) is at r * row + c *
  * column. */
 typedef struct layout {
     int64_t row, column;
@@ -133,7 +133,7 @@ static layout layout_of(const sr_tensor_spec *spec) {
     return rows <= columns ? (layout){columns, 1} : (layout){1, rows};
 }
 
-/* The momentum, and x = the direction that it gives, divided by its norm. */
+/* Updates the momentum; x = its direction, divided by its norm. */
 static void take_direction(sr_muon *muon, const sr_tensor_spec *spec, float *mean,
                            const float *gradient, double scale) {
     const float momentum = (float)muon->settings.momentum, scaled = (float)scale;

@@ -280,7 +280,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
         .B = trainer->settings.B, .ids = to->ids, .targets = to->targets, .offsets = to->offsets};
     to->source = NULL;
     if (source->T != trainer->settings.T)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run needs %d",
                        source->T, trainer->settings.T);
     SR_TRY(sr_source_batch(source, &batch, split, number));
     if (!source->exact)
@@ -347,7 +347,8 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
-/* Muon for the matrices of layers and AdamW for the rest, in host memory, by what AdamW decides. */
+/* Muon for the matrices of layers and AdamW for the rest, in host memory; AdamW's stats decide
+ * whether the step is applied. */
 static srnn_status update_by_muon(sr_trainer *trainer, sr_step_stats *stats,
                                   const float *gradient) {
     const sr_trainer_settings *s = &trainer->settings;

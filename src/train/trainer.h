@@ -25,7 +25,7 @@ typedef struct sr_trainer_settings {
     double clip;     /* largest gradient norm; 0: no clipping */
     sr_schedule schedule;
     sr_ranks *ranks; /* share the batches of a step; NULL: one process. Must outlive the trainer */
-    bool whole;      /* each rank stores all moments, instead of its shard; with Muon they do */
+    bool whole;      /* each rank stores all moments, instead of its shard; always with Muon */
 } sr_trainer_settings;
 
 /* The outcome of one step. */

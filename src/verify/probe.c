@@ -643,17 +643,24 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
 /* Takes back what has no meaning beside what was drawn for the axis that it belongs to, so that few
  * draws are refused. */
 static void mend_draw(srnn_attention *a) {
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        a->decay = SRNN_DECAY_SOFTPLUS;
     const bool rated = a->decay == SRNN_DECAY_SOFTPLUS || a->decay == SRNN_DECAY_BOUNDED;
     if (a->decay == SRNN_DECAY_BOUNDED && a->decay_bound == 0)
         a->decay_bound = 2.75;
     if (a->decay != SRNN_DECAY_BOUNDED)
         a->decay_bound = 0;
+    if (a->decay != SRNN_DECAY_LOG_SIGMOID)
+        a->decay_divisor = 0;
+    if (a->score != SRNN_SCORE_SIGMOID)
+        a->score_bias = 0;
     if (!rated || (a->decay == SRNN_DECAY_SOFTPLUS && a->dt_width == SRNN_DT_WIDTH_NONE) ||
         (a->decay_width == SRNN_WIDTH_HEAD && a->dt_width == SRNN_DT_WIDTH_CHANNEL))
         a->dt_width = SRNN_DT_WIDTH_HEAD;
     if (a->write != SRNN_WRITE_DELTA) {
         a->write_range = SRNN_WRITE_RANGE_1;
         a->write_width = SRNN_WIDTH_HEAD;
+        a->write_gate = SRNN_WRITE_GATE_SIGMOID;
     }
     if (!sr_erases_apart(a))
         return;

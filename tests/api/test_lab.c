@@ -111,6 +111,8 @@ static void layers_are_described(void **state) {
     assert_string_equal(srnl_layer_ends_of(layer).weight, "out_proj.weight");
     srnl_layer_free(layer);
     srnl_layer_free(NULL);
+    srnn_attention parted = {.wiring.qk_norm = SRNN_QK_NORM_HEAD};
+    assert_int_equal(srnl_layer_create(&layer, &parted, &sizes), SRNN_ERR_UNSUPPORTED);
     sizes.kv_heads = 3;
     assert_int_equal(srnl_layer_create(&layer, &attention, &sizes), SRNN_ERR_ARGUMENT);
     assert_null(layer);

@@ -518,6 +518,7 @@ static const struct {
     {"gated_delta_net", "generic", "linear", "linear"},
     {"kda", "generic", "linear", "linear"},
     {"gdn2", "generic", "linear", "linear"},
+    {"rwkv7", "generic", "linear", "linear"},
     {"log_linear", "generic", "linear", "linear"},
     {"log_linear_mamba2", "generic", "linear", "linear"},
     {"log_linear_gated_delta_net", "generic", "linear", "linear"},

@@ -1,5 +1,5 @@
-/* test_golden_scores.c: window, sink, cap and sigmoid, and decays that are given, against numbers
- * of another implementation in double (inputs/scores.safetensors). */
+/* test_golden_scores.c: window, sink, cap and sigmoid, and given decays, against another
+ * implementation in double (inputs/scores.safetensors). */
 #include "golden.h"
 #include "verify/probe.h"
 
@@ -8,7 +8,7 @@ enum { B = 2, T = 13 };
 typedef struct scores_case {
     const char *name, *attention;
     bool packed;    /* each row holds the documents 0..4 and 5..12 */
-    bool logarithm; /* the file's decay is z of -softplus(z), which is handed over as given */
+    bool logarithm; /* the file's decay is z of -softplus(z), which is passed as given */
 } scores_case;
 
 static const scores_case cases[] = {
@@ -29,7 +29,7 @@ static const int64_t offsets[] = {0, 5, 13, 18, 26};
 /* Float agrees to 2e-6 in outputs and 1e-5 in gradients. */
 static const double LIMIT = 1e-5;
 
-/* The name that the file has for an operand. */
+/* The name of an operand in the file. */
 static const char *file_name(sr_operand which) {
     return which == SR_OPERAND_SINKS ? "sink" : sr_operand_at(which)->name;
 }
@@ -57,20 +57,25 @@ static void load(attention_call *call, const sr_safetensors *file, const scores_
     free(d_o);
 }
 
-static void compare(const float *got, const sr_safetensors *file, const scores_case *c,
-                    const char *prefix, const char *name, const sr_shape *shape,
-                    const char *kernel) {
-    float *want = numbers_of(file, c, prefix, name, shape);
+/* A tensor of the file: <case>/<prefix><name>. */
+typedef struct tensor_name {
+    const scores_case *c;
+    const char *prefix, *name;
+} tensor_name;
+
+static void compare(const float *got, const sr_safetensors *file, tensor_name of,
+                    const sr_shape *shape, const char *kernel) {
+    float *want = numbers_of(file, of.c, of.prefix, of.name, shape);
     const double error = golden_error(got, want, (size_t)sr_shape_numbers(shape));
     if (!(error <= LIMIT))
-        fail_msg("%s, %s: %s%s is off by %g", c->name, kernel, prefix, name, error);
+        fail_msg("%s, %s: %s%s is off by %g", of.c->name, kernel, of.prefix, of.name, error);
     free(want);
 }
 
 static void compare_output(const attention_call *call, const sr_safetensors *file,
                            const scores_case *c, const char *kernel) {
     const sr_shape output = sr_output_shape(&call->problem);
-    compare(call->host.o, file, c, "core.", "o", &output, kernel);
+    compare(call->host.o, file, (tensor_name){c, "core.", "o"}, &output, kernel);
 }
 
 static void compare_gradients(const attention_call *call, const sr_safetensors *file,
@@ -86,7 +91,7 @@ static void compare_gradients(const attention_call *call, const sr_safetensors *
             for (int64_t i = 0; i < sr_shape_numbers(&shape); i++)
                 gradient[i] *= expm1f(a[i]);
         }
-        compare(gradient, file, c, "core.d", file_name(which), &shape, kernel);
+        compare(gradient, file, (tensor_name){c, "core.d", file_name(which)}, &shape, kernel);
     }
 }
 

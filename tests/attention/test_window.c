@@ -1,5 +1,5 @@
-/* test_window.c: windows, sinks and caps where they are easily got wrong: rings of keys, numbers
- * that leave the window, sinks far above and below all logits, slopes of a saturated cap. */
+/* test_window.c: edge cases of windows, sinks and caps: ring buffers of keys, NaN outside of the
+ * window, sinks far above and below all logits, gradients of a saturated cap. */
 #include "test.h"
 #include "verify/probe.h"
 
@@ -15,7 +15,7 @@ static srnn_problem problem_of(const char *spec, int T) {
 
 /* ---- the ring */
 
-/* The next `tokens` tokens of a call into a state. */
+/* Feeds the next `tokens` tokens of a call to a state. */
 static void feed(srnn_state *state, const attention_call *call, int tokens) {
     const srnn_problem *p = &call->problem;
     const int64_t t = srnn_state_position(state);
@@ -35,7 +35,7 @@ static void feed(srnn_state *state, const attention_call *call, int tokens) {
     assert_int_equal(srnn_state_feed(state, o, &in, tokens), SRNN_OK);
 }
 
-/* A state for other pieces, with what this one has seen. */
+/* A state for pieces of another length, with a copy of this one's content. */
 static srnn_state *moved_state(srnn_state *state, srnn_problem problem, int longest) {
     srnn_state *other;
     const size_t bytes = srnn_state_saved_bytes(state);
@@ -72,6 +72,7 @@ static void check_ring(const char *spec, int window) {
             state = moved_state(state, problem, n % 2 ? LONGEST : 128);
     }
     assert_int_equal(srnn_state_position(state), T);
+    assert_true(srnn_state_is_recurrent(state));
     assert_int_equal(srnn_state_bytes(&problem, T), srnn_state_bytes(&problem, 100 * T));
     const float *got = fed.host.o, *want = whole.host.o;
     for (int64_t n = 0; n < (int64_t)problem.B * problem.H * T * problem.Dv; n++)
@@ -94,7 +95,7 @@ static void a_ring_holds_the_window(void **unused) {
     check_ring("score=linear,window=20,position=rope_features,feature=elu1", 20);
 }
 
-/* ---- what a window hides */
+/* ---- tokens outside of the window */
 
 enum { HIDDEN_T = 250, WINDOW = 60 };
 
@@ -145,7 +146,7 @@ static void keys_learn_from_their_window(void **unused) {
     }
 }
 
-/* ---- one key, so that the equation can be written down */
+/* ---- one key, with a closed form */
 
 /* One head, one token, q, k and v of one number; d_o is 1. */
 static attention_call one_pair(const char *spec, const char *kernel, float q) {
@@ -197,7 +198,7 @@ static void sinks_of_any_size(void **unused) {
             const double e = exp(-fabs(s - b)), share = s > b ? 1 / (1 + e) : e / (1 + e);
             const double slope = e / (1 + e) / (1 + e);
             check_near("sink", kernels[n], s - b, *(float *)call.host.o, share);
-            /* ds = y (1 - y): 1 less y is the difference of two gradients, in units of the larger */
+            /* ds = y (1 - y): 1 - y is the difference of two gradients, relative to the larger */
             const double d_s = (double)*(float *)call.host.gradient[SR_OPERAND_Q];
             assert_true(fabs(d_s - slope) <= 1e-6 * share + 1e-37);
             check_near("gradient", kernels[n], s - b,

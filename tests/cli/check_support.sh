@@ -12,8 +12,9 @@ trap 'rm -f "$made"' EXIT
     echo
     echo "Which kernel computes each variant, by device, number type and form. Read it before you choose a variant for a"
     echo "GPU. It is the output of \`softrnn variants --support\`, from what the kernels declare about themselves; the GPU is"
-    echo "an H200 (compute capability 9.0). The attention may be supported where a whole layer is not yet: layers with a"
-    echo "wiring of their own run on the CPU."
+    echo "an H200 (compute capability 9.0). Where the attention is supported, layers of every wiring are, in float and in"
+    echo "bf16: projections, low-rank gates, convolutions, norms and residuals run on the device of the attention. \`avey\`, which"
+    echo "has no attention, trains and generates on both devices."
     echo
     "$program" variants --support
 } >"$made"

@@ -253,7 +253,7 @@ static void defaults_are_short_work(void **state) {
     assert_int_equal(json_integer_value(json_object_get(record, "most_order")), 32);
     json_decref(record);
     assert_true(holds(messages, "reads 2048 tokens in rows of 256"));
-    assert_true(holds(messages, "--trial-tokens ask for more"));
+    assert_true(holds(messages, "--trial-tokens raise these"));
 }
 
 static void runs_are_followed(void **state) {

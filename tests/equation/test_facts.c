@@ -70,6 +70,7 @@ static void who_has_a_state(void **state) {
                                        "gated_delta_net",
                                        "kda",
                                        "gdn2",
+                                       "rwkv7",
                                        "linear_elu,write=removal",
                                        "2mamba",
                                        "log_linear",

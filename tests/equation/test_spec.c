@@ -110,6 +110,11 @@ static const struct {
              "decay_width=channel,dt_width=channel,write=delta,write_width=channel,normaliser=none,"
              "post_gate,"
              "gate_width=channel,norm=rms,norm_epsilon=1e-05"},
+    {"rwkv7",
+     "score=linear,position=none,layer=rwkv7,scale=one,decay=bounded,decay_bound=0."
+     "6065306597126334,"
+     "decay_width=channel,dt_width=none,write=removal,normaliser=none,skip=bonus,post_gate,"
+     "gate_width=channel,gate_shape=identity,norm=layer,norm_weight=head"},
     {"log_linear",
      "score=linear,position=none,layer=delta_net,levels=fenwick,normaliser=none,norm=r"
      "ms,norm_epsilon=1e-05"},

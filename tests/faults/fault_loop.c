@@ -44,7 +44,7 @@ typedef struct work {
 
 static const work works[] = {
     {.name = "train",
-     .arguments = "train --out made --data " TASK " --steps 2 " SAVES SHAPE,
+     .arguments = "train --out made --data " TASK " --test " TASK " --steps 2 " SAVES SHAPE,
      .again = "train --resume made",
      .parts = true},
     {.name = "resume",
@@ -61,6 +61,7 @@ static const work works[] = {
     {.name = "tokenizer",
      .arguments = "tokenizer train text.txt --vocab 300 --out made.json --threads 1"},
     {.name = "study", .arguments = "study study.yaml --out made --jobs 1", .parts = true},
+    {.name = "tuned study", .arguments = "study tuned.yaml --out made --jobs 1", .parts = true},
     {.name = "report", .arguments = "report studied --out made", .parts = true},
     {.name = "orders", .arguments = "orders --model model --text-tokens 0 --out made " ORDERS},
     {.name = "report of orders", .arguments = "report ordered --out made", .parts = true},
@@ -69,6 +70,14 @@ static const work works[] = {
 static const char study[] =
     "name: tiny\nbaseline: softmax\nvariants: {softmax: softmax, norm: norm}\nseeds: [1]\n"
     "tasks: {recall: {measure: accuracy, settings: {data: '" TASK "'}}}\n"
+    "settings: {hidden: 16, heads: 2, mlp-hidden: 16, layers: 1, batch: 2, steps: 2,\n"
+    "  validate-every: 2, validate-batches: 1}\n";
+
+/* It tunes, may end early, and has an axis of optimizers. */
+static const char tuned[] =
+    "variants: {softmax: softmax}\nseeds: [1, 2, 3]\nsettle: 0.1\noptimizers: [adamw, muon]\n"
+    "tune: {learning-rate: [0.001, 0.01]}\n"
+    "tasks: {recall: {settings: {data: '" TASK "', test: '" TASK "'}}}\n"
     "settings: {hidden: 16, heads: 2, mlp-hidden: 16, layers: 1, batch: 2, steps: 2,\n"
     "  validate-every: 2, validate-batches: 1}\n";
 
@@ -170,19 +179,13 @@ static bool ends_in(const char *name, const char *ending) {
 
 /* Files that contain times or identities. */
 static bool varies(const char *name) {
-    static const char *const names[] = {"run.yaml",
-                                        "run.json",
-                                        "timings.jsonl",
-                                        "result.json",
-                                        "study.json",
-                                        "summary.json",
-                                        "report.html",
-                                        "orders.json",
-                                        "costs.csv",
-                                        "costs.tex",
-                                        "summary.csv",
-                                        "summary.tex",
-                                        "events.out.tfevents.softrnn"};
+    static const char *const names[] = {"run.yaml",      "run.json",
+                                        "timings.jsonl", "result.json",
+                                        "study.json",    "summary.json",
+                                        "tuning.json",   "report.html",
+                                        "orders.json",   "costs.csv",
+                                        "costs.tex",     "summary.csv",
+                                        "summary.tex",   "events.out.tfevents.softrnn"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (ends_in(name, names[i]))
             return true;
@@ -448,6 +451,8 @@ static int enter(void **state) {
     write_operands();
     at(path, "base/study.yaml");
     assert_int_equal(sr_file_replace(path, study, strlen(study)), SRNN_OK);
+    at(path, "base/tuned.yaml");
+    assert_int_equal(sr_file_replace(path, tuned, strlen(tuned)), SRNN_OK);
     shell("for i in $(seq 60); do echo \"line $i of a text says $((i * 7 % 13))\"; done "
           ">$F/base/text.txt");
     need("train --out begun --data " TASK " --steps 3 --stop-step 2 " SAVES SHAPE);

@@ -23,7 +23,7 @@ static void expect(const char *name, const float *got, const float *want, size_t
         fail_msg("%s is off by %.2e", name, error);
 }
 
-/* The ranking of e, with room for what it saves, which the caller frees. */
+/* The ranking of e, with its saved buffer, which the caller frees. */
 static sr_ranking ranking_of(const sr_avey *kind, const float *e) {
     sr_ranking ranking = sr_avey_ranking(kind, GOLDEN_B, N, E);
     ranking.e = e;

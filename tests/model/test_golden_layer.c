@@ -23,6 +23,8 @@ typedef struct fixture {
     float *weights, *gradients, *x, *d_y, *want_y, *want_x;
     sr_layer_pointers weight, gradient;
     void *saved, *scratch;
+    bool later; /* it mixes in values of an earlier layer, */
+    float first[ROWS * GOLDEN_C], d_first[ROWS * GOLDEN_C]; /* as wide as the model */
 } fixture;
 
 static const sr_tensor *find_weight(const void *context, const char *name) {
@@ -43,6 +45,12 @@ static void find_dims(sr_layer_setup *setup, const fixture *f) {
                      SRNN_OK);
 }
 
+static void load_first(fixture *f) {
+    float *first = golden_numbers(f->file, f->what.name, "attn.", "v_first", ROWS * GOLDEN_C);
+    memcpy(f->first, first, sizeof f->first);
+    free(first);
+}
+
 static void fixture_open(fixture *f, size_t n) {
     memset(f, 0, sizeof *f);
     f->file = golden_layer_file(&files, n);
@@ -55,7 +63,14 @@ static void fixture_open(fixture *f, size_t n) {
                             .rope_table = rope_table,
                             .rope_positions = GOLDEN_T};
     assert_int_equal(srnn_attention_parse(&setup.attention, f->what.attention), SRNN_OK);
+    f->later = strcmp(variant, "rwkv7_residual") == 0;
     find_dims(&setup, f);
+    setup.dims.later = f->later;
+    setup.first_values = f->first;
+    setup.d_first_values = f->d_first;
+    setup.first_columns = GOLDEN_C;
+    if (f->later)
+        load_first(f);
     sr_rope_table(rope_table, GOLDEN_T, setup.dims.D, 10000, &(sr_rope_scaling){0});
     assert_int_equal(sr_attention_layer_create(&f->layer, cpu, &setup), SRNN_OK);
     assert_int_equal(sr_layer_tensors(&f->table, "", &setup.attention, &setup.dims), SRNN_OK);
@@ -128,6 +143,11 @@ static void outputs_and_gradients(void **state) {
                                                      f.saved, f.scratch),
                          SRNN_OK);
         expect(variant, "d_x", d_x, f.want_x, ROWS * GOLDEN_C);
+        if (f.later) {
+            float *want = golden_numbers(f.file, variant, "attn.", "dv_first", ROWS * GOLDEN_C);
+            expect(variant, "d_v_first", f.d_first, want, ROWS * GOLDEN_C);
+            free(want);
+        }
         const double whole = golden_norm(f.gradients, NULL, f.table.numbers);
         for (size_t i = 0; i < f.table.count; i++) {
             const sr_tensor_spec *spec = &f.table.specs[i];
@@ -170,9 +190,14 @@ static void pieces_make_the_whole(void **state) {
             for (int start = 0, i = 0; start < GOLDEN_T; start += cuts[cut][i++]) {
                 const int T = cuts[cut][i];
                 float x[ROWS * GOLDEN_C], y[ROWS * GOLDEN_C] = {0};
-                for (int b = 0; b < GOLDEN_B; b++)
-                    memcpy(x + b * T * GOLDEN_C, f.x + (b * GOLDEN_T + start) * GOLDEN_C,
-                           (size_t)(T * GOLDEN_C) * sizeof *x);
+                if (f.later)
+                    load_first(&f);
+                for (int b = 0; b < GOLDEN_B; b++) {
+                    const int from = (b * GOLDEN_T + start) * GOLDEN_C;
+                    const size_t bytes = (size_t)(T * GOLDEN_C) * sizeof *x;
+                    memcpy(x + b * T * GOLDEN_C, f.x + from, bytes);
+                    memmove(f.first + b * T * GOLDEN_C, f.first + from, bytes);
+                }
                 feed(&f, memory, y, x, start, T);
                 for (int b = 0; b < GOLDEN_B; b++)
                     memcpy(got + (b * GOLDEN_T + start) * GOLDEN_C, y + b * T * GOLDEN_C,

@@ -17,7 +17,20 @@ static bool is_bf16(void) {
 enum { V = 23, B = 2, T = 18, ROWS = B * T, DOCUMENTS = 4 };
 static const int64_t offsets[DOCUMENTS + 1] = {0, 7, 18, 31, ROWS};
 
-static sr_model *model_of(sr_backend *backend, const char *attention) {
+/* A model: its attention, and what else is not as usual. */
+typedef struct described {
+    const char *attention;
+    sr_mlp mlp;
+    sr_activation activation;
+    bool bias, layer_norm, minus_one;
+    double embedding, residual, logits, cap;
+} described;
+
+static described plain(const char *attention) {
+    return (described){.attention = attention};
+}
+
+static sr_model *model_of(sr_backend *backend, const described *d) {
     sr_model_config config = {.V = V,
                               .C = 24,
                               .F = 20,
@@ -26,6 +39,17 @@ static sr_model *model_of(sr_backend *backend, const char *attention) {
                               .Hkv = 2,
                               .D = 8,
                               .positions = 2 * T,
+                              .mlp = d->mlp,
+                              .activation = d->activation,
+                              .layer_norm = d->layer_norm,
+                              .norm_is_minus_one = d->minus_one,
+                              .embedding_multiplier = d->embedding,
+                              .residual_multiplier = d->residual,
+                              .logit_multiplier = d->logits,
+                              .logit_cap = d->cap,
+                              .qkv_bias = d->bias,
+                              .o_bias = d->bias,
+                              .mlp_bias = d->bias,
                               .norm_epsilon = 1e-5,
                               .rope_theta = 100,
                               .tied = true,
@@ -33,7 +57,7 @@ static sr_model *model_of(sr_backend *backend, const char *attention) {
                               .eos = 2,
                               .given = {.D = 8, .rank = 3}};
     sr_model *model;
-    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
+    assert_int_equal(sr_model_config_attention(&config, d->attention), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
     assert_int_equal(sr_model_initialise(model, 0.1, 3), SRNN_OK);
     sr_model_config_free(&config);
@@ -93,19 +117,19 @@ static void compare_steps(const char *attention, const sr_model *model, const st
     }
 }
 
-static sr_model *rounded_model(const char *attention) {
-    sr_model *model = model_of(cpu, attention);
+static sr_model *rounded_model(const described *d) {
+    sr_model *model = model_of(cpu, d);
     for (size_t i = 0; i < model->table.numbers; i++)
         model->weights[i] = sr_bf16_float(sr_bf16_of(model->weights[i]));
     return model;
 }
 
-static void check_step(const char *attention, bool packed) {
-    sr_model *model = model_of(cpu, attention), *moved = model_of(gpu, attention);
-    sr_model *other = rounded_model(attention);
+static void check_step(described d, bool packed) {
+    sr_model *model = model_of(cpu, &d), *moved = model_of(gpu, &d);
+    sr_model *other = rounded_model(&d);
     step want = step_of(model, packed, false), got = step_of(moved, packed, packed);
     step rounded = step_of(other, packed, false);
-    compare_steps(attention, model, &got, &want, &rounded);
+    compare_steps(d.attention, model, &got, &want, &rounded);
     free(want.gradients), free(got.gradients), free(rounded.gradients);
     sr_model_free(model);
     sr_model_free(moved);
@@ -134,10 +158,67 @@ enum { WIRINGS = sizeof wirings / sizeof *wirings };
 static void steps(void **state) {
     (void)state;
     for (int i = 0; i < WIRINGS; i++)
-        check_step(wirings[i], (i + is_bf16()) % 2 == 0);
+        check_step(plain(wirings[i]), (i + is_bf16()) % 2 == 0);
 }
 
-/* Chunks that the rows end in the middle of; blocks that mix all channels, an odd share, or few. */
+/* Systems with a layer of their own, as they are named. */
+static const char *const named[] = {
+    "power",
+    "forget",
+    "mamba2",
+    "linear_mamba",
+    "gated_softmax_plusplus_mamba",
+    "gla",
+    "delta_net",
+    "log_linear",
+    "log_linear_mamba2",
+    "log_linear_gated_delta_net",
+    "rat",
+    "gated_delta_net",
+    "grela",
+    "nala",
+    "nala_cosine",
+};
+
+static void systems(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        check_step(plain(named[i]), (i + (size_t)is_bf16()) % 2 == 0);
+}
+
+/* What published families have of their own: norms of q, k and branches, parts of RoPE,
+ * activations, multipliers, capped logits. */
+static const described families[] = {
+    {.attention = "softmax,qk_norm=head"},
+    {.attention = "softmax,qk_norm=row,block_norm=after", .bias = true},
+    {.attention = "softmax,qk_norm=head_rotated,rope_part=0.5"},
+    {.attention = "softmax,qk_norm=layer,block_norm=parallel", .layer_norm = true},
+    {.attention = "softmax,rope_part=0.5,rope_pairs=neighbours,block_norm=both"},
+    {.attention = "softmax,softmax_scale=0.2",
+     .mlp = SR_MLP_GATED,
+     .activation = SR_ACTIVATION_GELU_TANH,
+     .embedding = 3,
+     .residual = 0.4,
+     .logits = 0.5,
+     .cap = 4},
+    {.attention = "softmax", .mlp = SR_MLP_PLAIN, .activation = SR_ACTIVATION_XIELU},
+    {.attention = "softmax",
+     .mlp = SR_MLP_PLAIN,
+     .activation = SR_ACTIVATION_RELU_SQUARE,
+     .layer_norm = true,
+     .minus_one = true,
+     .bias = true},
+    {.attention = "softmax", .mlp = SR_MLP_GATED, .activation = SR_ACTIVATION_SILU},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static void family_steps(void **state) {
+    (void)state;
+    for (int i = 0; i < FAMILIES; i++)
+        check_step(families[i], (i + is_bf16()) % 2 == 0);
+}
+
+/* Rows that end in the middle of a chunk; blocks that mix all channels, an odd number, or few. */
 static const char *const aveys[] = {
     "avey_causal,chunk=4,chunks=3",
     "avey,chunk=4,chunks=3,expansion=3,share=0.3",
@@ -149,7 +230,7 @@ enum { AVEYS = sizeof aveys / sizeof *aveys };
 static void avey_steps(void **state) {
     (void)state;
     for (int i = 0; i < AVEYS; i++)
-        check_step(aveys[i], false);
+        check_step(plain(aveys[i]), false);
 }
 
 /* ---- steps that are captured */
@@ -164,8 +245,8 @@ static float *gradients_of(sr_pass *pass, const sr_model *model) {
 }
 
 /* Launched, captured, replayed: the same bits as launched for each of three batches. */
-static void check_captured(const char *attention) {
-    sr_model *model = model_of(gpu, attention);
+static void check_captured(described d) {
+    sr_model *model = model_of(gpu, &d);
     const sr_pass_setup setup = {.B = B, .T = T, .train = true};
     sr_pass *plain, *repeated;
     float losses[ROWS];
@@ -194,9 +275,10 @@ static void check_captured(const char *attention) {
 
 static void captured_steps(void **state) {
     (void)state;
-    check_captured("gate,decay=learned,layer=mamba_block,short_conv=4");
-    check_captured("gate,layer=grela");
-    check_captured(aveys[0]);
+    check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"));
+    check_captured(plain("gate,layer=grela"));
+    check_captured(plain("gated_delta_net"));
+    check_captured(plain(aveys[0]));
 }
 
 /* ---- feeding */
@@ -226,18 +308,18 @@ static sr_session *session_of(sr_model *model) {
 }
 
 /* The second time the GPU replays what it captured. */
-static void check_feeding(const char *attention) {
+static void check_feeding(described d) {
     enum { NUMBERS = STEPS * B * V };
     float want[NUMBERS], got[NUMBERS], again[NUMBERS];
     int32_t ids[B * FED];
-    sr_model *model = model_of(cpu, attention), *moved = model_of(gpu, attention);
+    sr_model *model = model_of(cpu, &d), *moved = model_of(gpu, &d);
     sr_session *session = session_of(model), *other = session_of(moved);
     small_ids(ids, B * FED, V, 8);
     feed(want, session, ids);
     feed(got, other, ids);
     feed(again, other, ids);
     if (!(small_error(got, want, NUMBERS) < (is_bf16() ? 0.05 : 1e-4)))
-        fail_msg("%s: off by %g", attention, small_error(got, want, NUMBERS));
+        fail_msg("%s: off by %g", d.attention, small_error(got, want, NUMBERS));
     assert_memory_equal(again, got, sizeof got);
     sr_session_free(session);
     sr_session_free(other);
@@ -249,13 +331,25 @@ static void feeding(void **state) {
     (void)state;
     for (int i = 0; i < WIRINGS;
          i += is_bf16() ? 3 : 1) /* the fused kernels of bf16 are slow here */
-        check_feeding(wirings[i]);
+        check_feeding(plain(wirings[i]));
+}
+
+static void system_feeding(void **state) {
+    (void)state;
+    for (size_t i = (size_t)is_bf16(); i < sizeof named / sizeof *named; i += 2)
+        check_feeding(plain(named[i]));
+}
+
+static void family_feeding(void **state) {
+    (void)state;
+    for (int i = is_bf16(); i < FAMILIES; i += 2)
+        check_feeding(families[i]);
 }
 
 static void avey_feeding(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++)
-        check_feeding(aveys[i]);
+        check_feeding(plain(aveys[i]));
 }
 
 static int open_gpu(bool bf16) {
@@ -288,8 +382,11 @@ int main(void) {
     sr_backend_free(gpu);
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps), cmocka_unit_test(feeding), cmocka_unit_test(avey_steps),
-        cmocka_unit_test(captured_steps), cmocka_unit_test(avey_feeding)};
+        cmocka_unit_test(steps),          cmocka_unit_test(systems),
+        cmocka_unit_test(family_steps),   cmocka_unit_test(avey_steps),
+        cmocka_unit_test(captured_steps), cmocka_unit_test(feeding),
+        cmocka_unit_test(system_feeding), cmocka_unit_test(family_feeding),
+        cmocka_unit_test(avey_feeding)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

@@ -47,6 +47,27 @@ static void layers_have_their_own(void **state) {
     sr_model_config_free(&again);
 }
 
+/* Counts of layers are repeated until there are enough. */
+static void patterns_of_layers(void **state) {
+    (void)state;
+    sr_model_config config = {.L = 6, .H = 4, .Hkv = 2, .D = 6};
+    assert_int_equal(
+        sr_model_config_attention(&config, "2*gated_delta_net,short_conv=3,1*softmax,clamp=5"),
+        SRNN_OK);
+    for (int layer = 0; layer < 6; layer++) {
+        assert_int_equal(config.attention[layer].write == SRNN_WRITE_DELTA, layer % 3 < 2);
+        assert_int_equal(config.attention[layer].wiring.short_conv, layer % 3 < 2 ? 3 : 0);
+        assert_true(config.attention[layer].clamp == (layer % 3 < 2 ? 0 : 5));
+    }
+    assert_int_equal(sr_model_config_attention(&config, "4*norm,3*softmax"), SRNN_OK);
+    assert_int_equal(config.attention[5].norm, SRNN_NORM_NONE);
+    static const char *const wrong[] = {"0*norm,1*softmax", "2*norm,3-:softmax",
+                                        "0-2:norm,1*softmax", "2*", "2*nonsense"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(sr_model_config_attention(&config, wrong[i]), SRNN_ERR_FORMAT);
+    sr_model_config_free(&config);
+}
+
 static void compare_models(const sr_model *a, const sr_model *b, double tolerance) {
     assert_int_equal(a->table.count, b->table.count);
     for (size_t i = 0; i < a->table.count; i++) {
@@ -236,6 +257,63 @@ static void bad_configurations(void **state) {
     sr_model_config_free(&config);
 }
 
+static srnn_status read_members(const char *members);
+
+/* generation_config.json names tokens that end a text as well. */
+static void stops_of_generation(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+    char path[256];
+    assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+    write_text("generation_config.json", "{\"eos_token_id\": [7, 9]}");
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+    for (int token = 0; token < 12; token++)
+        assert_int_equal(sr_model_config_ends(&loaded->config, token),
+                         token == model->config.eos || token == 7 || token == 9);
+    sr_model_free(loaded);
+    write_text("generation_config.json", "{\"eos_token_id\": \"end\"}");
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_ERR_FORMAT);
+    path_in(path, "generation_config.json");
+    unlink(path);
+    sr_model_free(model);
+}
+
+/* What is missing is named, not only what there is. */
+static void refusals_name_what_is_missing(void **state) {
+    (void)state;
+    static const struct {
+        const char *members, *missing;
+    } cases[] = {
+        {"\"model_type\": \"mixtral\", \"num_local_experts\": 8", "mixture of experts"},
+        {"\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 8", "multi-head latent attention"},
+        {"\"model_type\": \"qwen3\", \"quantization_config\": {\"bits\": 4}", "quantised weights"},
+        {"\"model_type\": \"qwen3_next\"", "mixture of experts"},
+        {"\"model_type\": \"qwen3\", \"layer_types\": [\"conv\"]", "layers of type \"conv\""},
+        {"\"model_type\": \"qwen3\", \"hidden_act\": \"mish\"", "hidden_act is mish"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(read_members(cases[i].members), SRNN_ERR_UNSUPPORTED);
+        if (!strstr(srnn_error_detail(), cases[i].missing))
+            fail_msg("%s: %s", cases[i].members, srnn_error_detail());
+    }
+}
+
+/* A folder with weights that nobody reads here, and a model that no memory holds. */
+static void unreadable_weights(void **state) {
+    (void)state;
+    sr_model *loaded;
+    char path[256];
+    path_in(path, "model.safetensors");
+    unlink(path);
+    write_text("config.json", "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8,"
+                              " \"num_hidden_layers\": 1, \"num_attention_heads\": 2}");
+    write_text("model.gguf", "GGUF");
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "GGUF"));
+    path_in(path, "model.gguf");
+    unlink(path);
+}
+
 /* A good configuration with further members. */
 static srnn_status read_members(const char *members) {
     char text[1024], path[256];
@@ -294,15 +372,15 @@ static void families_have_their_defaults(void **state) {
     } cases[] = {
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": null", true},
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 64", true},
-        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 63", false},
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 63", true},
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": null", true}, /* a window of 4096 */
         {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
          "\"use_sliding_window\": false",
-         false},
+         true},
         {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4", true},
         {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
-         "\"use_sliding_window\": true",
-         false},
+         "\"use_sliding_window\": true, \"max_window_layers\": 0",
+         true},
         {"\"model_type\": \"softrnn\"", true},
         {"\"model_type\": \"bloom\"", false},
     };
@@ -610,6 +688,9 @@ static void yarn_is_that_of_transformers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_have_their_own),
+        cmocka_unit_test(patterns_of_layers),
+        cmocka_unit_test(stops_of_generation),
+        cmocka_unit_test(refusals_name_what_is_missing),
         cmocka_unit_test(folders_come_back),
         cmocka_unit_test(shards_are_found),
         cmocka_unit_test(shapes_come_before_memory),
@@ -621,6 +702,7 @@ int main(void) {
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(what_is_no_llama_says_so),
         cmocka_unit_test(a_head_that_differs_is_kept),
+        cmocka_unit_test(unreadable_weights),
         cmocka_unit_test(pickled_weights_are_named),
         cmocka_unit_test(foreign_members),
         cmocka_unit_test(foreign_tensors),

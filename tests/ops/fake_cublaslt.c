@@ -20,7 +20,7 @@ typedef struct layout {
     uint64_t rows, columns;
     int64_t stride;
     int32_t batch;  /* matrices */
-    int64_t offset; /* numbers from one to the next */
+    int64_t offset; /* stride in elements */
 } layout;
 
 typedef struct preference {
@@ -213,7 +213,7 @@ EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const void *algorithm, int attri
     return 0;
 }
 
-static int batch_place; /* which of a batch is being multiplied */
+static int batch_place; /* index in the batch being multiplied */
 
 static size_t place_of(const layout *m, uint64_t row, uint64_t column) {
     return (size_t)row + (size_t)column * (size_t)m->stride +

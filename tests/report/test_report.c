@@ -505,7 +505,7 @@ static void training_is_shown(void **state) {
     expect_no_text(plain, "tables/2-kjv-axes.csv", "norm,");                   /* two axes */
 }
 
-/* A study with one rate for all says so; one that tuned shows what it tried. */
+/* The page says if all variants had one learning rate; after tuning it shows the rates tried. */
 static void tuning_is_said(void **state) {
     (void)state;
     static const char tuning[] =

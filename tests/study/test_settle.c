@@ -1,4 +1,4 @@
-/* test_settle.c: comparisons that end once they are settled. */
+/* test_settle.c: comparisons end once they are settled. */
 #include "base/random.h"
 #include "files/folder.h"
 #include "study/execute/execute.h"
@@ -20,7 +20,7 @@ static const char text[] =
     "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16}\n"
     "tasks: {copy: {settings: {data: 'copy:tokens=2,vocab=6,length=8'}}}\n";
 
-/* What a run ends with, and how many of each variant were asked for. */
+/* Counts the runs of each variant that were requested. */
 static size_t ran[5];
 
 static double loss_of(const sr_study_run *run) {
@@ -39,7 +39,7 @@ static void write_file(const char *id, const char *name, const char *content) {
     assert_true(fputs(content, out) >= 0 && fclose(out) == 0);
 }
 
-/* Stands for the processes of a study. */
+/* Replaces the processes of a study. */
 static srnn_status pretend(const sr_study *study, const char *where,
                            const sr_study_options *options, sr_run_view *views) {
     assert_string_equal(where, folder);
@@ -76,7 +76,7 @@ static void settled_comparisons_end(void **state) {
     assert_in_range(ran[1], 2, 4); /* worse by 200 standard deviations */
     assert_in_range(ran[2], 2, 4); /* no difference that matters */
     assert_int_equal(ran[3], 6);   /* open to the end */
-    assert_int_equal(ran[0], 6);   /* the baseline of what is open */
+    assert_int_equal(ran[0], 6);   /* the baseline of the open comparison */
     for (size_t i = 0; i < study.run_count; i++) {
         char path[300];
         snprintf(path, sizeof path, "%s/runs/%s", folder, study.runs[i].id);
@@ -87,7 +87,7 @@ static void settled_comparisons_end(void **state) {
     sr_study_free(&study);
 }
 
-/* The same command again has nothing to do: every decision is made by what was there then. */
+/* The same command again has nothing to do: every decision is reproduced from the same records. */
 static void decisions_are_repeated(void **state) {
     (void)state;
     sr_study study;
@@ -96,6 +96,23 @@ static void decisions_are_repeated(void **state) {
     execute(&study, &options);
     for (size_t v = 0; v < 5; v++)
         assert_int_equal(ran[v], 0);
+    sr_study_options_free(&options);
+    sr_study_free(&study);
+    assert_int_equal(sr_folder_remove(folder), SRNN_OK);
+}
+
+/* A run that failed will be tried again: nothing that depends on it is run before. */
+static void a_failure_comes_first(void **state) {
+    (void)state;
+    sr_study study;
+    sr_study_options options = {0};
+    memset(ran, 0, sizeof ran);
+    assert_int_equal(sr_folders_make(folder), SRNN_OK);
+    write_file("copy.softmax.2", "result.json", "{\"status\": \"failed\", \"message\": \"x\"}");
+    execute(&study, &options);
+    assert_int_equal(ran[0], 1);
+    for (size_t v = 1; v < 5; v++)
+        assert_int_equal(ran[v], 2);
     sr_study_options_free(&options);
     sr_study_free(&study);
     assert_int_equal(sr_folder_remove(folder), SRNN_OK);
@@ -131,9 +148,8 @@ static void wrong_settings_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settled_comparisons_end),
-        cmocka_unit_test(decisions_are_repeated),
-        cmocka_unit_test(what_settles),
+        cmocka_unit_test(settled_comparisons_end),    cmocka_unit_test(decisions_are_repeated),
+        cmocka_unit_test(a_failure_comes_first),      cmocka_unit_test(what_settles),
         cmocka_unit_test(wrong_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,7 +116,7 @@ static void priors_of_unlike_scatter(void **state) {
     assert_true(none.low < -1e-5 && none.high > 1e-5);
 }
 
-/* Seeds that are said to be enough see the difference about as often as is said. */
+/* With the computed number of seeds the difference is detected about as often as requested. */
 static void seeds_needed_are_enough(void **state) {
     (void)state;
     enum { TRIALS = 4000 };
@@ -143,8 +143,8 @@ static void seeds_needed_are_enough(void **state) {
     near(sr_deviation_most(2, 4), 2 / sqrt(1.64878 / 4), 1e-3);
 }
 
-/* How often the intervals of differences that are 0 in truth hold that at all of 2, 3, .. seeds, when
- * each has the confidence that sr_summary_make gives those of a study that may end early. */
+/* How often the intervals of differences whose true value is 0 contain it at all of 2, 3, .. seeds,
+ * with the confidence that sr_summary_make uses for a study that may end early. */
 static double sequential_coverage(size_t seeds, uint64_t stream) {
     enum { TRIALS = 10000, MOST_LOOKS = 16 };
     const double confidence = 1 - 0.05 / ((double)seeds - 1);
@@ -166,7 +166,7 @@ static double sequential_coverage(size_t seeds, uint64_t stream) {
     return (double)held / TRIALS;
 }
 
-/* Who looks after every seed and stops when it suits must still be right in 95 % of cases. */
+/* With optional stopping after every seed the intervals must still hold in 95 % of cases. */
 static void sequential_intervals_hold(void **state) {
     (void)state;
     static const size_t seeds[] = {3, 5, 8, 12};

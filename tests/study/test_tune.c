@@ -1,4 +1,4 @@
-/* test_tune.c: learning rates that a study finds for each variant before it compares them. */
+/* test_tune.c: a study tunes the learning rate of each variant before it compares them. */
 #include "data/rows/shuffle.h"
 #include "files/folder.h"
 #include "files/json.h"
@@ -67,7 +67,7 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     assert_string_equal(sr_json_text_of(norm, "variant"), "norm");
     assert_true(sr_json_number_of(norm, "learning_rate") == 0.01);
     assert_true(json_is_false(json_object_get(norm, "edge")));
-    /* Three rates with a seed, then two with two. */
+    /* Three rates with one seed, then two with two. */
     assert_int_equal(sr_json_count_of(norm, "trials"), 5);
     assert_true(sr_json_number_of(tuning, "runs") == 2 * (3 + 2 * 2));
     assert_int_equal(count_runs("tuning/round-1/runs"), 6);
@@ -87,7 +87,7 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     sr_study_free(&study);
 }
 
-/* The rounds' runs have seeds of their own, a part of the steps, and the other half of the rows. */
+/* The runs of rounds have other seeds, fewer steps, and the other half of the rows. */
 static void rounds_are_not_the_comparison(void **state) {
     (void)state;
     static const struct {
@@ -118,7 +118,7 @@ static char *tuning_text(void) {
     return content;
 }
 
-/* What was found stays; a variant that comes later is tuned alone. */
+/* Results are kept; a variant added later is tuned alone. */
 static void later_variants_are_tuned_alone(void **state) {
     (void)state;
     sr_study study;
@@ -188,7 +188,7 @@ static void wrong_tuning_is_refused(void **state) {
     }
 }
 
-/* Every variant with each; the first optimizer keeps the names, and tasks name both. */
+/* Every variant is run with each optimizer; the first keeps the names, and tasks list both. */
 static void optimizers_are_an_axis(void **state) {
     (void)state;
     static const char both[] =

@@ -127,7 +127,7 @@ static void matrices_follow_the_reference(void **state) {
     }
     assert_true(matrices > 10 && wide > 0 && tall > 0);
     print_message("farthest from the reference: %.2g\n", worst);
-    assert_true(worst < 1e-6); /* updates are of 0.02 */
+    assert_true(worst < 1e-6); /* updates are about 0.02 */
     free(before);
     free(gradient);
     free(mean);
@@ -137,7 +137,7 @@ static void matrices_follow_the_reference(void **state) {
     sr_backend_free(backend);
 }
 
-/* Matrices and the ranges of the others are all numbers, each once. */
+/* Matrices and the ranges of the others cover all parameters exactly once. */
 static void others_are_the_rest(void **state) {
     (void)state;
     sr_backend *backend;

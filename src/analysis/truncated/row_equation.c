@@ -32,7 +32,7 @@ void sr_row_finish(double *o, const sr_row_facts *facts, double row_sum) {
     const sr_row_norm norm = {.norm = facts->attention->norm,
                               .n = facts->D,
                               .floor = sr_row_norm_floor(facts->attention, row_sum),
-                              .epsilon = sr_row_norm_epsilon(facts->attention),
+                              .epsilon = sr_row_norm_epsilon(facts->attention, facts->D),
                               .weight = weight,
                               .bias = bias};
     sr_row_normalise(o, &norm, f.gate / f.normaliser, f.post);

@@ -12,7 +12,7 @@ typedef struct shuffle {
     sr_source source; /* first, so that a pointer to it is a pointer to the shuffle */
     sr_dataset datasets[SR_SPLITS];
     sr_shuffle_settings settings;
-    int64_t validation_first; /* row of the validation split that there is */
+    int64_t validation_first; /* first row used of the validation split */
 } shuffle;
 
 /* Row `number` of the endless sequence is this row of the dataset. */

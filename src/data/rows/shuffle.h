@@ -12,8 +12,7 @@ typedef enum sr_token_layout {
     SR_ROWS_DOCUMENT,   /* the first T+1 tokens of a document, then padding without targets */
 } sr_token_layout;
 
-/* Which rows of the validation split there are. The halves have no token in common, whatever the
- * seed. */
+/* Which rows of the validation split are used. The halves are disjoint, for every seed. */
 typedef enum sr_half { SR_HALF_ALL = 0, SR_HALF_FIRST, SR_HALF_SECOND } sr_half;
 
 typedef struct sr_shuffle_settings {

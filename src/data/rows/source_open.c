@@ -173,10 +173,9 @@ srnn_status sr_source_open(sr_source **source, const char *where,
     /* A name with a colon that is not a file was meant as a task: its error lists the tasks. */
     if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
         return settings->validation
-                   ? SR_FAIL(
-                         SRNN_ERR_ARGUMENT,
-                         "validation %s: the synthetic task %s makes validation rows of its own",
-                         settings->validation, where)
+                   ? SR_FAIL(SRNN_ERR_ARGUMENT,
+                             "validation %s: the synthetic task %s has its own validation rows",
+                             settings->validation, where)
                    : sr_synthetic_create(source, where, settings->seed);
     sr_dataset datasets[SR_SPLITS] = {{0}};
     srnn_status status = open_datasets(datasets, where, settings);

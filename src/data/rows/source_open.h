@@ -14,7 +14,7 @@ typedef struct sr_source_settings {
      * another folder, of which all documents are used. A synthetic task takes none. */
     const char *validation;  /* data of the same kind to use as the validation split, or NULL */
     double validation_share; /* text without such a file: this fraction at its end, 0 .. 1 */
-    sr_half validation_half; /* not for synthetic tasks, whose rows never end */
+    sr_half validation_half; /* not for synthetic tasks, whose rows are endless */
     sr_bin_settings bin;
 } sr_source_settings;
 

@@ -146,7 +146,7 @@ static srnn_status xz_step(sr_input *input, void *bytes, size_t size, size_t *go
     /* The library chains members and reports whether the last one is complete. */
     input->inside_member = code != LZMA_STREAM_END;
     if (code == LZMA_MEMLIMIT_ERROR)
-        return broken(input, "it asks for more than 256 MiB of memory");
+        return broken(input, "it needs more than 256 MiB of memory");
     if (code != LZMA_OK && code != LZMA_STREAM_END && code != LZMA_BUF_ERROR)
         return broken(input, code == LZMA_FORMAT_ERROR ? "not xz" : "wrong check or contents");
     return SRNN_OK;

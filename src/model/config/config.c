@@ -44,11 +44,21 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
     return SRNN_OK;
 }
 
+static bool has_plain_layer(const sr_model_config *config, int layer) {
+    const srnn_layer form = config->attention[layer].wiring.layer;
+    return form == SRNN_LAYER_PLAIN || form == SRNN_LAYER_NALA;
+}
+
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
     dims.layers = config->L;
-    dims.qkv_bias = config->qkv_bias;
-    dims.o_bias = config->o_bias;
+    dims.layer = layer;
+    for (int earlier = 0; earlier < layer && sr_layer_mixes_values(&config->attention[layer]);
+         earlier++)
+        dims.later = dims.later || sr_layer_mixes_values(&config->attention[earlier]);
+    const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
+    dims.qkv_bias = config->qkv_bias && biased;
+    dims.o_bias = config->o_bias && biased;
     dims.norm_epsilon = config->norm_epsilon;
     dims.norm_is_minus_one = config->norm_is_minus_one;
     return dims;
@@ -69,8 +79,8 @@ static bool is_one(double multiplier) {
 }
 
 bool sr_model_config_is_plain(const sr_model_config *c) {
-    return c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN && !c->layer_norm &&
-           !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
+    return !c->linear_unbiased && c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN &&
+           !c->layer_norm && !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
            is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0;
 }
 
@@ -178,11 +188,20 @@ static const char *range_read(const char *text, long *first, long *last) {
     return *end == ':' ? end + 1 : NULL;
 }
 
-/* Where the next range starts after a comma, or the end of the text. */
+/* A count of layers at the start of a text: "3*". NULL if there is none, else what follows it. */
+static const char *count_read(const char *text, long *count) {
+    char *end;
+    if (!isdigit((unsigned char)*text))
+        return NULL;
+    *count = strtol(text, &end, 10);
+    return *end == '*' ? end + 1 : NULL;
+}
+
+/* Where the next range or count starts after a comma, or the end of the text. */
 static const char *range_next(const char *text) {
     long first, last;
     for (const char *p = text; *p; p++)
-        if (*p == ',' && range_read(p + 1, &first, &last))
+        if (*p == ',' && (range_read(p + 1, &first, &last) || count_read(p + 1, &first)))
             return p;
     return text + strlen(text);
 }
@@ -220,15 +239,46 @@ static srnn_status set_avey(sr_model_config *config, const char *text) {
     return SRNN_OK;
 }
 
+static srnn_status mixed_up(const char *text) {
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "attention of layers: \"%s\" follows layers of the other notation; write either "
+                   "ranges (0-2:A,3-:B) or counts that are repeated (3*A,1*B)",
+                   text);
+}
+
+/* Counts of layers, from the first layer on and again after the last count. */
+static srnn_status set_pattern(sr_model_config *config, bool *known, const char *text) {
+    long layer = 0;
+    for (const char *at = text; layer < config->L;) {
+        long count;
+        const char *variant = count_read(at, &count);
+        if (!variant)
+            return mixed_up(at);
+        if (count < 1 || count > SR_LAYERS_MAX)
+            return SR_FAIL(SRNN_ERR_FORMAT, "attention of layers: %ld* is from 1* to %d*", count,
+                           SR_LAYERS_MAX);
+        const char *end = range_next(variant);
+        const long last = layer + count < config->L ? layer + count - 1 : config->L - 1;
+        SR_TRY(set_range(config, known, variant, (size_t)(end - variant), layer, last));
+        layer = last + 1;
+        at = *end ? end + 1 : text;
+    }
+    return SRNN_OK;
+}
+
 static srnn_status set_ranges(sr_model_config *config, bool *known, const char *text) {
     long first, last;
     SR_TRY(set_avey(config, text));
     if (config->is_avey)
         return SRNN_OK;
+    if (count_read(text, &first))
+        return set_pattern(config, known, text);
     if (!range_read(text, &first, &last))
         return set_range(config, known, text, strlen(text), 0, -1);
     while (true) {
         const char *variant = range_read(text, &first, &last);
+        if (!variant)
+            return mixed_up(text);
         const char *end = range_next(variant);
         SR_TRY(set_range(config, known, variant, (size_t)(end - variant), first, last));
         if (!*end)
@@ -276,6 +326,8 @@ bool sr_model_config_ends(const sr_model_config *config, int32_t token) {
     bool ends = token == config->eos;
     for (int i = 0; i < config->other_end_count; i++)
         ends = ends || token == config->other_ends[i];
+    for (int i = 0; i < config->stop_count; i++)
+        ends = ends || token == config->stops[i];
     return ends;
 }
 

@@ -40,9 +40,11 @@ typedef struct sr_model_config {
     sr_rope_scaling rope_scaling;
     bool tied;             /* tie_word_embeddings: the head is the embedding */
     bool qkv_bias, o_bias; /* attention_bias */
+    bool linear_unbiased;  /* which layers with a recurrent form of their own do not have */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
+    int stops[SR_OTHER_ENDS + 1], stop_count;       /* those of generation_config.json */
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
     const sr_tensor_names *names; /* that the files beside config.json have; NULL: those of here */
@@ -66,9 +68,9 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
 /* SRNN_OK if the sizes make a model. */
 srnn_status sr_model_config_check(const sr_model_config *config);
 
-/* Sets the attention of all L layers (config->L is set) from a text: one variant for all, or
- * variants by layers, "0-3:norm,4-:order:2", that name every layer once; and their sizes, from the
- * other members. */
+/* Sets the attention of all L layers (config->L is set) from a text: one variant for all; variants
+ * by layers, "0-3:norm,4-:order:2", that name every layer once; or a pattern that is repeated,
+ * "3*gated_delta_net,1*softmax"; and their sizes, from the other members. */
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
 
 /* *text = what sr_model_config_attention reads back; free() it. */
@@ -107,6 +109,9 @@ sr_rope_angles_of sr_model_config_rope(const sr_model_config *config, int layer)
 
 /* The first layer with the same angles; `layer` itself if none is earlier. */
 int sr_model_config_rope_first(const sr_model_config *config, int layer);
+
+/* Adds the tokens that generation_config.json at `path` names as ends; nothing if there is none. */
+srnn_status sr_model_config_read_stops(sr_model_config *config, const char *path);
 
 /* Reads config.json. Unknown keys are ignored; known keys with values that this program does not
  * have are refused. */

@@ -11,23 +11,16 @@ typedef enum sr_family_bias {
     SR_FAMILY_BIAS_QKV,        /* on q, k and v, whatever the file says */
 } sr_family_bias;
 
-typedef enum sr_family_window {
-    SR_FAMILY_WINDOW_OFFERED = 0, /* counts unless use_sliding_window is false */
-    SR_FAMILY_WINDOW_ASKED,       /* counts only if use_sliding_window is true */
-} sr_family_window;
-
 /* A family, and what transformers takes for members that its file leaves out. */
 typedef struct sr_family {
     const char *model_type;
     const char *architecture;
     int key_heads; /* num_key_value_heads; 0: num_attention_heads */
     int positions; /* max_position_embeddings */
-    int window;    /* sliding_window; 0: none */
-    sr_family_window window_use;
     sr_family_bias bias;
     const struct sr_config_system *system; /* NULL: the file is a Llama's, or as the next says */
-    const struct sr_published *published;
-    const char *loader; /* who else loads such a folder; NULL: nobody */
+    const struct sr_published *published;  /* not for files that softrnn wrote */
+    const char *loader;                    /* who else loads such a folder; NULL: nobody */
 } sr_family;
 
 /* The family a file names, Llama if it names none; NULL if it is none of these. */

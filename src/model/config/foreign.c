@@ -58,25 +58,11 @@ static srnn_status check_members(const json_t *object, const char *path) {
     return SRNN_OK;
 }
 
-static bool window_counts(const json_t *root, const sr_family *family) {
-    const json_t *use = json_object_get(root, "use_sliding_window");
-    switch (family->window_use) {
-    case SR_FAMILY_WINDOW_OFFERED:
-        return !json_is_false(use);
-    case SR_FAMILY_WINDOW_ASKED:
-        return json_is_true(use);
-    }
-    return true;
-}
-
 /* A window as wide as the longest text is none. */
-static bool window_matters(const json_t *root, const sr_family *family, int positions) {
+static bool window_matters(const json_t *root, int positions) {
     const json_t *window = json_object_get(root, "sliding_window");
-    if (!window_counts(root, family))
-        return false;
-    if (!window)
-        return family->window && family->window < positions;
-    return !does_nothing(window, 0) &&
+    return !json_is_false(json_object_get(root, "use_sliding_window")) &&
+           !does_nothing(window, 0) &&
            (!json_is_number(window) || json_number_value(window) < positions);
 }
 
@@ -94,9 +80,8 @@ static srnn_status check_layer_types(const json_t *root, const char *path) {
     return SRNN_OK;
 }
 
-srnn_status sr_config_foreign(const json_t *root, const sr_family *family, int positions,
-                              const char *path) {
-    if (window_matters(root, family, positions))
+srnn_status sr_config_foreign(const json_t *root, int positions, const char *path) {
+    if (window_matters(root, positions))
         return refuse(path, "sliding_window");
     SR_TRY(check_members(root, path));
     SR_TRY(check_members(json_object_get(root, "rope_parameters"), path));

@@ -5,10 +5,9 @@
 
 #include "model/config/family.h"
 
-/* SRNN_ERR_UNSUPPORTED, naming the member, if the file of this family asks for something that this
+/* SRNN_ERR_UNSUPPORTED, naming the member, if the file asks for something that this
  * program would have to leave out. Members that nobody knows are fine, and so are known ones whose
  * value changes nothing. */
-srnn_status sr_config_foreign(const json_t *root, const sr_family *family, int positions,
-                              const char *path);
+srnn_status sr_config_foreign(const json_t *root, int positions, const char *path);
 
 #endif

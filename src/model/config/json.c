@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int needed(sr_config_reader *r, const char *key) {
     if (!sr_config_value(r->root, key))
@@ -93,6 +94,7 @@ static void read_sizes(sr_config_reader *r, const sr_family *family, sr_model_co
 static void read_parts(sr_config_reader *r, sr_model_config *config) {
     const json_t *parts = sr_config_value(r->root, "softrnn_parts");
     config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
+    config->linear_unbiased = sr_config_flag(r, parts, "linear_unbiased", false);
     config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
     config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
     config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);
@@ -152,7 +154,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
     config->reference = sr_config_value(r->root, "attention_type") &&
                         !sr_config_value(r->root, "softrnn_attention");
     SR_TRY(r->status);
-    r->status = sr_config_foreign(r->root, family, config->positions, r->path);
+    r->status = sr_config_foreign(r->root, config->positions, r->path);
     SR_TRY(r->status);
     SR_TRY(sr_model_config_attention(config, attention));
     sr_config_sizes_read(r, config);
@@ -163,7 +165,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
 
 static srnn_status read_family(sr_config_reader *r, const sr_family *family,
                                sr_model_config *config) {
-    if (family->published)
+    if (family->published && !sr_config_value(r->root, "softrnn_attention"))
         return sr_published_read(r, family->published, config);
     read_shape(r, config);
     return family->system ? sr_config_system_read(r, family->system, config)
@@ -221,4 +223,21 @@ srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
     if (status != SRNN_OK)
         sr_model_config_free(config);
     return status;
+}
+
+srnn_status sr_model_config_read_stops(sr_model_config *config, const char *path) {
+    json_t *root;
+    if (access(path, F_OK) != 0)
+        return SRNN_OK;
+    SR_TRY(sr_json_load(&root, path, 0));
+    sr_config_reader r = {.root = root, .path = path};
+    const json_t *found = sr_config_value(root, "eos_token_id");
+    const size_t count = json_is_array(found) ? json_array_size(found) : found ? 1 : 0;
+    if (count > SR_OTHER_ENDS + 1)
+        sr_config_refuse(&r, "eos_token_id", "has more tokens than this program keeps");
+    for (size_t i = 0; i < count && i <= SR_OTHER_ENDS; i++)
+        config->stops[config->stop_count++] =
+            token_of(&r, "eos_token_id", json_is_array(found) ? json_array_get(found, i) : found);
+    json_decref(root);
+    return r.status;
 }

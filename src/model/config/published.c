@@ -142,6 +142,7 @@ static void read_model(sr_config_reader *r, const sr_published *f, sr_model_conf
     c->norm_epsilon = sr_config_real(r, r->root, f->epsilon ? f->epsilon : "rms_norm_eps", 1e-6);
     c->qkv_bias = flag(r, f->qkv_bias);
     c->o_bias = flag(r, f->o_bias);
+    c->linear_unbiased = f->linear && (c->qkv_bias || c->o_bias);
     read_mlp(r, f, c);
     read_multipliers(r, f, c);
 }

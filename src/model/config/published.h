@@ -32,6 +32,7 @@ typedef struct sr_published {
     sr_tensor_names names;
 } sr_published;
 
+extern const sr_published sr_published_qwen2;
 extern const sr_family sr_published_families[];
 extern const size_t sr_published_count;
 

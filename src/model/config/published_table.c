@@ -42,6 +42,15 @@
     ",\"max_position_embeddings\":" #positions ",\"hidden_act\":\"silu\",\"head_dim\":null,"
 
 /* clang-format off */
+/* q, k and v always have a bias, which no member of transformers' says. */
+const sr_published sr_published_qwen2 = {
+    .defaults = "{" SIZES(151936, 4096, 22016, 32, 32, 32, 32768)
+        JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "softrnn_qkv_bias": true,
+             "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+             "layer_types": null, "tie_word_embeddings": false) "}",
+    .qkv_bias = "softrnn_qkv_bias",
+    .names = {.root = "model."}};
+
 const sr_family sr_published_families[] = {
     {.model_type = "mistral", .architecture = "MistralForCausalLM", TRANSFORMERS,
      .published = &(const sr_published){
@@ -320,7 +329,7 @@ const sr_family sr_published_families[] = {
          .names = {.root = "model.",
                    .layers.pairs = {{"input_layernorm.", "attention_layernorm."},
                                     {"post_attention_layernorm.", "feedforward_layernorm."}},
-                   .buffers = (const char *const[]){"act_fn.beta", "act_fn.eps", NULL}}}},
+                   .constants = {{"mlp.act_fn.beta", 0.5f}, {"mlp.act_fn.eps", -1e-6f}}}}},
 };
 /* clang-format on */
 

@@ -81,7 +81,8 @@ static void set_parts(json_t *root, const sr_model_config *c) {
     if (sr_model_config_is_plain(c))
         return;
     sr_json_set(root, "softrnn_parts",
-                json_pack("{s:b, s:b, s:f, s:f, s:f, s:f}", "layer_norm", (int)c->layer_norm,
+                json_pack("{s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
+                          (int)c->linear_unbiased, "layer_norm", (int)c->layer_norm,
                           "norm_is_minus_one", (int)c->norm_is_minus_one, "embedding_multiplier",
                           c->embedding_multiplier, "residual_multiplier", c->residual_multiplier,
                           "logit_multiplier", c->logit_multiplier, "logit_cap", c->logit_cap));
@@ -140,10 +141,10 @@ static bool digits_suffice(const json_t *value, int digits) {
 static json_t *source_json(const sr_model_config *c, sr_dtype dtype) {
     json_t *root = json_loads(c->source, 0, NULL);
     const char *key = json_object_get(root, "torch_dtype") ? "torch_dtype" : "dtype";
-    if (root) {
+    if (root && (json_object_get(root, key) || dtype != SR_DTYPE_F32))
         sr_json_set(root, key, json_string(torch_name(dtype)));
-        sr_json_set(root, "tie_word_embeddings", json_boolean(c->tied));
-    }
+    if (root && c->head_kept)
+        sr_json_set(root, "tie_word_embeddings", json_false());
     return root;
 }
 
@@ -152,8 +153,9 @@ static srnn_status config_text(char **text, const sr_model_config *c, const sr_f
                                sr_dtype dtype) {
     char *attention = NULL;
     SR_TRY(sr_model_config_attention_text(&attention, c));
-    json_t *root = family->published ? source_json(c, dtype) : common_json(c, family, dtype);
-    if (family->published) {
+    const bool published = family->published && c->source;
+    json_t *root = published ? source_json(c, dtype) : common_json(c, family, dtype);
+    if (published) {
         ; /* it says everything */
     } else if (root && family->system) {
         sr_config_system_set(root, family->system, c);
@@ -196,8 +198,9 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
     return a->V == b->V && a->C == b->C && a->L == b->L && a->mlp == b->mlp &&
            (a->mlp == SR_MLP_NONE || a->F == b->F) && a->norm_epsilon == b->norm_epsilon &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
-           a->mlp_bias == b->mlp_bias && a->activation == b->activation &&
-           a->layer_norm == b->layer_norm && a->norm_is_minus_one == b->norm_is_minus_one &&
+           a->mlp_bias == b->mlp_bias && a->linear_unbiased == b->linear_unbiased &&
+           a->activation == b->activation && a->layer_norm == b->layer_norm &&
+           a->norm_is_minus_one == b->norm_is_minus_one &&
            a->embedding_multiplier == b->embedding_multiplier &&
            a->residual_multiplier == b->residual_multiplier &&
            a->logit_multiplier == b->logit_multiplier && a->logit_cap == b->logit_cap &&

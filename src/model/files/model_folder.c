@@ -1,8 +1,6 @@
-/* model_folder.c: a model from and to a Hugging Face folder. */
+/* model_folder.c: a model from a Hugging Face folder. */
 #include "model/files/model_folder.h"
 
-#include "base/memory.h"
-#include "files/file.h"
 #include "files/json.h"
 #include "files/path.h"
 #include "files/safetensors.h"
@@ -25,7 +23,13 @@
 static srnn_status read_config(sr_model_config *config, const char *folder) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, folder, "config.json"));
-    return sr_model_config_read(config, path);
+    SR_TRY(sr_model_config_read(config, path));
+    srnn_status status = sr_path_join(path, folder, "generation_config.json");
+    if (status == SRNN_OK)
+        status = sr_model_config_read_stops(config, path);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
 }
 
 static const sr_tensor *find_tensor(const void *files, const char *name) {
@@ -92,12 +96,13 @@ static const char *name_in_layer(const char *name) {
 
 /* Numbers that are computed and not learned, but kept in files all the same. */
 static bool is_buffer(const char *name, const sr_tensor_names *names) {
-    static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe", NULL};
-    const char *const *lists[] = {usual, names ? names->buffers : NULL};
-    for (size_t list = 0; list < sizeof lists / sizeof *lists; list++)
-        for (const char *const *end = lists[list]; end && *end; end++)
-            if (ends_in(name, *end))
-                return true;
+    static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (ends_in(name, usual[i]))
+            return true;
+    for (int i = 0; names && i < SR_CONSTANTS && names->constants[i].name; i++)
+        if (ends_in(name, names->constants[i].name))
+            return true;
     return false;
 }
 
@@ -262,14 +267,21 @@ srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     return status;
 }
 
-/* Numbers from `first` to `end` of the source's tensors end to end, into `to`. */
+/* A folder that a model's tensors are read from. */
+typedef struct folder_reader {
+    const sr_weight_files *files;
+    const char *folder;
+    bool tied;
+} folder_reader;
+
+/* Numbers from `first` on, source->count of them, of the source's tensors end to end. */
 static srnn_status load_numbers(float *to, sr_backend *backend, const sr_tensor_source *source,
-                                int64_t first, int64_t end, bool tied, const sr_weight_files *files,
-                                const char *folder) {
+                                int64_t first, const folder_reader *r) {
+    const int64_t end = first + source->count;
     int64_t start = 0;
     for (int file = 0; file < source->files && start < end; file++) {
         const sr_tensor *tensor = NULL;
-        SR_TRY(find_file(&tensor, source, file, tied, files, folder));
+        SR_TRY(find_file(&tensor, source, file, r->tied, r->files, r->folder));
         const int64_t after = start + (int64_t)tensor->count;
         const int64_t from = first > start ? first : start, until = end < after ? end : after;
         if (from < until)
@@ -285,28 +297,33 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const sr_model_config *config, const sr_weight_files *files,
                                const char *folder) {
     const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
-    const bool tied = model->config.tied;
+    const folder_reader reader = {files, folder, model->config.tied};
     float *to = model->weights + spec->start;
-    SR_TRY(check_source(&source, tied, files, folder));
-    for (int64_t g = 0; g < source.groups; g++) {
-        const int64_t first = g * source.stride + source.first;
-        SR_TRY(load_numbers(to + g * source.count, model->backend, &source, first,
-                            first + source.count, tied, files, folder));
-    }
+    SR_TRY(check_source(&source, reader.tied, files, folder));
+    for (int64_t g = 0; g < source.groups; g++)
+        SR_TRY(load_numbers(to + g * source.count, model->backend, &source,
+                            g * source.stride + source.first, &reader));
     return SRNN_OK;
 }
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
-                            const sr_weight_files *files, const char *folder) {
+                            const sr_weight_files *files, const char *folder,
+                            const sr_load_watcher *watcher) {
+    size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
-    for (size_t i = 0; i < model->table.count; i++)
+    for (size_t i = 0; i < model->table.count; i++) {
         SR_TRY(load_tensor(model, &model->table.specs[i], config, files, folder));
+        done += model->table.specs[i].count;
+        if (watcher)
+            watcher->see(watcher->context, (double)done / (double)model->table.numbers);
+    }
     return sr_model_narrow(model);
 }
 
 /* The model as the files have it: with their names, which may be others than those it came
  * with. */
-srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+static srnn_status load_weights(sr_model *model, const char *folder,
+                                const sr_load_watcher *watcher) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -314,19 +331,46 @@ srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     config.names = theirs.names;
     sr_model_config_free(&theirs);
     SR_TRY(sr_weight_files_open(&files, folder));
-    const srnn_status status = load_all(model, &config, &files, folder);
+    const srnn_status status = load_all(model, &config, &files, folder, watcher);
     sr_weight_files_close(&files);
     return status;
 }
 
+srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+    return load_weights(model, folder, NULL);
+}
+
+/* The failure of a model that memory has no room for, before any of its numbers is read. */
+static srnn_status too_large(const sr_model_config *config, const char *folder) {
+    sr_tensor_table table = {0};
+    char why[256];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    if (sr_model_tensors(&table, config) != SRNN_OK)
+        return SRNN_ERR_MEMORY;
+    const double bytes =
+        (double)table.numbers * sizeof(float) + (double)sr_model_rope_bytes(config);
+    sr_tensor_table_free(&table);
+    return SR_FAIL(SRNN_ERR_MEMORY,
+                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
+                   "room for; nothing of it was read (%s)",
+                   folder, bytes / 1e9, why);
+}
+
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
+    return sr_model_load_watched(model, backend, folder, NULL);
+}
+
+srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
+                                  const sr_load_watcher *watcher) {
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));
     srnn_status status = sr_model_create(model, backend, &config);
+    if (status == SRNN_ERR_MEMORY)
+        status = too_large(&config, folder);
     sr_model_config_free(&config);
     SR_TRY(status);
-    status = sr_model_load_weights(*model, folder);
+    status = load_weights(*model, folder, watcher);
     if (status != SRNN_OK) {
         sr_model_free(*model);
         *model = NULL;
@@ -372,227 +416,4 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
     sr_tensor_table_free(&theirs);
     sr_model_config_free(&config);
     return status;
-}
-
-/* ---- saving */
-
-static const sr_model_part whole = {0, 1};
-
-/* How a file of weights is written. */
-typedef struct weight_style {
-    const sr_tensor_names *names;
-    sr_dtype dtype;
-    sr_model_part part;
-} weight_style;
-
-static int part_number(const sr_model *model, const sr_tensor_spec *spec, int count) {
-    return (int)(spec->start / (model->table.numbers / (size_t)count + 1));
-}
-
-bool sr_model_part_has(sr_model_part part, const sr_model *model, const sr_tensor_spec *spec) {
-    return part_number(model, spec, part.count) == part.index;
-}
-
-static int part_name(char name[64], sr_model_part part) {
-    if (part.count == 1)
-        return snprintf(name, 64, "model.safetensors");
-    return snprintf(name, 64, "model-%05d-of-%05d.safetensors", part.index + 1, part.count);
-}
-
-srnn_status sr_model_part_file(char path[SR_PATH_BYTES], const char *folder, sr_model_part part) {
-    char name[64];
-    part_name(name, part);
-    return sr_path_join(path, folder, name);
-}
-
-/* A tensor as files have it, and what it is made of. */
-typedef struct written {
-    const sr_model *model;
-    sr_tensor_source parts[SR_JOINED_PARTS];
-    int count;
-    int64_t skipped; /* numbers of the first part before this tensor's */
-} written;
-
-/* For sr_safetensors_writer_reader: a tensor's data is a `written`. */
-static srnn_status read_written(void *context, void *to, const sr_tensor *tensor, size_t first,
-                                size_t count) {
-    const written *w = tensor->data;
-    const size_t bytes = sr_dtype_bytes(tensor->dtype);
-    (void)context;
-    for (size_t done = 0; done < count;) {
-        const int64_t at = (int64_t)(first + done) + w->skipped, stride = w->parts[0].stride;
-        const bool alone = w->count == 1;
-        const int64_t group = alone ? 0 : at / stride, inside = alone ? at : at % stride;
-        const sr_tensor_source *part = w->parts;
-        while (!alone && inside >= part->first + part->count)
-            part++;
-        const int64_t own = alone ? inside : group * part->count + inside - part->first;
-        const int64_t left =
-            alone ? (int64_t)part->spec->count - inside : part->first + part->count - inside;
-        const size_t here = count - done < (size_t)left ? count - done : (size_t)left;
-        sr_tensor plain = *tensor;
-        plain.data = w->model->weights + part->spec->start;
-        SR_TRY(
-            sr_stream_out(w->model->backend, (char *)to + done * bytes, &plain, (size_t)own, here));
-        done += here;
-    }
-    return SRNN_OK;
-}
-
-/* The parts of the joined tensor that `first` begins. */
-static void gather_parts(written *w, const sr_tensor_source *first, const sr_model_config *config) {
-    const sr_tensor_table *table = &w->model->table;
-    w->parts[w->count++] = *first;
-    if (!sr_tensor_source_is_shared(first))
-        return;
-    for (size_t i = 0; i < table->count; i++) {
-        const sr_tensor_spec *spec = &table->specs[i];
-        if (spec->layer != first->spec->layer || spec == first->spec)
-            continue;
-        const sr_tensor_source source = sr_tensor_source_of(spec, config, table);
-        if (source.joined == first->joined && strcmp(source.suffix, first->suffix) == 0) {
-            w->parts[source.part] = source;
-            w->count++;
-        }
-    }
-}
-
-static srnn_status add_file(sr_safetensors_writer *writer, written *w, const sr_tensor_source *s,
-                            int file, sr_dtype dtype) {
-    char name[SR_SPEC_NAME];
-    sr_tensor tensor = {.name = name, .dtype = dtype, .data = w};
-    sr_tensor_source_name(name, s, file);
-    tensor.rank = sr_tensor_source_shape(tensor.shape, s);
-    return sr_safetensors_writer_add(writer, &tensor);
-}
-
-/* Adds what the files hold of one row of the table; nothing if an earlier row has brought it. */
-static srnn_status add_tensor(sr_safetensors_writer *writer, written **next, const sr_model *model,
-                              const sr_model_config *config, const sr_tensor_spec *spec,
-                              sr_dtype dtype) {
-    const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
-    const bool shared = sr_tensor_source_is_shared(&source);
-    const bool rows = source.joined && !source.joined->here[1];
-    if (shared && source.part > 0)
-        return SRNN_OK;
-    for (int file = 0; file < (rows ? source.files : 1); file++) {
-        written *w = (*next)++;
-        *w = (written){.model = model,
-                       .skipped = rows ? file * (int64_t)spec->count / source.files : 0};
-        gather_parts(w, &source, config);
-        SR_TRY(add_file(writer, w, &source, rows || shared ? file : source.part, dtype));
-    }
-    return SRNN_OK;
-}
-
-/* Tensors of files that one of ours may become, in all. */
-static size_t most_written(const sr_model *model) {
-    size_t count = model->table.count;
-    for (int layer = 0; layer < model->config.L && !model->config.is_avey; layer++)
-        count += 2 * (size_t)model->config.sizes[layer].H;
-    return count;
-}
-
-static srnn_status add_part(sr_safetensors_writer *writer, written *next, const sr_model *model,
-                            const weight_style *style) {
-    sr_model_config config = model->config;
-    config.names = style->names;
-    sr_safetensors_writer_reader(writer, read_written, NULL);
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        if (sr_model_part_has(style->part, model, spec))
-            SR_TRY(add_tensor(writer, &next, model, &config, spec, style->dtype));
-    }
-    return sr_safetensors_writer_metadata(writer, "format", "pt");
-}
-
-static bool has_any(const sr_model *model, sr_model_part part) {
-    for (size_t i = 0; i < model->table.count; i++)
-        if (sr_model_part_has(part, model, &model->table.specs[i]))
-            return true;
-    return false;
-}
-
-static srnn_status write_weights(const sr_model *model, const char *folder,
-                                 const weight_style *style) {
-    char path[SR_PATH_BYTES];
-    sr_safetensors_writer *writer;
-    void *room;
-    SR_TRY(sr_model_part_file(path, folder, style->part));
-    SR_TRY(sr_alloc_zero(&room, most_written(model), sizeof(written)));
-    srnn_status status = sr_safetensors_writer_create(&writer);
-    if (status == SRNN_OK) {
-        status = add_part(writer, room, model, style);
-        if (status == SRNN_OK && has_any(model, style->part))
-            status = sr_safetensors_writer_write(writer, path);
-        sr_safetensors_writer_free(writer);
-    }
-    free(room);
-    return status;
-}
-
-static srnn_status save(const sr_model *model, const sr_family *family, const char *folder,
-                        sr_dtype dtype) {
-    char config[SR_PATH_BYTES];
-    const sr_tensor_names *names = sr_family_tensor_names(family);
-    const weight_style style = {names, dtype, whole};
-    if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
-                       sr_dtype_name(dtype));
-    SR_TRY(sr_path_join(config, folder, "config.json"));
-    SR_TRY(write_weights(model, folder, &style));
-    return sr_model_config_write(&model->config, family, dtype, config);
-}
-
-srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype) {
-    return save(model, sr_family_of(&model->config), folder, dtype);
-}
-
-srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_dtype dtype) {
-    const sr_family *family;
-    SR_TRY(sr_model_config_public(&family, &model->config));
-    return save(model, family, folder, dtype);
-}
-
-/* ---- saving by several */
-
-static json_t *index_of(const sr_model *model, int parts) {
-    json_t *root = json_object(), *metadata = json_object(), *map = json_object();
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        char name[64];
-        part_name(name, (sr_model_part){part_number(model, spec, parts), parts});
-        sr_json_set(map, spec->name, json_string(name));
-    }
-    sr_json_set(metadata, "total_size",
-                json_integer((json_int_t)(sr_tensor_table_learned(&model->table) * sizeof(float))));
-    sr_json_set(root, "metadata", metadata);
-    sr_json_set(root, "weight_map", map);
-    return root;
-}
-
-static srnn_status write_index(const sr_model *model, const char *folder, int parts) {
-    char path[SR_PATH_BYTES], *text;
-    SR_TRY(sr_path_join(path, folder, "model.safetensors.index.json"));
-    json_t *root = index_of(model, parts);
-    const srnn_status made = sr_json_dump(&text, root, JSON_INDENT(2) | JSON_SORT_KEYS, path);
-    json_decref(root);
-    SR_TRY(made);
-    const srnn_status status = sr_file_replace(path, text, strlen(text));
-    free(text);
-    return status;
-}
-
-srnn_status sr_model_save_part(const sr_model *model, const char *folder, sr_model_part part) {
-    const sr_family *family = sr_family_of(&model->config);
-    const weight_style style = {NULL, SR_DTYPE_F32, part};
-    char config[SR_PATH_BYTES];
-    if (part.count == 1)
-        return sr_model_save(model, folder, SR_DTYPE_F32);
-    SR_TRY(write_weights(model, folder, &style));
-    if (part.index > 0)
-        return SRNN_OK;
-    SR_TRY(write_index(model, folder, part.count));
-    SR_TRY(sr_path_join(config, folder, "config.json"));
-    return sr_model_config_write(&model->config, family, SR_DTYPE_F32, config);
 }

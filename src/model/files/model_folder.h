@@ -10,8 +10,18 @@
  * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
  * or not the configuration speaks of them. A tensor inside the model that would be left out is
  * refused; buffers and what lies outside of `model.` are not. Folders of Mamba-2 (transformers),
- * GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have names of their own. */
+ * GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have names of their own, and so have
+ * published families (config/published_table.c). */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
+
+/* The same with somebody who is told after every tensor which share of the numbers is read. */
+typedef struct sr_load_watcher {
+    void (*see)(void *context, double share);
+    void *context;
+} sr_load_watcher;
+
+srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
+                                  const sr_load_watcher *watcher);
 
 /* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of
  * its tensors compared with config.json, before memory is taken for them; and its weights into a

@@ -4,7 +4,7 @@
 
 #include "model/tensor_table.h"
 
-enum { SR_NAME_PAIRS = 10, SR_ALIASES = 3, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
+enum { SR_NAME_PAIRS = 10, SR_ALIASES = 3, SR_CONSTANTS = 2, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
 
 /* Beginnings of names, here and there; NULL ends a list. */
 typedef struct sr_name_pair {
@@ -34,6 +34,12 @@ typedef struct sr_layer_names {
     sr_joined_tensor joined[SR_JOINED];
 } sr_layer_names;
 
+/* A single number that files of a layer hold and that never changes; NULL ends a list. */
+typedef struct sr_layer_constant {
+    const char *name; /* after "layers.N." */
+    float value;
+} sr_layer_constant;
+
 typedef struct sr_tensor_names {
     const char *root;                  /* in place of "model." */
     sr_name_pair whole[SR_NAME_PAIRS]; /* after the root */
@@ -41,7 +47,7 @@ typedef struct sr_tensor_names {
     sr_layer_names
         linear; /* of layers with a recurrent form, where `layers` says nothing of them */
     sr_name_pair aliases[SR_ALIASES]; /* parts of names there, and what some files have instead */
-    const char *const *buffers; /* ends of names of what is computed, not learned; NULL: none */
+    sr_layer_constant constants[SR_CONSTANTS];
 } sr_tensor_names;
 
 /* Bytes of "model.layers.N." at the start of a name of here, with *layer = N; 0: there is none. */

@@ -47,6 +47,16 @@ srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size
                : narrow_out(backend, to, from, count, tensor->dtype);
 }
 
+srnn_status sr_stream_round(void *to, const sr_tensor *tensor, size_t count) {
+    const float *from = tensor->data;
+    uint16_t *narrow = to;
+    if (tensor->dtype == SR_DTYPE_F32)
+        memcpy(to, from, count * sizeof *from);
+    for (size_t i = 0; tensor->dtype != SR_DTYPE_F32 && i < count; i++)
+        narrow[i] = tensor->dtype == SR_DTYPE_BF16 ? sr_bf16_of(from[i]) : to_f16(from[i]);
+    return SRNN_OK;
+}
+
 srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
                          size_t count) {
     float block[BLOCK];

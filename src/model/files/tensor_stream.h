@@ -12,6 +12,9 @@
 srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size_t first,
                           size_t count);
 
+/* to = numbers of a tensor, whose data are floats in host memory, rounded to its type. */
+srnn_status sr_stream_round(void *to, const sr_tensor *tensor, size_t count);
+
 /* to (count), backend memory, = the numbers of a tensor in a file, from `first` on. */
 srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
                          size_t count);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/json.h"
 #include "files/path.h"
 
@@ -76,6 +77,28 @@ static srnn_status check_pickled(const char *folder) {
     return SRNN_OK;
 }
 
+/* A folder whose only weights are in a format that nobody reads here. */
+static srnn_status check_gguf(const char *folder) {
+    sr_names names;
+    SR_TRY(sr_folder_list(&names, folder));
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < names.count && status == SRNN_OK; i++) {
+        const size_t length = strlen(names.names[i]);
+        if (length > 5 && strcmp(names.names[i] + length - 5, ".gguf") == 0)
+            status = SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                             "%s: the folder holds %s: GGUF is not read; use the folder with "
+                             "safetensors that the model was published as",
+                             folder, names.names[i]);
+    }
+    sr_names_free(&names);
+    return status;
+}
+
+static srnn_status check_other_formats(const char *folder) {
+    SR_TRY(check_pickled(folder));
+    return check_gguf(folder);
+}
+
 srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
     char single[SR_PATH_BYTES], index[SR_PATH_BYTES];
     *files = (sr_weight_files){0};
@@ -83,7 +106,7 @@ srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
     SR_TRY(sr_path_join(index, folder, "model.safetensors.index.json"));
     srnn_status status;
     if (access(single, F_OK) != 0 && access(index, F_OK) != 0)
-        SR_TRY(check_pickled(folder));
+        SR_TRY(check_other_formats(folder));
     if (access(single, F_OK) != 0 && access(index, F_OK) == 0) {
         status = open_index(files, folder, index);
     } else {

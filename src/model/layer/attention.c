@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "model/layer/attention_parts.h"
+#include "model/layer/rwkv7.h"
 
 #include <stdlib.h>
 
@@ -24,6 +25,9 @@ static void lay_out_saved(sr_attention_layer *layer) {
     s->projected = take(&s->bytes, rows * (size_t)layer->stride);
     s->convolved = take(&s->bytes, rows * (size_t)layer->wiring.convolved);
     s->o = take(&s->bytes, rows * (size_t)layer->wiring.output);
+    const size_t shifted = (size_t)layer->wiring.shift_count * (size_t)layer->dims.C;
+    s->shifted = take(&s->bytes, rows * shifted);
+    s->taps = take(&s->bytes, 2 * shifted * sizeof(float));
     s->normed = take(&s->bytes, own * rows * (size_t)layer->dims.C);
     s->wide = take(&s->bytes, wide * tokens * (size_t)layer->dims.C * sizeof(float));
     s->rstd = take(&s->bytes, own * tokens * sizeof(float));
@@ -98,6 +102,8 @@ static void measure(sr_attention_layer *layer) {
     for (int i = 0; i < w->conv_count; i++)
         if (w->convs[i].shared)
             layer->shared_columns = larger(layer->shared_columns, w->convs[i].from.count);
+    if (w->shift_count)
+        layer->shared_columns = larger(layer->shared_columns, layer->dims.C);
 }
 
 static void set_problem(sr_attention_layer *layer, const sr_layer_setup *setup) {
@@ -126,7 +132,11 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     layer->rope_table = setup->rope_table;
     layer->rope_positions = setup->rope_positions;
     layer->positions = setup->positions;
+    layer->first_values = setup->first_values;
+    layer->d_first_values = setup->d_first_values;
+    layer->first_columns = setup->first_columns;
     SR_TRY(sr_layer_wire(&layer->wiring, &setup->attention, d));
+    SR_TRY(sr_rwkv7_check(layer));
     if (layer->wiring.input_linears > SR_LINEAR_GROUP_MAX)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer projects its input to at most %d matrices",
                        SR_LINEAR_GROUP_MAX);

@@ -25,6 +25,12 @@ typedef struct sr_layer_setup {
     int64_t rope_positions;
     double rope_theta; /* of rotations that the equation does itself; 0: 10000 */
 
+    /* (B*T, first_columns), backend memory that must outlive the layer: where the first layer of a
+     * model leaves its values for later ones to mix in (RWKV-7), and their gradient, zeros between
+     * passes. NULL where no layer does; the gradient also where there is no backward. */
+    float *first_values, *d_first_values;
+    int64_t first_columns;
+
     /* As in srnn_problem. */
     srnn_form form;
     int chunk;

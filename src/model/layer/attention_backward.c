@@ -1,6 +1,7 @@
 /* attention_backward.c: one attention layer, backward. */
 #include "attention/kernel.h"
 #include "model/layer/attention_parts.h"
+#include "model/layer/rwkv7.h"
 
 /* What one call is about. */
 typedef struct back {
@@ -45,6 +46,41 @@ static srnn_status inner_back(const back *b, const sr_linear *linear,
     return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
 }
 
+/* From the gradients of the projections of the input to those of x and of their weights, through
+ * activations and token shifts. */
+static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const sr_linear *linears,
+                               const sr_linear_gradient *d_linears) {
+    sr_attention_layer *layer = b->layer;
+    sr_backend *backend = layer->backend;
+    const sr_layer_wiring *w = &layer->wiring;
+    const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
+    const size_t wide = (size_t)(x.rows * layer->dims.C) * sizeof(float);
+    const size_t shifts = (size_t)w->shift_count, taps = 2 * (size_t)layer->dims.C * sizeof(float);
+    SR_TRY(sr_device_zero(backend->device, b->d.shifted.data, shifts * wide));
+    SR_TRY(sr_device_zero(backend->device, b->d.taps, shifts * taps));
+    SR_TRY(sr_device_zero(backend->device, d_x.data, wide));
+    for (int i = 0; i < w->input_linears; i++) {
+        const sr_wire_projection *p = &w->projections[w->linears[i].projection];
+        const sr_matrix d_out = columns(b->d.projected, w->linears[i].to);
+        const sr_matrix d_in = beside(b, layer->dims.C);
+        sr_rwkv7_activate_backward(d_out, columns(b->in.projected, w->linears[i].to),
+                                   p->activation);
+        SR_TRY(backend->linear_backward_input(backend, d_in, d_out, &linears[i], 1));
+        SR_TRY(backend->add_rows(backend, sr_layer_shifted(layer, &b->d, d_x, p->shift), d_in));
+        SR_TRY(backend->linear_backward_weight(backend, &d_linears[i], 1, d_out,
+                                               sr_layer_shifted(layer, &b->in, x, p->shift)));
+    }
+    for (int i = 0; i < w->shift_count; i++) {
+        const sr_short_conv shift = sr_rwkv7_shift(layer, &b->in, x, &piece, i);
+        const sr_matrix d_in = beside(b, layer->dims.C);
+        SR_TRY(backend->short_conv_backward(backend, d_in, b->d.taps + i * 2 * layer->dims.C, NULL,
+                                            sr_layer_shifted(layer, &b->d, d_x, i + 1), &shift));
+        SR_TRY(backend->add_rows(backend, d_x, d_in));
+    }
+    sr_rwkv7_taps_backward(layer, &b->d, b->gradients);
+    return SRNN_OK;
+}
+
 /* From the gradients of all projections to those of their input and of their weights. */
 static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix input) {
     sr_backend *backend = b->layer->backend;
@@ -55,6 +91,8 @@ static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix inpu
     linear_gradients(d_linears, b);
     for (int i = w->linear_count - 1; i >= w->input_linears; i--)
         SR_TRY(inner_back(b, &linears[i], &d_linears[i], &w->linears[i]));
+    if (w->shift_count)
+        return shifts_back(b, d_input, input, linears, d_linears);
     const sr_wire_linear *last = &w->linears[w->input_linears - 1];
     const sr_matrix d_out = sr_matrix_columns(b->d.projected, 0, last->to.first + last->to.count);
     SR_TRY(backend->linear_backward_input(backend, d_input, d_out, linears, w->input_linears));
@@ -173,6 +211,7 @@ srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x
     sr_rope_inverse position = {0};
     SR_TRY(attend_back(&b, &position));
     SR_TRY(place_back(&b, position.done));
+    sr_rwkv7_make_backward(layer, &b.d, &b.in, weights, gradients);
     SR_TRY(project_back(&b, own_norm ? b.d.normed : d_x, sr_layer_input(layer, &b.in, x)));
     return own_norm ? own_norm_back(&b, d_x, d_y, x) : SRNN_OK;
 }

@@ -1,6 +1,8 @@
 /* attention_parts.c: what forward, backward and feeding by pieces share. */
 #include "model/layer/attention_parts.h"
 
+#include "model/layer/rwkv7.h"
+
 /* Of the norm that a layer brings along. */
 static const float OWN_NORM_EPSILON = 1e-5f;
 
@@ -15,6 +17,9 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
         .o = sr_matrix_of(bytes + layout->o, rows, w->output, number),
         .normed = sr_matrix_of(bytes + layout->normed, rows, layer->dims.C, number),
         .wide = (float *)(void *)(bytes + layout->wide),
+        .shifted = sr_matrix_of(bytes + layout->shifted, rows,
+                                (int64_t)w->shift_count * layer->dims.C, number),
+        .taps = (float *)(void *)(bytes + layout->taps),
         .rstd = (float *)(void *)(bytes + layout->rstd),
         .attention = bytes + layout->attention,
         .share = bytes + layout->share,
@@ -172,6 +177,12 @@ sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arra
                            .history = piece->history ? piece->history[which] : NULL};
 }
 
+sr_matrix sr_layer_shifted(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                           sr_matrix x, int shift) {
+    const int64_t C = layer->dims.C;
+    return shift ? sr_matrix_columns(arrays->shifted, (shift - 1) * C, C) : x;
+}
+
 sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                          sr_matrix x) {
     return layer->wiring.form->own_norm ? arrays->normed : x;
@@ -214,6 +225,45 @@ static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matr
     return layer->backend->norm_linear_forward(layer->backend, y, &of);
 }
 
+/* Projections of what came out of others, one by one. */
+static srnn_status multiply_inner(sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                                  const sr_linear *linears) {
+    const sr_layer_wiring *w = &layer->wiring;
+    for (int i = w->input_linears; i < w->linear_count; i++)
+        SR_TRY(layer->backend->linear_forward(
+            layer->backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
+            columns(arrays->projected, w->projections[w->linears[i].projection].from), &linears[i],
+            1));
+    return SRNN_OK;
+}
+
+/* Token shifts of the input, and the projections of each. */
+static srnn_status multiply_shifted(sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                                    sr_matrix x, const sr_layer_weights *weights,
+                                    const sr_layer_piece *piece) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_wiring *w = &layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    sr_layer_linears(linears, layer, weights, 0, w->linear_count);
+    if (piece->norm)
+        SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
+    sr_rwkv7_taps(layer, arrays, weights);
+    for (int i = 0; i < w->shift_count; i++) {
+        const sr_short_conv shift = sr_rwkv7_shift(layer, arrays, x, piece, i);
+        SR_TRY(backend->short_conv_forward(backend, sr_layer_shifted(layer, arrays, x, i + 1),
+                                           &shift));
+    }
+    for (int i = 0; i < w->input_linears; i++) {
+        const sr_wire_projection *p = &w->projections[w->linears[i].projection];
+        const sr_matrix y = columns(arrays->projected, w->linears[i].to);
+        SR_TRY(backend->linear_forward(backend, y, (sr_matrix){0},
+                                       sr_layer_shifted(layer, arrays, x, p->shift), &linears[i],
+                                       1));
+        sr_rwkv7_activate(y, p->activation);
+    }
+    return multiply_inner(layer, arrays, linears);
+}
+
 /* Projections of the input in one call; then those of what came out, one by one. */
 static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                             const sr_layer_weights *weights, const sr_layer_piece *piece) {
@@ -226,12 +276,7 @@ static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *ar
     SR_TRY(piece->norm && !w->form->own_norm
                ? multiply_norm(layer, y, x, linears, piece)
                : backend->linear_forward(backend, y, (sr_matrix){0}, x, linears, w->input_linears));
-    for (int i = w->input_linears; i < w->linear_count; i++)
-        SR_TRY(backend->linear_forward(
-            backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
-            columns(arrays->projected, w->projections[w->linears[i].projection].from), &linears[i],
-            1));
-    return SRNN_OK;
+    return multiply_inner(layer, arrays, linears);
 }
 
 /* normed = the layer's own norm of x, of which it keeps a float copy where x is none. */
@@ -253,7 +298,12 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
             SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
         SR_TRY(norm_input(layer, arrays, x, weights));
     }
-    SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
+    if (w->shift_count) {
+        SR_TRY(multiply_shifted(layer, arrays, x, weights, piece));
+        sr_rwkv7_make(layer, arrays, weights);
+    } else {
+        SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
+    }
     for (int i = 0; i < w->conv_count; i++) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),

@@ -7,6 +7,7 @@
 /* Offsets in bytes of a layer's arrays. */
 typedef struct sr_layer_layout {
     size_t projected, convolved, o, normed, wide, rstd, attention;
+    size_t shifted, taps;        /* of token shifts */
     size_t learned[SR_OPERANDS]; /* what the equation learns itself */
     size_t share;                /* one gradient of columns that several read */
     size_t parts;                /* of the sums of norms */
@@ -18,6 +19,8 @@ typedef struct sr_layer_arrays {
     sr_matrix projected; /* (rows, width): all projections side by side */
     sr_matrix convolved; /* (rows, channels): what convolutions make of some of them */
     sr_matrix o;         /* (rows, H * Dv) */
+    sr_matrix shifted;   /* (rows, shifts * C): the input after each token shift */
+    float *taps;         /* (shifts, C, 2): these as convolutions */
     sr_matrix normed;    /* (rows, C): the input after the layer's own norm, where it has one */
     float *wide;         /* (rows, C): the layer's input as that norm reads it, where it is bf16 */
     float *rstd;         /* (rows), as normed */
@@ -37,7 +40,9 @@ struct sr_attention_layer {
     int64_t shared_columns; /* the widest gradient that is added to another */
     const float *rope_table;
     int64_t rope_positions;
-    const int32_t *positions; /* (B*T) of each token in its document; not owned */
+    const int32_t *positions;             /* (B*T) of each token in its document; not owned */
+    float *first_values, *d_first_values; /* as in sr_layer_setup */
+    int64_t first_columns;
     srnn_problem problem;
     srnn_plan *plan;
     sr_layer_layout saved, scratch;
@@ -49,6 +54,7 @@ typedef struct sr_layer_piece {
     int64_t T;
     const int32_t *positions;   /* (rows) */
     const void *const *history; /* of each convolution, or NULL */
+    const void *shift_history;  /* of token shifts, or NULL */
     const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
     bool *rope_applied; /* not NULL: RoPE may be left out, and this says whether it was applied */
 } sr_layer_piece;
@@ -63,6 +69,10 @@ void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
 /* From x to everything that the equation reads, with convolution and position applied. */
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece);
+
+/* What a projection with this number of a token shift reads: the shifted input, or x. */
+sr_matrix sr_layer_shifted(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                           sr_matrix x, int shift);
 
 /* What is projected: x, or what the layer's own norm makes of it. */
 sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

@@ -1,132 +1,7 @@
 /* block.c: one decoder layer, forward and backward. */
-#include "model/layer/block.h"
+#include "model/layer/block_shape.h"
 
 #include "model/layer/observe.h"
-
-enum { ALIGNMENT = 64 };
-
-static size_t take(size_t *bytes, size_t numbers, size_t size) {
-    const size_t start = *bytes;
-    *bytes += (numbers * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return start;
-}
-
-static void *at(char *memory, size_t start) {
-    return memory ? memory + start : NULL;
-}
-
-static bool has_mlp(const sr_block *b) {
-    return sr_model_config_has_mlp(b->config);
-}
-
-static bool gated(const sr_block *b) {
-    return has_mlp(b) && (b->config->mlp == SR_MLP_SWIGLU || b->config->mlp == SR_MLP_GATED);
-}
-
-static int64_t mlp_width(const sr_block *b) {
-    return has_mlp(b) ? b->config->F : 0;
-}
-
-/* Columns of what the MLP multiplies its input with first. */
-static int64_t inner(const sr_block *b) {
-    return (gated(b) ? 2 : 1) * mlp_width(b);
-}
-
-static srnn_block_norm norm_place(const sr_block *b) {
-    return b->config->is_avey ? SRNN_BLOCK_NORM_BEFORE
-                              : b->config->attention[b->layer].wiring.block_norm;
-}
-
-static bool norm_before(const sr_block *b) {
-    return norm_place(b) != SRNN_BLOCK_NORM_AFTER;
-}
-
-static bool norm_after(const sr_block *b) {
-    return norm_place(b) == SRNN_BLOCK_NORM_AFTER || norm_place(b) == SRNN_BLOCK_NORM_BOTH;
-}
-
-static bool parallel(const sr_block *b) {
-    return has_mlp(b) && norm_place(b) == SRNN_BLOCK_NORM_PARALLEL;
-}
-
-static float residual_multiplier(const sr_block *b) {
-    const double multiplier = b->config->residual_multiplier;
-    return multiplier == 0 ? 1.0f : (float)multiplier;
-}
-
-/* Whether something happens to what mixer and MLP make before it is added to the residual. */
-static bool has_branches(const sr_block *b) {
-    return norm_after(b) || residual_multiplier(b) != 1.0f;
-}
-
-/* Whether a norm is RMS norm with its weight as it is, of what mixer and MLP read. */
-static bool plain_norms(const sr_block *b) {
-    return norm_place(b) == SRNN_BLOCK_NORM_BEFORE && !b->config->layer_norm &&
-           !b->config->norm_is_minus_one;
-}
-
-/* One walk serves both questions: how many bytes, and where each array stands. */
-static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
-    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
-    const size_t number = sr_element_bytes(b->backend->number);
-    const size_t mixer = take(bytes, sr_mixer_saved_bytes(b->mixer), 1);
-    sr_block_saved s = {
-        .mixer = at(memory, mixer),
-        .normed = at(memory, take(bytes, rows * C, number)),
-        .rstd = at(memory, take(bytes, rows, sizeof(float))),
-        .middle = at(memory, take(bytes, rows * C, sizeof(float))),
-        .mlp_normed = at(memory, take(bytes, rows * C, number)),
-        .mlp_rstd = at(memory, take(bytes, rows, sizeof(float))),
-        .up = at(memory, take(bytes, rows * (size_t)inner(b), number)),
-        .activated = at(memory, take(bytes, rows * F, number)),
-    };
-    if (has_branches(b)) {
-        s.mixed = at(memory, take(bytes, rows * C, sizeof(float)));
-        s.transformed = at(memory, take(bytes, rows * C, sizeof(float)));
-        s.post_normed = at(memory, take(bytes, rows * C, number));
-    }
-    return s;
-}
-
-static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
-    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
-    const size_t number = sr_element_bytes(b->backend->number);
-    const size_t mixer = take(bytes, sr_mixer_scratch_bytes(b->mixer), 1);
-    sr_block_scratch s = {
-        .mixer = at(memory, mixer),
-        .d_normed = at(memory, take(bytes, rows * C, number)),
-        .d_activated = at(memory, take(bytes, rows * F, number)),
-        .parts = at(memory, take(bytes, SR_ROW_PARTS * 2 * C, sizeof(float))),
-    };
-    s.d_up = gated(b) ? at(memory, take(bytes, rows * 2 * F, number)) : s.d_activated;
-    if (has_branches(b))
-        s.d_branch = at(memory, take(bytes, rows * C, number));
-    if (parallel(b))
-        s.d_parallel = at(memory, take(bytes, rows * C, number));
-    return s;
-}
-
-size_t sr_block_saved_bytes(const sr_block *block) {
-    size_t bytes = 0;
-    lay_out_saved(block, NULL, &bytes);
-    return bytes;
-}
-
-sr_block_saved sr_block_saved_at(const sr_block *block, void *memory) {
-    size_t bytes = 0;
-    return lay_out_saved(block, memory, &bytes);
-}
-
-size_t sr_block_scratch_bytes(const sr_block *block) {
-    size_t bytes = 0;
-    lay_out_scratch(block, NULL, &bytes);
-    return bytes;
-}
-
-sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory) {
-    size_t bytes = 0;
-    return lay_out_scratch(block, memory, &bytes);
-}
 
 /* What enters a product; the residual stream. */
 static sr_matrix numbers(const sr_block *b, void *data, int64_t columns) {
@@ -308,10 +183,16 @@ static srnn_status add_branch(const sr_block *b, float *to, float *from, float *
                                residual_multiplier(b));
 }
 
+/* What mixer or MLP made, and the norm after it. */
+typedef struct branch {
+    float *made;
+    sr_block_slot norm;
+} branch;
+
 /* *d_out = the gradient of the branch, from that of the residual. */
 static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradient d,
                                const sr_block_pointers *gradient, const sr_block_scratch *scratch,
-                               float *branch, sr_block_slot norm) {
+                               branch of) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C;
     const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
@@ -325,9 +206,9 @@ static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradien
         SR_TRY(backend->scale(backend, d_branch, residual_multiplier(b)));
     if (!norm_after(b))
         return SRNN_OK;
-    const sr_norm post = norm_at(b, branch, norm);
-    const sr_norm_gradient out = {d_branch, sr_block_at(gradient, norm),
-                                  sr_block_at(gradient, norm + 1), scratch->parts, false};
+    const sr_norm post = norm_at(b, of.made, of.norm);
+    const sr_norm_gradient out = {d_branch, sr_block_at(gradient, of.norm),
+                                  sr_block_at(gradient, of.norm + 1), scratch->parts, false};
     return backend->norm_backward(backend, &out, d_branch, &post);
 }
 
@@ -406,7 +287,8 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
     sr_backend *backend = b->backend;
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     void *d_out;
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->transformed, SR_BLOCK_MLP_POST_NORM));
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch,
+                       (branch){s->transformed, SR_BLOCK_MLP_POST_NORM}));
     SR_TRY(mlp_back(b, d_out, gradient, s, scratch));
     if (parallel(b))
         return sr_device_copy(backend->device, scratch->d_parallel, scratch->d_normed,
@@ -424,7 +306,8 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
     void *d_out;
     if (has_mlp(b))
         SR_TRY(mlp_half_back(b, d, gradient, s, scratch));
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, s->mixed, SR_BLOCK_MIXER_POST_NORM));
+    SR_TRY(
+        branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
     SR_TRY(sr_mixer_backward(b->mixer, d_normed, &gradient->attention, numbers(b, d_out, C),
                              numbers(b, s->normed, C), &weights, s->mixer, scratch->mixer));
     if (parallel(b))

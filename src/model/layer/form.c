@@ -13,6 +13,9 @@
 #define SKIP   SR_PART(SKIP)
 #define RANK   SR_PART_RANK
 #define RANK_2 SR_PART_RANK_2
+#define RANK_3 SR_PART_RANK_3
+#define RANK_4 SR_PART_RANK_4
+#define BARE   .undecayed = true
 #define NEVER  .bias = SR_FORM_BIAS_NEVER
 #define ALWAYS .bias = SR_FORM_BIAS_ALWAYS
 #define FAN \
@@ -49,6 +52,12 @@
     .convs = {QKV_CONVS, SKIP_CONV}, .output = OUT, .sizes = {.value_rank = true, .unshared = true}
 #define O_NORM \
     { "o_norm.weight", SR_OPERAND_NORM_WEIGHT, .start = VALUE(1) }
+
+/* A low-rank path of RWKV-7: its first step begins at 0, its second at right angles. */
+#define PATH_IN(path, middle, number) \
+    path "_lora.lora.0", {middle}, NEVER, .start = VALUE(0), .shift = number, BARE
+#define PATH_OUT(path, part, middle) \
+    path "_lora.lora.2", {part}, .source = middle, .start = {SR_START_ORTHOGONAL, 0.1, 0}, BARE
 
 /* clang-format off */
 #define KDA_RULES(decay, middle)                                                             \
@@ -151,6 +160,30 @@ static const sr_layer_form forms[] = {
         .rules = {{SR_SIZE_VALUE, "o_norm.weight", 0}, {SR_SIZE_HEADS, "v_proj.weight", 0},
                   {SR_SIZE_GROUPS, "A_log", 0}, {SR_SIZE_KEY, "q_proj.weight", 0},
                   {SR_SIZE_RANK, "f_proj.0.weight", 0}, CONV_RULE}},
+    [SRNN_LAYER_RWKV7] = {
+        .shifts = {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g"},
+        .key_scale = "k_k", .key_gate = "k_a",
+        .projections = {
+            {"r_proj", {Q}, NEVER, .start = {SR_START_FAN_PART, 0.5, 0}, .shift = 1},
+            {"k_proj", {K}, NEVER, .start = {SR_START_FAN_PART, 0.05, 0}, .shift = 3},
+            {"v_proj", {V}, NEVER, .start = {SR_START_FAN_PART, 0.5, 0}, .shift = 4},
+            {PATH_IN("w", RANK, 2), .activation = SR_PATH_TANH},
+            {PATH_IN("a", RANK_2, 5)},
+            {PATH_IN("g", RANK_3, 6), .activation = SR_PATH_SIGMOID},
+            {PATH_IN("v", RANK_4, 4)},
+            {PATH_OUT("w", DECAY, RANK), ALWAYS, .bias_start = {.rule = SR_START_DECAY}},
+            {PATH_OUT("a", SR_PART(REMOVAL_GATE), RANK_2), ALWAYS,
+             .bias_start = {.rule = SR_START_ZIGZAG}},
+            {PATH_OUT("g", GATE, RANK_3), NEVER},
+            {PATH_OUT("v", SR_PART_VALUE_MIX, RANK_4), ALWAYS,
+             .bias_start = {SR_START_CURVE, 0.73, -0.4}}},
+        .learned = {{"g_norm.weight", SR_OPERAND_NORM_WEIGHT, {SR_START_DEPTH, 0.7, 0}, 1, 0},
+                    {"g_norm.bias", SR_OPERAND_NORM_BIAS, VALUE(0), 1, 0},
+                    {"r_k", SR_OPERAND_SKIP_WEIGHT, VALUE(-0.04), 2, -1}},
+        .output = {"o_proj", .start = VALUE(0), ZERO},
+        .sizes = {.rank = 64},
+        .rules = {{SR_SIZE_HEADS, "r_k", 0}, {SR_SIZE_KEY, "r_k", 1},
+                  {SR_SIZE_VALUE, "v_proj.weight", 0}, {SR_SIZE_RANK, "w_lora.lora.0.weight", 0}}},
     [SRNN_LAYER_2MAMBA] = {
         .projections = {{"qkv_proj", {Q, K, V}, .start = FAN, ZERO},
                         {"A_mask_proj", {DECAY}, NEVER, .start = FAN}},

@@ -13,11 +13,21 @@
 typedef enum sr_part {
     SR_PART_NONE = 0, /* ends a list; as a source: the layer's input */
     SR_PART_RANK,     /* (rank): the narrow middle of a projection in two steps */
-    SR_PART_RANK_2,   /* (rank): of another one */
+    SR_PART_RANK_2,   /* (rank): of another one, and of two more */
+    SR_PART_RANK_3,
+    SR_PART_RANK_4,
+    SR_PART_VALUE_MIX, /* (numbers of v): how much of the first layer's values a later one takes */
     SR_PART_OPERANDS,
 } sr_part;
 
 #define SR_PART(which) (SR_PART_OPERANDS + SR_OPERAND_##which)
+
+/* What the columns of a projection go through. */
+typedef enum sr_path_activation {
+    SR_PATH_NONE = 0,
+    SR_PATH_TANH,
+    SR_PATH_SIGMOID,
+} sr_path_activation;
 
 /* Values that a tensor starts with. */
 typedef enum sr_start_rule {
@@ -29,7 +39,16 @@ typedef enum sr_start_rule {
     SR_START_LOG_COUNT,   /* logarithms of 1, 2, 3, .. */
     /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
     SR_START_TIME_STEP,
-    SR_START_LOG_POOL, /* logarithms of numbers between 1 and pool - 1 */
+    SR_START_LOG_POOL,   /* logarithms of numbers between 1 and pool - 1 */
+    SR_START_FAN_PART,   /* as SR_START_FAN, times `low` */
+    SR_START_ORTHOGONAL, /* rows or columns of length `low` at right angles */
+    /* Of channel n of C in layer l of L, with r = 1 - l/L, lin = n/(C-1) - 1/2 and z from -1 to 1
+     * over the channels of a head: */
+    SR_START_SHIFT,  /* 1 - (n/C)^(low r) */
+    SR_START_CURVE,  /* low + high lin */
+    SR_START_ZIGZAG, /* -0.19 + 0.3 z|z| + 0.4 lin */
+    SR_START_DECAY,  /* -5.5 + 6 (n/(C-1))^(1 + (l/(L-1))^0.3) + 2.5 z|z| */
+    SR_START_DEPTH,  /* ((l+1)/L)^low */
 } sr_start_rule;
 
 typedef struct sr_start {
@@ -45,7 +64,8 @@ typedef enum sr_form_bias {
 
 enum {
     SR_FORM_PARTS = 6,
-    SR_FORM_PROJECTIONS = 9,
+    SR_FORM_PROJECTIONS = 11,
+    SR_FORM_SHIFTS = 6,
     SR_FORM_CONVS = 4,
     SR_FORM_LEARNED = 6,
     SR_FORM_RULES = 8
@@ -57,6 +77,9 @@ typedef struct sr_form_projection {
     int source;               /* the part that it is a projection of */
     sr_form_bias bias;
     sr_start start, bias_start;
+    int shift; /* the number, from 1, of the token shift that its input goes through; 0: none */
+    sr_path_activation activation; /* of its columns */
+    bool undecayed;                /* its authors train it without weight decay */
 } sr_form_projection;
 
 /* A causal convolution and SiLU over parts that stand side by side in one projection. */
@@ -76,7 +99,9 @@ typedef struct sr_form_learned {
     const char *name; /* NULL ends the list */
     sr_operand which;
     sr_start start;
-    int rank, axis; /* files have it as ones but on this axis; 0: as the table of operands says */
+    /* Files have it with so many axes, ones but for this axis, or, with axis -1, as (heads, width);
+     * rank 0: as the table of operands says. */
+    int rank, axis;
 } sr_form_learned;
 
 /* The sizes that a new layer takes where nobody gives others, H and D being the model's. */
@@ -116,6 +141,11 @@ typedef struct sr_layer_form {
     sr_form_projection output; /* its parts are not read */
     /* RMS norm of the input, around which the layer has a residual; NULL: none */
     const char *own_norm;
+    /* Token shifts: the input h becomes h + (the h of the token before - h) times a vector. */
+    const char *shifts[SR_FORM_SHIFTS];
+    /* RWKV-7's keys and values: two vectors make the removal key and the key of what is projected,
+     * and from the second layer on the first one's values are mixed in; NULL: as projected. */
+    const char *key_scale, *key_gate;
     sr_form_sizes sizes;
     sr_form_rule rules[SR_FORM_RULES];
 } sr_layer_form;

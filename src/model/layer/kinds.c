@@ -10,7 +10,9 @@
 static int find_same(const sr_model_config *config, int layer) {
     for (int earlier = 0; earlier < layer; earlier++)
         if (sr_attention_same(&config->attention[earlier], &config->attention[layer]) &&
-            memcmp(&config->sizes[earlier], &config->sizes[layer], sizeof *config->sizes) == 0)
+            memcmp(&config->sizes[earlier], &config->sizes[layer], sizeof *config->sizes) == 0 &&
+            sr_model_config_dims(config, earlier).later ==
+                sr_model_config_dims(config, layer).later)
             return earlier;
     return -1;
 }
@@ -60,6 +62,16 @@ srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, const sr_model *model,
     if (status != SRNN_OK)
         sr_layer_kinds_free(kinds);
     return status;
+}
+
+int64_t sr_layer_kinds_first_values(const sr_model_config *config) {
+    for (int layer = 0; layer < config->L && !config->is_avey; layer++)
+        if (sr_layer_mixes_values(&config->attention[layer])) {
+            const sr_layer_sizes *sizes = &config->sizes[layer];
+            const bool every = sr_shares_queries(&config->attention[layer]);
+            return (int64_t)(every ? sizes->H : sizes->Hkv) * sizes->Dv;
+        }
+    return 0;
 }
 
 void sr_layer_kinds_free(sr_layer_kinds *kinds) {

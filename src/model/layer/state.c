@@ -2,6 +2,7 @@
 #include "attention/state.h"
 #include "base/memory.h"
 #include "model/layer/attention_parts.h"
+#include "model/layer/rwkv7.h"
 
 #include <stdlib.h>
 
@@ -9,6 +10,7 @@ struct sr_layer_state {
     sr_attention_layer *layer;
     srnn_state *attention;
     void *history[SR_FORM_CONVS]; /* (B, width - 1, channels) of each convolution, device memory */
+    void *shift_history;          /* (B, 1, C): of token shifts */
     void *next_history;           /* the one being made */
     int64_t position;
 };
@@ -17,6 +19,12 @@ static size_t history_bytes(const sr_attention_layer *layer, int which) {
     const sr_wire_conv *conv = &layer->wiring.convs[which];
     return (size_t)layer->B * (size_t)(conv->width - 1) * (size_t)conv->to.count *
            sr_element_bytes(layer->backend->number);
+}
+
+static size_t shift_bytes(const sr_attention_layer *layer) {
+    return layer->wiring.shift_count
+               ? (size_t)layer->B * (size_t)layer->dims.C * sr_element_bytes(layer->backend->number)
+               : 0;
 }
 
 static srnn_status fill(sr_layer_state *state) {
@@ -31,6 +39,12 @@ static srnn_status fill(sr_layer_state *state) {
         SR_TRY(sr_device_allocate(device, &state->history[i], bytes));
         SR_TRY(sr_device_zero(device, state->history[i], bytes));
         most = bytes > most ? bytes : most;
+    }
+    const size_t shift = shift_bytes(layer);
+    most = shift > most ? shift : most;
+    if (shift) {
+        SR_TRY(sr_device_allocate(device, &state->shift_history, shift));
+        SR_TRY(sr_device_zero(device, state->shift_history, shift));
     }
     return most ? sr_device_allocate(device, &state->next_history, most) : SRNN_OK;
 }
@@ -57,6 +71,7 @@ void sr_layer_state_free(sr_layer_state *state) {
     srnn_state_free(state->attention);
     for (int i = 0; i < SR_FORM_CONVS; i++)
         sr_device_release(device, state->history[i]);
+    sr_device_release(device, state->shift_history);
     sr_device_release(device, state->next_history);
     free(state);
 }
@@ -71,7 +86,7 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state) {
 }
 
 size_t sr_layer_state_bytes(const sr_layer_state *state) {
-    size_t bytes = srnn_state_saved_bytes(state->attention);
+    size_t bytes = srnn_state_saved_bytes(state->attention) + shift_bytes(state->layer);
     for (int i = 0; i < state->layer->wiring.conv_count; i++)
         bytes += history_bytes(state->layer, i);
     return bytes;
@@ -95,10 +110,16 @@ srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *mov
 
 /* Keeps the last inputs of the convolutions. They end up where they were read from, so that the
  * same call can be replayed. */
-static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *arrays,
+static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *arrays, sr_matrix x,
                             const sr_layer_weights *weights, const sr_layer_piece *piece) {
     const sr_attention_layer *layer = state->layer;
     sr_backend *backend = layer->backend;
+    if (state->shift_history) {
+        const sr_short_conv shift = sr_rwkv7_shift(layer, arrays, x, piece, 0);
+        SR_TRY(backend->short_conv_history(backend, state->next_history, &shift));
+        SR_TRY(sr_device_copy(backend->device, state->shift_history, state->next_history,
+                              shift_bytes(layer)));
+    }
     for (int i = 0; i < layer->wiring.conv_count; i++) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
         if (!state->history[i])
@@ -123,12 +144,13 @@ srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                   .T = place->T,
                                   .positions = place->positions,
                                   .history = (const void *const *)state->history,
+                                  .shift_history = state->shift_history,
                                   .norm = place->norm,
                                   .rope_applied =
                                       leaves_rope(state, place->T) ? &rope_applied : NULL};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
-    SR_TRY(remember(state, &arrays, weights, &piece));
+    SR_TRY(remember(state, &arrays, x, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, place->T);
     const sr_rope_angles rope = {rope_applied ? NULL : layer->rope_table, place->positions};
     SR_TRY(sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T,

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct builder {
     sr_tensor_table *table;
@@ -32,7 +33,7 @@ static void append(builder *b, int slot, const char *name, const char *part, sr_
 
 /* Puts a rule into numbers; `inputs` that one output sums. */
 static void begin(sr_tensor_spec *spec, const builder *b, sr_start start, int64_t inputs) {
-    const double layers = b->dims->layers > 0 ? b->dims->layers : 1;
+    const double layers = b->dims->layers > 0 ? b->dims->layers : 1, layer = b->dims->layer;
     const double bound = 1.0 / sqrt((double)inputs);
     switch (start.rule) {
     case SR_START_RANGE:
@@ -61,6 +62,35 @@ static void begin(sr_tensor_spec *spec, const builder *b, sr_start start, int64_
     case SR_START_TIME_STEP:
         spec->initialiser = SR_INIT_TIME_STEP;
         break;
+    case SR_START_FAN_PART:
+        spec->initialiser = SR_INIT_UNIFORM;
+        spec->size = start.low * bound;
+        break;
+    case SR_START_ORTHOGONAL:
+        spec->initialiser = SR_INIT_ORTHOGONAL;
+        spec->size = start.low;
+        break;
+    case SR_START_SHIFT:
+        spec->initialiser = SR_INIT_SHIFT;
+        spec->low = start.low * (1 - layer / layers);
+        break;
+    case SR_START_CURVE:
+        spec->initialiser = SR_INIT_CURVE;
+        spec->curve = (sr_curve){.from = start.low, .linear = start.high};
+        break;
+    case SR_START_ZIGZAG:
+        spec->initialiser = SR_INIT_CURVE;
+        spec->curve = (sr_curve){-0.19, 0.4, 0.3, 0, 1, b->dims->D};
+        break;
+    case SR_START_DECAY:
+        spec->initialiser = SR_INIT_CURVE;
+        spec->curve = (sr_curve){
+            -5.5, 0, 2.5, 6, 1 + pow(layers > 1 ? layer / (layers - 1) : 0, 0.3), b->dims->D};
+        break;
+    case SR_START_DEPTH:
+        spec->initialiser = SR_INIT_CONSTANT;
+        spec->size = pow((layer + 1) / layers, start.low);
+        break;
     case SR_START_LOG_POOL:
         spec->initialiser = SR_INIT_LOG_UNIFORM;
         spec->low = 1;
@@ -85,15 +115,18 @@ static sr_tensor_spec matrix(const builder *b, int64_t out, int64_t in, sr_start
 static void projections(builder *b, int first, int end) {
     for (int i = first; i < end; i++) {
         const sr_wire_projection *p = &b->w->projections[i];
-        append(b, (int)p->weight, p->name, ".weight",
-               matrix(b, p->to.count, p->from_input ? b->dims->C : p->from.count, p->start));
+        sr_tensor_spec spec =
+            matrix(b, p->to.count, p->from_input ? b->dims->C : p->from.count, p->start);
+        spec.undecayed = p->undecayed;
+        append(b, (int)p->weight, p->name, ".weight", spec);
     }
     for (int i = first; i < end; i++) {
         const sr_wire_projection *p = &b->w->projections[i];
+        sr_tensor_spec spec =
+            vector(b, p->to.count, p->bias_start, p->from_input ? b->dims->C : p->from.count);
+        spec.undecayed = p->undecayed;
         if (p->bias)
-            append(
-                b, (int)p->weight + 1, p->name, ".bias",
-                vector(b, p->to.count, p->bias_start, p->from_input ? b->dims->C : p->from.count));
+            append(b, (int)p->weight + 1, p->name, ".bias", spec);
     }
 }
 
@@ -120,6 +153,28 @@ static void output(builder *b) {
 static void own_norm(builder *b) {
     sr_tensor_spec spec = vector(b, b->dims->C, (sr_start){SR_START_VALUE, 1, 0}, 1);
     append_named(b, SR_LAYER_OWN_NORM, b->w->form->own_norm, spec);
+}
+
+/* Vectors of token shifts, (1, 1, C), and those that make keys. */
+static void shifts(builder *b) {
+    static const double powers[SR_FORM_SHIFTS] = {0.2, 0.9, 0.7, 0.7, 0.9, 0.2};
+    const sr_layer_form *form = b->w->form;
+    for (int i = 0; i < b->w->shift_count; i++) {
+        sr_tensor_spec spec = vector(b, b->dims->C, (sr_start){SR_START_SHIFT, powers[i], 0}, 1);
+        spec.rank = 3;
+        spec.shape[2] = spec.shape[0];
+        spec.shape[0] = spec.shape[1] = 1;
+        spec.undecayed = true;
+        append(b, SR_LAYER_SHIFTS + i, form->shifts[i], "", spec);
+    }
+    if (!form->key_scale)
+        return;
+    sr_tensor_spec scale =
+        vector(b, b->w->raw_key.count, (sr_start){SR_START_CURVE, 0.71, -0.1}, 1);
+    sr_tensor_spec gate = vector(b, b->w->raw_key.count, (sr_start){SR_START_VALUE, 1.02, 0}, 1);
+    scale.undecayed = gate.undecayed = true;
+    append(b, SR_LAYER_KEY_SCALE, form->key_scale, "", scale);
+    append(b, SR_LAYER_KEY_GATE, form->key_gate, "", gate);
 }
 
 /* Row by row where each head has its own. */
@@ -163,12 +218,16 @@ static void learned(builder *b, sr_operand which) {
         spec.shape[0] = shape.sizes[0];
         spec.shape[1] = numbers / shape.sizes[0];
     }
-    if (form && form->rank) {
+    if (form && form->rank && form->axis >= 0) {
         spec.rank = form->rank;
         for (int axis = 0; axis < spec.rank; axis++)
             spec.shape[axis] = axis == form->axis ? numbers : 1;
     }
-    spec.undecayed = is_undecayed(which);
+    if (form && form->axis < 0) {
+        spec.rank = shape.rank;
+        memcpy(spec.shape, shape.sizes, sizeof shape.sizes);
+    }
+    spec.undecayed = is_undecayed(which) || b->w->form->key_scale;
     append(b, (int)sr_layer_operand_slot(which), form ? form->name : row->file, "", spec);
 }
 
@@ -185,6 +244,7 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     output(&b);
     if (wiring.form->own_norm)
         own_norm(&b);
+    shifts(&b);
     for (int n = 0; n < 2 && wiring.norms[n].name; n++)
         qk_norm(&b, &wiring.norms[n]);
     for (int which = 0; which < SR_OPERANDS; which++)

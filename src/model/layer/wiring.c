@@ -22,6 +22,10 @@ srnn_problem sr_layer_problem(const srnn_attention *attention, const sr_layer_di
                           .levels = d->levels ? d->levels : SR_LEVELS_USUAL};
 }
 
+bool sr_layer_mixes_values(const srnn_attention *attention) {
+    return sr_layer_form_of(attention)->key_scale != NULL;
+}
+
 /* ---- sizes */
 
 static bool is_used(const builder *b, int part) {
@@ -30,17 +34,21 @@ static bool is_used(const builder *b, int part) {
 }
 
 static bool is_middle(int part) {
-    return part == SR_PART_RANK || part == SR_PART_RANK_2;
+    return part >= SR_PART_RANK && part <= SR_PART_RANK_4;
+}
+
+static bool is_wanted(const builder *b, int part) {
+    return part == SR_PART_VALUE_MIX ? b->dims->later : is_used(b, part);
 }
 
 /* The narrow middle is there for those whose source it is. */
 static bool is_read(const builder *b, int part) {
     const sr_form_projection *list = b->w->form->projections;
     if (!is_middle(part))
-        return is_used(b, part);
+        return is_wanted(b, part);
     for (int p = 0; p < SR_FORM_PROJECTIONS && list[p].name; p++)
         for (int i = 0; list[p].source == part && i < SR_FORM_PARTS; i++)
-            if (is_used(b, list[p].parts[i]))
+            if (is_wanted(b, list[p].parts[i]))
                 return true;
     return false;
 }
@@ -53,6 +61,8 @@ static int64_t operand_numbers(const builder *b, sr_operand which) {
 static int64_t part_columns(const builder *b, int part) {
     if (!is_read(b, part))
         return 0;
+    if (part == SR_PART_VALUE_MIX)
+        return operand_numbers(b, SR_OPERAND_V);
     return is_middle(part) ? b->dims->rank
                            : operand_numbers(b, (sr_operand)(part - SR_PART_OPERANDS));
 }
@@ -152,11 +162,16 @@ static srnn_status add_projection(builder *b, const sr_form_projection *form) {
         .from_input = form->source == SR_PART_NONE,
         .from = b->parts[form->source],
         .shared = !is_middle(form->source),
+        .shift = form->shift,
+        .activation = form->activation,
+        .undecayed = form->undecayed,
     };
     return add_parts(b, index, form->parts);
 }
 
 static bool in_form(const sr_layer_form *form, int part) {
+    if (form->key_scale && part == SR_PART(REMOVAL_KEY))
+        return true;
     for (int p = 0; p < SR_FORM_PROJECTIONS && form->projections[p].name; p++)
         for (int i = 0; i < SR_FORM_PARTS; i++)
             if (form->projections[p].parts[i] == part)
@@ -253,6 +268,33 @@ static void add_qk_norm(builder *b, int n) {
     place->at = w->norms[n].to;
 }
 
+/* ---- keys and values that are made of what is projected */
+
+static void place_made(builder *b, sr_operand which, int64_t count, int64_t width) {
+    b->w->places[which] = (sr_wire_place){
+        .there = true, .convolved = true, .at = {b->w->convolved, count}, .width = width};
+    b->w->convolved += count;
+}
+
+static srnn_status make_keys(builder *b) {
+    sr_layer_wiring *w = b->w;
+    if (!w->form->key_scale)
+        return SRNN_OK;
+    if (b->attention->wiring.short_conv || b->attention->wiring.qk_norm ||
+        !is_used(b, SR_PART(REMOVAL_KEY)))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "layer=rwkv7 makes removal keys and has token shifts: it needs "
+                       "write=removal, no short_conv and no qk_norm; use layer=plain for others");
+    w->raw_key = b->parts[SR_PART(K)];
+    w->raw_value = b->parts[SR_PART(V)];
+    w->removal_gate = b->parts[SR_PART(REMOVAL_GATE)];
+    w->value_mix = b->parts[SR_PART_VALUE_MIX];
+    place_made(b, SR_OPERAND_K, w->raw_key.count, b->problem.D);
+    place_made(b, SR_OPERAND_REMOVAL_KEY, w->raw_key.count, b->problem.D);
+    place_made(b, SR_OPERAND_V, w->raw_value.count, b->problem.Dv);
+    return SRNN_OK;
+}
+
 /* ---- the whole */
 
 static void add_learned(builder *b) {
@@ -271,8 +313,9 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
                  .problem = sr_layer_problem(attention, dims)};
     *wiring = (sr_layer_wiring){.form = sr_layer_form_of(attention),
                                 .output = (int64_t)dims->H * b.problem.Dv};
-    if ((is_read(&b, SR_PART_RANK) || is_read(&b, SR_PART_RANK_2)) && dims->rank < 1)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "this layer needs a rank of at least 1");
+    for (int part = SR_PART_RANK; part <= SR_PART_RANK_4; part++)
+        if (is_read(&b, part) && dims->rank < 1)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "this layer needs a rank of at least 1");
     SR_TRY(add_projections(&b, true));
     SR_TRY(add_others(&b));
     wiring->input_count = wiring->projection_count;
@@ -283,5 +326,7 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
     for (int n = 0; attention->wiring.qk_norm && n < 2; n++)
         add_qk_norm(&b, n);
     add_learned(&b);
-    return SRNN_OK;
+    while (wiring->shift_count < SR_FORM_SHIFTS && wiring->form->shifts[wiring->shift_count])
+        wiring->shift_count++;
+    return make_keys(&b);
 }

@@ -14,6 +14,8 @@ typedef struct sr_layer_dims {
     int rank;   /* of projections in two steps; 0: none here */
     int levels; /* of a variant with levels; 0: the equation's own */
     int layers; /* of the model; 0: 1 */
+    int layer;  /* its number in the model, from 0 */
+    bool later; /* an earlier layer of the model has the first values that this one mixes in */
     bool qkv_bias, o_bias;
     double norm_epsilon;    /* of qk_norm */
     bool norm_is_minus_one; /* its weights are stored as w - 1 */
@@ -27,10 +29,12 @@ typedef enum sr_layer_slot {
     SR_LAYER_CONVS = SR_LAYER_PROJECTIONS + 2 * SR_WIRE_PROJECTIONS, /* the same */
     SR_LAYER_OUTPUT = SR_LAYER_CONVS + 2 * SR_FORM_CONVS,            /* the same, of one */
     SR_LAYER_OWN_NORM = SR_LAYER_OUTPUT + 2,
-    SR_LAYER_QK_NORM, /* one weight of q, one of k */
-    SR_LAYER_SPATIAL = SR_LAYER_QK_NORM +
-                       2, /* of Avey, whose blocks have the first projection and the output too */
-    SR_LAYER_OPERANDS,    /* one for each that is learned itself, or the bias of a part */
+    SR_LAYER_QK_NORM,                       /* one weight of q, one of k */
+    SR_LAYER_SHIFTS = SR_LAYER_QK_NORM + 2, /* vectors of token shifts */
+    SR_LAYER_KEY_SCALE = SR_LAYER_SHIFTS + SR_FORM_SHIFTS,
+    SR_LAYER_KEY_GATE,
+    SR_LAYER_SPATIAL,  /* of Avey, whose blocks have the first projection and the output too */
+    SR_LAYER_OPERANDS, /* one for each that is learned itself, or the bias of a part */
     SR_LAYER_SLOTS = SR_LAYER_OPERANDS + SR_OPERANDS,
 } sr_layer_slot;
 
@@ -53,6 +57,9 @@ typedef struct sr_wire_projection {
     bool from_input; /* else from these columns of `projected`, */
     sr_columns from;
     bool shared; /* which somebody else reads too */
+    int shift;   /* the token shift of its input, from 1; 0: none */
+    sr_path_activation activation;
+    bool undecayed;
 } sr_wire_projection;
 
 /* Some rows of a projection's weight, as one product: parts with a bias of their own stand
@@ -104,7 +111,15 @@ typedef struct sr_layer_wiring {
     bool part_bias[SR_OPERANDS];  /* the operand's columns have a bias of their own */
     int64_t projected, convolved; /* columns */
     int64_t output;               /* columns of the equation's output, H * Dv */
+    int shift_count;              /* token shifts of the input */
+    /* Where keys are made of what is projected (sr_layer_form): the columns of `projected` of k, v,
+     * the removal gate and how much of the first values is taken, count 0 in the first layer; the
+     * equation's k, v and removal key are in `convolved`. */
+    sr_columns raw_key, raw_value, removal_gate, value_mix;
 } sr_layer_wiring;
+
+/* True if later layers of the variant mix in the values of the first. */
+bool sr_layer_mixes_values(const srnn_attention *attention);
 
 /* The equation's sizes for a layer, B and T being 1. */
 srnn_problem sr_layer_problem(const srnn_attention *attention, const sr_layer_dims *dims);

@@ -3,20 +3,20 @@
 #include "attention/cuda/shared/rope.h"
 #include "ops/cuda/elements.h"
 
-/* sign 1 applies RoPE, -1 its inverse. A thread owns W channels of a head's first half and their
- * partner channels of the second half, of one row: loads both and their angles, global ->
+/* sign 1 applies RoPE, -1 its inverse, to the first `width` channels of each head. A thread owns W
+ * channels of the first half of these and their partner channels of the second half, of one row: loads both and their angles, global ->
  * registers, rotates, stores both in place. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256)
     apply_rope(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
     const int64_t row = grid_row();
-    const int half = rope.D / 2, item = grid_item(), head = item / (half / W);
+    const int half = rope.width / 2, item = grid_item(), head = item / (half / W);
     const int c = (item - head * (half / W)) * W;
     let_next_start();
     wait_for_previous();
     if (row >= rows || head >= rope.heads)
         return;
-    const float *__restrict__ angles = rope.table + (int64_t)rope.positions[row] * rope.D + c;
+    const float *__restrict__ angles = rope.table + (int64_t)rope.positions[row] * rope.width + c;
     N *at = x + row * stride + (int64_t)head * rope.D + c;
     float cosine[W], sine[W], low[W], high[W], rotated_low[W], rotated_high[W];
     load_numbers<W>(cosine, angles);
@@ -32,20 +32,50 @@ static __global__ void __launch_bounds__(256)
     store_numbers<W>(at + half, rotated_high);
 }
 
-static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *rope, float sign) {
-    const sr_place places[] = {sr_place_of(x), {rope->table, rope->D, SRNN_F32}};
-    const int half = rope->D / 2;
+/* The same of neighbouring channels. A thread owns channels 2c and 2c + 1 of a head in one row. */
+template <class N>
+static __global__ void __launch_bounds__(256)
+    apply_neighbours(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
+    const int64_t row = grid_row();
+    const int half = rope.width / 2, item = grid_item(), head = item / half, c = item % half;
+    if (row >= rows || head >= rope.heads)
+        return;
+    const float *angles = rope.table + (int64_t)rope.positions[row] * rope.width + c;
+    N *at = x + row * stride + (int64_t)head * rope.D + 2 * c;
+    const float first = load_number(at), second = load_number(at + 1);
+    store_number(at, rotated(first, second, angles[0], -sign * angles[half]));
+    store_number(at + 1, rotated(second, first, angles[0], sign * angles[half]));
+}
+
+static srnn_status turn_neighbours(sr_backend *backend, sr_matrix x, const sr_rope &rope,
+                                   float sign) {
+    const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope.heads * rope.width / 2);
+    if (x.dtype == SRNN_BF16)
+        SR_CUDA(sr_launch(apply_neighbours<sr_bf16>, blocks.grid, blocks.block, 0,
+                          sr_stream_of(backend), (sr_bf16 *)x.data, x.stride, x.rows, rope, sign));
+    else
+        SR_CUDA(sr_launch(apply_neighbours<float>, blocks.grid, blocks.block, 0,
+                          sr_stream_of(backend), (float *)x.data, x.stride, x.rows, rope, sign));
+    return SRNN_OK;
+}
+
+static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *given, float sign) {
+    sr_rope rope = *given;
+    rope.width = given->width ? given->width : given->D;
+    const int half = rope.width / 2;
+    /* heads and both halves of what rotates begin where a vector may */
+    const sr_place places[] = {
+        sr_place_of(x), {x.data, rope.D, x.dtype}, {rope.table, rope.width, SRNN_F32}};
     if (x.rows == 0)
         return SRNN_OK;
-    if ((rope->width && rope->width != rope->D) || rope->neighbours)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "RoPE of a part of a head, or of neighbouring "
-                                             "channels, on the GPU not yet: use --device cpu");
-    return sr_with_access<8>(x.dtype, half, places, 2, [&](auto access) -> srnn_status {
+    if (rope.neighbours)
+        return turn_neighbours(backend, x, rope, sign);
+    return sr_with_access<8>(x.dtype, half, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
-        const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope->heads * half / A::W);
+        const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope.heads * half / A::W);
         SR_CUDA(sr_launch_early(sr_may_start_early(backend), apply_rope<typename A::N, A::W>,
                                 blocks.grid, blocks.block, 0, sr_stream_of(backend),
-                                (typename A::N *)x.data, x.stride, x.rows, *rope, sign));
+                                (typename A::N *)x.data, x.stride, x.rows, rope, sign));
         return SRNN_OK;
     });
 }

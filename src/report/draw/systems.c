@@ -145,6 +145,14 @@ static const sr_system systems[] = {
      "q, k, v convolved over 4 tokens and through SiLU, q and k at length one\na = −e^A softplus(W₂ W₁ h + b),  S ← diag(e^a) S\n"
      "u = σ(W_w h) · v − Sᵀ (σ(W_b h) · k),  S ← S + k uᵀ\ny = qᵀ S / √Dk,  out = W_o (RMS(y) · σ(W₄ W₃ h))", LINEAR_STATE,
      "2 Dk Dv multiplications a token and head. 6 C² weights a layer with Dk = Dv, and the low-rank paths.", false},
+    {"rwkv7", "RWKV-7", "2503.14456",
+     "linear, no normaliser, scale one, no position; write=removal, decay=bounded per channel with decay_bound=e^−½, dt_width=none; layer norm with norm_weight=head, then skip=bonus and a gate per channel, gate_shape=identity",
+     GIVES_UP_EXP NO_ROW_SUM "What it adds is a rule that takes back what a key of its own reads, apart from the key that is written, and a decay for every channel that has a bound. "
+     "Every projection reads the token mixed with the one before it.",
+     "h of every projection mixed with the token before,  k~ = k (1 + (α − 1) k_a),  n = k k_k at length one,  b = α n\n"
+     "a = −e^−½ σ(w),  e = Sᵀ n,  S ← diag(e^a) S + k~ vᵀ − b eᵀ\ny = rᵀ S,  out = W_o ((LayerNorm(y) + (Σ r k~ r_k) v) · g)",
+     "One matrix of D × D numbers a head, however long the text is, and 1 token.",
+     "3 D² multiplications a token and head. 4 C² weights a layer, and the low-rank paths.", false},
     {"log_linear", "Log-linear attention", "2506.04761", "linear, no normaliser, no position; levels=fenwick, rms norm",
      GIVES_UP_EXP NO_ROW_SUM FENWICK,
      "m = trailing zeros of t, plus 1:  S[m] = Σ of S below,  those below = 0\nS[0] = k vᵀ\ny = Σ λ[ℓ] qᵀ S[ℓ] / √D,  λ = softplus(L · W_l h),  out = W_o RMS(y)",

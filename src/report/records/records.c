@@ -91,12 +91,12 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
-/* "recall:pairs=8,vocab=32": the number of pairs, or NAN. */
+/* "recall:pairs=8,vocab=32": the number of pairs, or NAN; a mixture has no one number. */
 static double task_pairs(const sr_records *records, const char *task) {
     for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
         const json_t *object = sr_json_element_of(records->plan, "tasks", i);
         const char *data = sr_json_text_of(object, "data"), *pairs = strstr(data, "pairs=");
-        if (strcmp(sr_json_text_of(object, "name"), task) == 0 && pairs)
+        if (strcmp(sr_json_text_of(object, "name"), task) == 0 && pairs && !strstr(data, " + "))
             return strtod(pairs + strlen("pairs="), NULL);
     }
     return NAN;

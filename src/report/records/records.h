@@ -24,7 +24,7 @@ typedef struct sr_cell_record {
     const char *task, *size;
     char *title;  /* owned: the task's title, and what distinguishes the cell from others */
     bool at_best; /* each variant at its best learning rate; the cell's is then NAN */
-    bool tuned;   /* each variant at the learning rate that was tuned for it */
+    bool tuned;   /* each variant at the learning rate tuned for it */
     bool leads;   /* the main one among the cells of its task and size */
     double learning_rate, length;
     double pairs;  /* pairs of a recall task, from its data; NAN: none */
@@ -39,7 +39,7 @@ typedef struct sr_cell_record {
 typedef struct sr_records {
     const char *folder;
     json_t *plan, *summary;
-    json_t *tuning; /* tuning.json; NULL: the study tunes nothing */
+    json_t *tuning; /* tuning.json; NULL: the study does not tune */
     double confidence;
     sr_variant_record *variants; /* (variant_count) */
     size_t variant_count;

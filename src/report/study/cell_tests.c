@@ -134,8 +134,10 @@ static double mean_of(const sr_entry *entry, const char *data) {
     size_t count = 0;
     for (size_t r = 0; r < entry->member_count; r++) {
         const double value = accuracy_of(entry->members[r], data);
-        sum += isfinite(value) ? value : 0;
-        count += isfinite(value) ? 1 : 0;
+        if (!isfinite(value))
+            continue;
+        sum += value;
+        count++;
     }
     return count ? sum / (double)count : NAN;
 }

@@ -1,4 +1,4 @@
-/* cell_tuning.c: the learning rates that were tried before a study's runs. */
+/* cell_tuning.c: the learning rates tried before a study's runs. */
 #include "files/json.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What was found for a variant of a cell; NULL: nothing. */
+/* The tuning result of a variant in a cell; NULL: none. */
 static const json_t *found(const sr_records *records, const sr_cell_record *cell,
                            const sr_variant_record *variant) {
     for (size_t i = 0; i < sr_json_count_of(records->tuning, "rates"); i++) {
@@ -30,7 +30,7 @@ static double loss_of(const json_t *trial) {
     return sum / (double)json_array_size(losses);
 }
 
-/* Rates of the first round, which has all of them, in growing order. */
+/* Rates of the first round, which has all of them, in increasing order. */
 static void add_variant(sr_chart *chart, const json_t *object, const sr_variant_record *variant) {
     const size_t count = sr_json_count_of(object, "trials");
     sr_chart_series(chart, variant->name, variant->style);

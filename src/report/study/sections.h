@@ -39,7 +39,7 @@ srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_ce
 srnn_status sr_cell_tuning(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
-/* Whether learning rates were tuned, and what that cost: a part of the verdict. */
+/* Whether learning rates were tuned, and at what cost: a part of the verdict. */
 void sr_tuning_write(FILE *out, const sr_records *records);
 
 /* Accuracy of the finished runs on their test tasks, over the settings in which these differ;

@@ -171,7 +171,7 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
     return sr_study_write(study, r->out, command);
 }
 
-/* The rates of a study that tunes, found now unless they are there. */
+/* Tunes the learning rates of a study that requests it, unless they are known. */
 static srnn_status tune(sr_study *study, const sr_study_options *options, const sr_study_request *r,
                         const char *command) {
     char text[SR_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* power.c: how many seeds a study needs to see a difference. */
+/* power.c: the number of seeds a study needs to detect a difference. */
 #include "study/execute/power.h"
 
 #include "files/json.h"
@@ -21,7 +21,7 @@ static void add(sr_power_row *rows, size_t *count, sr_power_row row, double diff
 
 /* ---- from the runs */
 
-/* The standard deviation that an interval over seeds rests on. */
+/* The standard deviation behind an interval over seeds. */
 static double deviation_of(const sr_difference *d) {
     const double t = sr_student_t(d->interval.degrees, SR_CONFIDENCE);
     return (d->interval.high - d->interval.mean) * sqrt((double)d->pairs) / t;
@@ -55,7 +55,7 @@ static srnn_status read_records(sr_record *records, const sr_study *study, const
     return SRNN_OK;
 }
 
-/* Intervals are made anew, all at once: a study that may end early has wider ones. */
+/* Intervals are recomputed from all seeds: a study that may end early has wider ones. */
 static srnn_status from_runs(sr_power_row *rows, size_t *count, const sr_study *study,
                              const char *folder, double difference) {
     sr_study looked = *study;
@@ -153,8 +153,8 @@ srnn_status sr_study_power(sr_power_row **rows, size_t *count, const sr_study *s
         SR_TRY(from_tuning(*rows, count, study, folder, difference));
     if (*count == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "%s: no variant has ended with two of the baseline's seeds, so that nothing "
-                       "says how differences scatter; run two seeds first: --only '*.%lld,*.%lld'",
+                       "%s: no variant has finished two of the baseline's seeds, so the scatter of "
+                       "differences is unknown; run two seeds first: --only '*.%lld,*.%lld'",
                        folder, (long long)study->seeds[0],
                        (long long)study->seeds[study->seed_count > 1]);
     return SRNN_OK;

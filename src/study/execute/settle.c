@@ -1,4 +1,4 @@
-/* settle.c: a study seed by seed, each comparison only as long as it is open. */
+/* settle.c: executes a study seed by seed, and ends each comparison once it is settled. */
 #include "study/execute/settle.h"
 
 #include "study/execute/folder.h"
@@ -10,11 +10,10 @@ typedef struct settler {
     const sr_study *study;
     const char *folder;
     sr_study_options *options;
-    bool
-        *settled; /* (run_count): the comparison that the run is of has ended, at an earlier seed */
+    bool *settled; /* (run_count): the run's comparison was settled at an earlier seed */
 } settler;
 
-/* The place of a run's seed in the study's list. */
+/* The index of a run's seed in the study's list. */
 static size_t seed_of(const sr_study *study, size_t run) {
     size_t i = 0;
     while (i + 1 < study->seed_count && study->seeds[i] != study->runs[run].settings.seed)
@@ -27,7 +26,7 @@ static bool same_cell(const sr_study *study, const sr_study_run *a, const sr_stu
            (study->tune_count || a->settings.learning_rate == b->settings.learning_rate);
 }
 
-/* The runs of the first `seeds` seeds, those of settled comparisons left out. */
+/* Executes the runs of the first `seeds` seeds, except those of settled comparisons. */
 static srnn_status execute_seeds(const settler *s, size_t seeds, sr_run_view *views,
                                  sr_executor *execute) {
     sr_study_options some = *s->options;
@@ -47,7 +46,7 @@ static srnn_status execute_seeds(const settler *s, size_t seeds, sr_run_view *vi
     return status;
 }
 
-/* The records of the first `seeds` seeds, as if there were no others. */
+/* Reads the records of the first `seeds` seeds only. */
 static srnn_status read_seeds(sr_record *records, const settler *s, size_t seeds) {
     for (size_t i = 0; i < s->study->run_count; i++) {
         char path[SR_PATH_BYTES];
@@ -59,7 +58,7 @@ static srnn_status read_seeds(sr_record *records, const settler *s, size_t seeds
     return SRNN_OK;
 }
 
-/* The runs of later seeds of a variant in the cell of one of its runs. */
+/* Settles the runs of later seeds of a variant in a cell. */
 static void end_variant(const settler *s, const sr_summary_cell *cell,
                         const sr_summary_variant *variant, size_t seeds) {
     for (size_t i = 0; i < s->study->run_count; i++) {
@@ -71,7 +70,7 @@ static void end_variant(const settler *s, const sr_summary_cell *cell,
     }
 }
 
-/* A baseline has ended when nothing is left to compare with it. */
+/* A baseline is settled when no open comparison needs it. */
 static void end_baselines(const settler *s, size_t seeds) {
     const sr_study *study = s->study;
     for (size_t i = 0; i < study->run_count; i++) {
@@ -112,10 +111,28 @@ static srnn_status look(const settler *s, size_t seeds) {
     return status;
 }
 
+/* True if a run of the first `seeds` seeds failed: it will be tried again, and what to run after it
+ * depends on it. */
+static srnn_status find_failure(bool *failed, const settler *s, size_t seeds) {
+    *failed = false;
+    for (size_t i = 0; i < s->study->run_count && !*failed; i++) {
+        char path[SR_PATH_BYTES];
+        sr_result result;
+        if (s->settled[i] || seed_of(s->study, i) >= seeds)
+            continue;
+        SR_TRY(sr_study_run_path(path, s->folder, s->study->runs[i].id));
+        SR_TRY(sr_result_read(&result, path));
+        *failed = result.ending == SR_ENDING_FAILED;
+    }
+    return SRNN_OK;
+}
+
 static srnn_status execute_all(const settler *s, sr_run_view *views, sr_executor *execute) {
-    for (size_t seeds = 2; seeds <= s->study->seed_count; seeds++) {
+    bool failed = false;
+    for (size_t seeds = 2; seeds <= s->study->seed_count && !failed; seeds++) {
         SR_TRY(execute_seeds(s, seeds, views, execute));
-        if (seeds < s->study->seed_count)
+        SR_TRY(find_failure(&failed, s, seeds));
+        if (!failed && seeds < s->study->seed_count)
             SR_TRY(look(s, seeds));
     }
     for (size_t i = 0; i < s->study->run_count; i++)

@@ -1,4 +1,4 @@
-/* tune.c: a learning rate for every variant, task and size before they are compared. */
+/* tune.c: tunes the learning rate of every variant, task and size before they are compared. */
 #include "study/execute/tune.h"
 
 #include "data/rows/shuffle.h"
@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rate is chosen for. */
+/* A variant, task and size whose rate is tuned. */
 typedef struct place {
     size_t task, size, variant;
-    bool *left;     /* (rates): not yet out; owned */
-    double *losses; /* (rates): mean over seeds in the last round they were in; owned */
-    json_t *trials; /* what every round found; owned */
+    bool *left;     /* (rates): not eliminated yet; owned */
+    double *losses; /* (rates): mean over seeds in the last round of each; owned */
+    json_t *trials; /* the results of every round; owned */
 } place;
 
 typedef struct tuner {
@@ -28,7 +28,7 @@ typedef struct tuner {
     size_t count;
     sr_study *studies; /* (rounds), owned */
     int rounds;
-    double runs, tokens, flops, seconds; /* that it cost */
+    double runs, tokens, flops, seconds; /* total cost */
 } tuner;
 
 static srnn_status no_memory(void) {
@@ -83,7 +83,7 @@ srnn_status sr_study_take_rates(sr_study *study, const char *folder,
     return SRNN_OK;
 }
 
-/* ---- the places that have no rate yet */
+/* ---- the places without a rate */
 
 static void free_places(tuner *t) {
     for (size_t i = 0; i < t->count; i++) {
@@ -141,7 +141,7 @@ static place *place_of(const tuner *t, const sr_study_run *run) {
     return NULL;
 }
 
-/* Seeds after the largest of the comparison, one more in every round. */
+/* Seeds above the largest of the comparison, one more in every round. */
 static srnn_status set_seeds(sr_study *round, int number) {
     int64_t largest = 0;
     for (size_t i = 0; i < round->seed_count; i++)
@@ -171,20 +171,20 @@ static void shorten(sr_run_settings *s, int halvings) {
     s->validation_half = SR_HALF_SECOND;
 }
 
-/* Drops what is out, or not to be tuned. */
+/* Drops eliminated rates and runs that are not tuned. */
 static void keep_left(const tuner *t, sr_study *round) {
-    size_t kept = 0;
+    size_t count = 0;
     for (size_t i = 0; i < round->run_count; i++) {
         sr_study_run *run = &round->runs[i];
         const place *p = place_of(t, run);
         if (p && p->left[rate_index(t->study, run->settings.learning_rate)]) {
-            round->runs[kept++] = *run;
+            round->runs[count++] = *run;
         } else {
             free(run->id);
             sr_run_settings_free(&run->settings);
         }
     }
-    round->run_count = kept;
+    round->run_count = count;
 }
 
 /* Round 1, 2, .. of the study's own file, with the rates as an axis. */
@@ -196,7 +196,7 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
     round->rate_count = round->tune_count;
     round->tune_rates = NULL;
     round->tune_count = 0;
-    sr_word_list_free(&round->only); /* of the plan, which has been heeded */
+    sr_word_list_free(&round->only); /* already applied to the plan */
     sr_word_list_free(&round->skip);
     SR_TRY(set_seeds(round, number));
     SR_TRY(sr_study_list_runs(round, t->text));
@@ -209,53 +209,62 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
     return sr_study_price(round);
 }
 
-/* ---- what a round found */
+/* ---- the result of a round */
 
-static srnn_status read_round(tuner *t, const sr_study *round, const char *folder, int number) {
-    for (size_t p = 0; p < t->count; p++)
-        for (size_t rate = 0; rate < t->study->tune_count; rate++) {
-            place *here = &t->places[p];
-            double sum = 0;
-            json_t *losses = json_array();
-            size_t count = 0;
-            for (size_t i = 0; i < round->run_count; i++) {
-                const sr_study_run *run = &round->runs[i];
-                sr_record record;
-                char path[SR_PATH_BYTES];
-                if (place_of(t, run) != here ||
-                    run->settings.learning_rate != t->study->tune_rates[rate])
-                    continue;
-                srnn_status status = sr_study_run_path(path, folder, run->id);
-                if (status == SRNN_OK)
-                    status = sr_record_read(&record, path);
-                if (status != SRNN_OK) {
-                    json_decref(losses);
-                    return status;
-                }
-                const bool finished = record.result.ending == SR_ENDING_FINISHED;
-                const double loss = finished ? record.last_loss : NAN;
-                sum += isfinite(loss) ? loss : INFINITY;
-                count++;
-                t->runs++;
-                t->tokens += run->tokens;
-                t->flops += run->flops;
-                t->seconds += record.seconds;
-                sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
-                sr_record_free(&record);
-            }
-            if (count == 0) {
-                json_decref(losses);
-                continue;
-            }
-            here->losses[rate] = sum / (double)count;
-            sr_json_append(here->trials,
-                           json_pack("{s:f, s:i, s:o}", "learning_rate", t->study->tune_rates[rate],
-                                     "round", number, "losses", losses));
-        }
+/* The loss that a run ended with; infinite: without one. Its cost counts. */
+static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, const char *folder) {
+    char path[SR_PATH_BYTES];
+    sr_record record;
+    SR_TRY(sr_study_run_path(path, folder, run->id));
+    const srnn_status status = sr_record_read(&record, path);
+    const bool finished = record.result.ending == SR_ENDING_FINISHED;
+    *loss = finished && isfinite(record.last_loss) ? record.last_loss : INFINITY;
+    t->runs++;
+    t->tokens += run->tokens;
+    t->flops += run->flops;
+    t->seconds += record.seconds;
+    sr_record_free(&record);
+    return status;
+}
+
+/* A round that has ended. */
+typedef struct ended_round {
+    const sr_study *study;
+    const char *folder;
+    int number;
+} ended_round;
+
+/* The runs of one place and rate: what they say together. */
+static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_round *round) {
+    const double tried = t->study->tune_rates[rate];
+    json_t *losses = json_array();
+    double sum = 0, count = 0;
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < round->study->run_count; i++) {
+        const sr_study_run *run = &round->study->runs[i];
+        double loss = INFINITY;
+        if (place_of(t, run) != here || run->settings.learning_rate != tried)
+            continue;
+        status = read_loss(t, &loss, run, round->folder);
+        sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
+        sum += loss;
+        count++;
+    }
+    here->losses[rate] = sum / count;
+    sr_json_append(here->trials, json_pack("{s:f, s:i, s:o}", "learning_rate", tried, "round",
+                                           round->number, "losses", losses));
+    return status;
+}
+
+static srnn_status read_round(tuner *t, const ended_round *round) {
+    const size_t rates = t->study->tune_count;
+    for (size_t i = 0; i < t->count * rates; i++)
+        if (t->places[i / rates].left[i % rates])
+            SR_TRY(read_rate(t, &t->places[i / rates], i % rates, round));
     return SRNN_OK;
 }
 
-/* The better half stays, at least one; of equals the smaller rates. */
+/* The better half stays, at least one; among equals the smaller rates. */
 static void halve(const tuner *t, place *p) {
     const size_t rates = t->study->tune_count;
     size_t left = 0;
@@ -279,7 +288,7 @@ static size_t chosen_of(const tuner *t, const place *p) {
     return i;
 }
 
-/* ---- the whole */
+/* ---- all rounds */
 
 static srnn_status check_ended(const sr_study *round, const sr_run_view *views) {
     for (size_t i = 0; i < round->run_count; i++)
@@ -307,12 +316,12 @@ static srnn_status execute_round(tuner *t, sr_study *round, int number) {
     if (status == SRNN_OK)
         status = check_ended(round, views);
     if (status == SRNN_OK)
-        status = read_round(t, round, folder, number);
+        status = read_round(t, &(ended_round){round, folder, number});
     free(views);
     return status;
 }
 
-/* Until one of so many rates is left. */
+/* The number of rounds until one of `rates` is left. */
 static int rounds_of(size_t rates) {
     int rounds = 0;
     while ((size_t)1 << rounds < rates)
@@ -335,7 +344,7 @@ static srnn_status run_rounds(tuner *t) {
     return SRNN_OK;
 }
 
-/* A rate at the end of the list says that a better one may lie beyond it. */
+/* The best rate at either end of the list means that a better one may lie beyond. */
 static json_t *place_json(const tuner *t, const place *p) {
     const sr_study *study = t->study;
     const size_t chosen = chosen_of(t, p);

@@ -1,6 +1,7 @@
 /* plan.c: expands a study into runs and computes their cost. */
 #include "base/text.h"
 #include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
 #include "files/path.h"
 #include "model/model.h"
 #include "study/plan/study.h"
@@ -177,7 +178,8 @@ static const char *placed(char path[SR_PATH_BYTES], const sr_study *study, const
     static const char *const paths[] = {"data", "validation", "batches", "model", "tokenizer"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (strcmp(name, paths[i]) == 0 && study->folder && *value && *value != '/' &&
-            sr_path_join(path, study->folder, value) == SRNN_OK && access(path, F_OK) == 0)
+            !sr_synthetic_is(value) && sr_path_join(path, study->folder, value) == SRNN_OK &&
+            access(path, F_OK) == 0)
             return path;
     return value;
 }
@@ -209,7 +211,7 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
         SR_TRY(sr_run_settings_text(&s->data, text));
     s->learning_rate = rate > 0 ? rate : s->learning_rate;
     if (study->tune_count)
-        s->validation_half = SR_HALF_FIRST; /* the other half chooses the learning rate */
+        s->validation_half = SR_HALF_FIRST; /* the other half is used to tune the learning rate */
     s->seed = seed;
     return sr_run_settings_apply_preset(s);
 }
@@ -258,7 +260,7 @@ static double state_bytes(const sr_model_config *c) {
     return bytes;
 }
 
-/* Keys and values of T tokens; of the chunks, if they are pooled. */
+/* Keys and values of T tokens; of the chunks, where they are pooled, and of a window. */
 static double cache_bytes(const sr_model_config *c, double T) {
     double bytes = 0;
     if (c->is_avey) /* every embedding, which the ranker reads */
@@ -268,7 +270,7 @@ static double cache_bytes(const sr_model_config *c, double T) {
         const srnn_attention *a = &c->attention[layer];
         const bool wide = sr_shares_queries(a) && a->pool; /* pooled with gates of each head */
         const int values = sr_shares_queries(a) ? s->H : s->Hkv, keys = wide ? s->H : s->Hkv;
-        const double rows = a->pool ? ceil(T / a->pool) : T;
+        const double rows = a->pool ? ceil(T / a->pool) : (double)sr_keys_seen(a, (int64_t)T);
         bytes += ((double)keys * s->D + (double)values * s->Dv) * rows * (double)sizeof(float);
     }
     return bytes;

@@ -98,7 +98,7 @@ static srnn_status copy_variant(sr_study_variant *to, const sr_study_variant *fr
     return sr_pairs_add(&to->settings, "optimizer", optimizer, 0);
 }
 
-/* Tasks that name the variant have the copy, too. */
+/* Tasks that name the variant also get the copy. */
 static srnn_status add_to_tasks(sr_study *study, const char *variant, const char *copy) {
     for (size_t t = 0; t < study->task_count; t++) {
         sr_word_list *names = &study->tasks[t].variants;

@@ -76,13 +76,13 @@ typedef struct sr_study {
     size_t task_count;
     sr_study_size *sizes;
     size_t size_count;
-    sr_word_list optimizers; /* with more than one, every variant is there once with each */
+    sr_word_list optimizers; /* with several, every variant is run with each */
     double *rates;           /* learning rates; none: those of the settings */
     size_t rate_count;
-    double *tune_rates; /* learning rates to choose from before the comparison; none: do not */
+    double *tune_rates; /* candidate learning rates for tuning; none: no tuning */
     size_t tune_count;
-    /* Differences below this do not matter: a comparison ends early once its interval excludes zero,
-     * or lies within it to both sides. 0: all seeds are run */
+    /* Smaller differences do not matter: a comparison ends early once its interval excludes zero,
+     * or lies within this margin on both sides. 0: all seeds are run */
     double settle;
     int64_t *seeds;
     size_t seed_count;
@@ -125,8 +125,8 @@ srnn_status sr_word_list_split(sr_word_list *words, const char *text);
 srnn_status sr_word_list_add(sr_word_list *words, const char *word);
 void sr_word_list_free(sr_word_list *words);
 
-/* Makes the variants of a study that was read with each of its optimizers: "norm" with the first,
- * "norm muon" with another. */
+/* Expands the variants of a study with each of its optimizers: "norm" with the first, "norm muon"
+ * with another. */
 srnn_status sr_study_add_optimizers(sr_study *study);
 
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);

@@ -1,4 +1,4 @@
-/* power.c: how many seeds a comparison needs. */
+/* power.c: the number of seeds a comparison needs. */
 #include "study/results/power.h"
 
 #include "study/results/statistics.h"
@@ -7,8 +7,8 @@
 
 static const double most_seeds = 1e6, known_degrees = 1e6, share_above = 0.8;
 
-/* The difference in units of its standard error must reach the interval's t and, behind it, the one
- * that it falls short of in the rest of the cases. */
+/* The difference in standard errors must be at least the t of the interval plus the t of the
+ * power. */
 static int sees(double seeds, double effect, double confidence, double power) {
     const double degrees = seeds - 1;
     return sqrt(seeds) * effect >=

@@ -43,7 +43,7 @@ static bool counts(const maker *m, size_t run) {
     return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
-/* True if the run has the cell's task and size, and the learning rate. Where rates were tuned, each
+/* True if the run has the cell's task and size, and the learning rate. With tuned rates each
  * variant has its own, within one cell. */
 static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
@@ -208,8 +208,8 @@ static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_
     return SRNN_OK;
 }
 
-/* An interval that is looked at after every seed from the second on, and may end the comparison,
- * must hold at all of them: the error is divided among them. */
+/* If an interval is examined after every seed from the second on and may end the comparison, it
+ * must hold at all of them: the error probability is divided among them. */
 static double confidence_of(const sr_study *study) {
     const double looks = study->settle > 0 ? (double)study->seed_count - 1 : 1;
     return 1 - (1 - SR_CONFIDENCE) / looks;
@@ -237,7 +237,7 @@ static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr
     d->interval = d->own;
     d->method = d->pairs > 1 ? "seeds" : "none";
     if (d->pairs > 1 && m->study->settle > 0) {
-        /* its own scatter alone: what is borrowed from others holds only on average */
+        /* only its own scatter: a shrunk variance is right only on average */
         d->interval = sr_interval_shrunk(d->differences, d->pairs, &(sr_prior){0}, confidence);
         d->method = "sequential";
     } else if (d->pairs > 1 && prior->degrees > 0) {

@@ -85,8 +85,8 @@ srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr
                             const bool *asked);
 void sr_summary_free(sr_summary *summary);
 
-/* True if more seeds are not needed: the interval says better, worse or, within `margin` to both
- * sides, that the difference does not matter; or the variant is unstable. */
+/* True if more seeds are not needed: the interval shows better, worse or, within `margin` on both
+ * sides, a difference that does not matter; or the variant is unstable. */
 bool sr_difference_settled(const sr_difference *difference, double margin);
 
 #endif

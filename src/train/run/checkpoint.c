@@ -143,7 +143,7 @@ static srnn_status compare_weights(const sr_safetensors *file, const sr_checkpoi
         if (!sr_model_part_has(part_of(run->ranks), model, spec))
             continue;
         if (!file)
-            return SR_FAIL(SRNN_ERR_IO, "%s: is not there after it was written", path);
+            return SR_FAIL(SRNN_ERR_IO, "%s: is missing after it was written", path);
         SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
         SR_TRY(sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
                                  path));
@@ -191,7 +191,7 @@ static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
 /* Rank 0 creates the folder for all ranks. */
 static srnn_status begin_folder(const char *writing, const char *path) {
     if (access(path, F_OK) == 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: is there already, and not of this run", path);
+        return SR_FAIL(SRNN_ERR_IO, "%s: exists already and is not of this run", path);
     SR_TRY(sr_folder_remove(writing));
     return sr_folder_make(writing);
 }

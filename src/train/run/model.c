@@ -15,6 +15,11 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
     SR_TRY(sr_run_tests_check(&longest, s, s->V));
     if (!*s->attention)
         SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
+    if (s->mlp == SR_MLP_GATED || s->mlp == SR_MLP_PLAIN)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "mlp %s is that of a model which --model names, with its own activation; a "
+                       "new model has swiglu, gelu or none",
+                       s->mlp == SR_MLP_GATED ? "gated" : "plain");
     *config = (sr_model_config){
         .V = s->V,
         .C = s->C,

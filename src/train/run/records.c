@@ -48,7 +48,7 @@ static srnn_status check_record(const char *folder, const char *name, int64_t ke
     SR_TRY(sr_path_join(path, folder, name));
     if (access(path, F_OK) != 0)
         return SR_FAIL(SRNN_ERR_IO,
-                       "%s: the record of the steps before the checkpoint is not there: put it "
+                       "%s: the record of the steps before the checkpoint is missing: put it "
                        "back, or begin a new run from the checkpoint with --model %s --out NEW",
                        path, folder);
     SR_TRY(sr_mapping_open(&file, path));

@@ -15,7 +15,7 @@
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
 static const char *const halves[] = {"all", "first", "second", NULL};
-static const char *const mlps[] = {"swiglu", "gelu", "none", NULL};
+static const char *const mlps[] = {"swiglu", "gelu", "none", "gated", "plain", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
@@ -47,7 +47,7 @@ static const sr_setting table[] = {
     TEXT("model", model, "FOLDER", "start from this model or run instead of a new model; --attention may give it another attention"),
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
-    TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2; else softmax, or what --model has"),
+    TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2, or repeated: 3*gla,1*softmax; else softmax, or what --model has"),
     INTEGER("vocab", V, 0, SR_VOCAB_MAX, "tokens; 0: those of the data"),
     INTEGER("hidden", C, 0, SR_WIDTH_MAX, "width; 0: the preset's"),
     INTEGER("mlp-hidden", F, 0, SR_WIDTH_MAX, "width inside the MLP; 0: the preset's"),

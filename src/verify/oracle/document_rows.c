@@ -493,6 +493,9 @@ static void divide_all(const sr_document *x, int64_t count, sr_term by) {
 
 /* sqrt(mean of squares + epsilon) */
 static sr_term root_mean_square(const sr_document *x, int64_t count, double own) {
+    const bool heads = x->a->norm_weight == SRNN_NORM_WEIGHT_HEAD && x->a->norm == SRNN_NORM_LAYER;
+    if (heads)
+        own *= (double)x->problem->Dv;
     const double epsilon = x->a->norm_epsilon > 0 ? x->a->norm_epsilon : own;
     const sr_terms row = sr_each(x->scratch);
     return sr_square_root(x, sr_tape_affine(x->tape, sr_tape_dot(x->tape, row, row, count),

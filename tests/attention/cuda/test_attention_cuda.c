@@ -69,7 +69,7 @@ static srnn_problem problem_of(const char *spec, size_t shape) {
     return problem;
 }
 
-/* Larger states take long and show nothing new. */
+/* Larger states take long and test nothing new. */
 enum { STATE_BYTES_MAX = 4 << 20 };
 
 /* A call on the GPU, and the oracle on the same operands. */
@@ -113,16 +113,22 @@ static void check_problem(const char *spec, const srnn_problem *problem) {
     call_free(&oracle);
 }
 
+/* GPUs refuse writes with a key of their own by name. */
+static bool is_computed(const srnn_problem *problem) {
+    return sr_computes(SR_CUDA_EVERYTHING, &problem->attention, NULL);
+}
+
 static void every_variant(void **state) {
     (void)state;
     for (size_t n = 0; spec_at(n); n++) {
         const srnn_problem problem = problem_of(spec_at(n), 0);
-        check_problem(spec_at(n), &problem);
+        if (is_computed(&problem))
+            check_problem(spec_at(n), &problem);
     }
 }
 
-/* Every axis beyond the plain equation, alone and with others, in bf16 too: packed documents, primes,
- * one token, grouped heads. */
+/* Every axis beyond the plain equation, alone and combined, also in bf16: packed documents, prime
+ * lengths, one token, grouped heads. */
 static const char *const axes[] = {
     "softmax,decay=log_sigmoid,decay_width=channel,decay_place=logit",
     "softmax,decay=softplus,decay_place=logit,clamp=2",
@@ -139,6 +145,18 @@ static const char *const axes[] = {
     "score=power:12,feature=norm_split,normaliser=cumulative_gate,epsilon=0.5,norm=l2_scaled",
     "score=linear,feature=unit,write=delta,levels=fenwick,decay=softplus,value_gate=time_step,"
     "normaliser=none",
+    "score=linear,feature=unit_smooth,write=delta,write_range=2,decay=softplus,decay_width=channel,"
+    "dt_width=channel,normaliser=none",
+    "score=power:2,decay=bounded,decay_bound=5,levels=fenwick",
+    "softmax,decay=bounded,decay_bound=0.6,dt_width=none,decay_width=channel,decay_place=logit",
+    "score=taylor:2,decay=neg_softplus,value_gate",
+    "softmax,output_gate,gate_width=channel,gate_shape=identity,norm=layer,norm_weight=head",
+    "softmax,window=5,sink=learned,cap=3",
+    "softmax,window=40,decay=log_sigmoid,normaliser=row_length",
+    "score=sigmoid,score_bias=-2,normaliser=none,window=7,decay=given,decay_width=channel,"
+    "decay_place=logit",
+    "score=linear,feature=unit,write=delta,write_gate=given,normaliser=none,decay=given",
+    "score=power:2,sink=zero,position=rope_features",
 };
 
 enum { AXES = sizeof axes / sizeof *axes };
@@ -150,7 +168,7 @@ static const srnn_problem axes_shapes[] = {
     {.B = 1, .H = 2, .Hkv = 1, .T = 1, .D = 3, .Dv = 2},
 };
 
-/* Whether the answer is rounding noise: norms across one head. */
+/* Whether the result is rounding noise: norms across one head. */
 static bool is_noise(const srnn_problem *p) {
     return p->attention.feature == SRNN_FEATURE_UNIT_HEADS && p->Hkv == 1;
 }
@@ -166,7 +184,7 @@ static void every_axis(void **state) {
         }
 }
 
-/* Judged by what a plain computation in bf16 loses. */
+/* The tolerance is derived from a plain computation in bf16. */
 static void every_axis_in_bf16(void **state) {
     (void)state;
     for (size_t n = 0; n < AXES; n++) {
@@ -240,8 +258,8 @@ static void large_logits(void **state) {
     }
 }
 
-/* Numbers that recurrences stumble over: gates of e^-40, e^-3000 and 1, betas of 1, keys that are the
- * same, nearly the same, and zero. */
+/* Numbers that are difficult for recurrences: gates of e^-40, e^-3000 and 1, betas of 1, keys that
+ * are the same, nearly the same, and zero. */
 static void awkward_recurrences(void **state) {
     (void)state;
     static const char *const specs[] = {"gla",
@@ -266,7 +284,7 @@ static void awkward_recurrences(void **state) {
                 continue;
             for (size_t i = 0; narrow && i < operand_bytes(&run, (sr_operand)which) / 4; i++) {
                 const int64_t t = (int64_t)i / width % T, c = (int64_t)i % width;
-                if (which == SR_OPERAND_K && t % 3 != 0) /* as the key before, or almost */
+                if (which == SR_OPERAND_K && t % 3 != 0) /* equal to the previous key, or almost */
                     narrow[i] = narrow[i - (size_t)width] * (c == 0 && t % 3 == 2 ? 1.0001f : 1);
                 if (which == SR_OPERAND_K && t % 7 == 5)
                     narrow[i] = 0;
@@ -338,7 +356,8 @@ static void states_of_every_variant(void **state) {
         srnn_problem problem = problem_of(spec_at(n), 0);
         problem.offsets = NULL;
         problem.documents = 0;
-        check_states(spec_at(n), problem);
+        if (is_computed(&problem))
+            check_states(spec_at(n), problem);
     }
 }
 
@@ -454,6 +473,7 @@ static void states_move_between_devices(void **state) {
     check_move("log_linear_gated_delta_net", SRNN_FORM_CHUNKED);
     check_move("gated_delta_net,position=rope_features", SRNN_FORM_PARALLEL);
     check_move("softmax,pool=3,position=rope_chunks", SRNN_FORM_PARALLEL);
+    check_move("softmax,window=7,position=rope_features", SRNN_FORM_PARALLEL);
 }
 
 int main(void) {

@@ -52,7 +52,7 @@ static sr_source *make_source(sr_token_layout layout, uint64_t seed, int length,
     return source;
 }
 
-/* The halves of the validation split have every row of it once between them, whatever the seed. */
+/* The halves of the validation split together have every row once, for every seed. */
 static void halves_have_no_row_in_common(void **state) {
     (void)state;
     bool seen[64] = {false};

@@ -41,7 +41,7 @@ static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_
                   sr_norm_weighs_heads(&p->attention) ? h * p->Dv : 0, p->Dv);
     return (sr_row_norm){.norm = wide ? SRNN_NORM_NONE : p->attention.norm,
                          .n = p->Dv,
-                         .epsilon = sr_row_norm_epsilon(&p->attention),
+                         .epsilon = sr_row_norm_epsilon(&p->attention, p->Dv),
                          .weight = numbers->weight,
                          .bias = numbers->bias};
 }
@@ -328,7 +328,7 @@ static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const 
     return (sr_row_norm){.norm = p->attention.norm,
                          .n = norm_heads(p) * p->Dv,
                          .floor = SR_L2_FLOOR,
-                         .epsilon = sr_row_norm_epsilon(&p->attention),
+                         .epsilon = sr_row_norm_epsilon(&p->attention, p->Dv),
                          .weight = weight,
                          .bias = bias};
 }

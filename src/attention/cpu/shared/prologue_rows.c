@@ -370,7 +370,8 @@ static real *key_head_row(srnn_tensor gradient, real *shared, const sr_attention
     return gradient.data ? tensor_row(gradient, at.b, at.h, at.t) : NULL;
 }
 
-/* d_keys += gate d_f, and the gradient of the gate's numbers. */
+/* d_keys += gate d_f, and the gradient of the gate's numbers. Its parameters are the forward's and
+ * the gradients. */
 static void erase_gate_backward(real *d_keys, real *d_gate, const real *d_erase, const real *key,
                                 const real *z, double range, int D) {
     for (int d = 0; d < D; d++) {
@@ -381,7 +382,8 @@ static void erase_gate_backward(real *d_keys, real *d_gate, const real *d_erase,
     }
 }
 
-/* One row of removal: from the gradients of n and b to those of the key and of the gate. */
+/* One row of removal: from the gradients of n and b to those of the key and of the gate. Its
+ * parameters are the forward's and the gradients. */
 static void removal_backward(real *d_key, real *d_gate, const real *d_erase, const real *d_removed,
                              const real *x, const real *z, int D) {
     real d_unit[SR_HEAD_SIZE_MAX];
@@ -396,6 +398,7 @@ static void removal_backward(real *d_key, real *d_gate, const real *d_erase, con
         unit_backward(d_key, d_unit, x, 1.0, NORM_FLOOR, D);
 }
 
+/* Its parameters are the forward's and the gradients. */
 void SR_ISA_REAL(sr_prologue_erase_rows_backward)(real *d_keys, sr_erase_rows gradient,
                                                   const real *keys, int64_t ld,
                                                   const sr_row_workspace *row_work,

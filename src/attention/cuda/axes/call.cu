@@ -32,7 +32,8 @@ static bool has_value_factor(const srnn_attention *a) {
 
 /* Columns of the widest sum over rows. */
 static int64_t columns_of(const srnn_problem *p) {
-    return (int64_t)p->H * (p->Dv > p->levels ? p->Dv : p->levels);
+    const int64_t wide = p->Dv > p->D ? p->Dv : p->D;
+    return (int64_t)p->H * (wide > p->levels ? wide : p->levels);
 }
 
 static void place_backward(sr_axes_scratch *s, const srnn_plan *plan, sr_layout *layout) {
@@ -122,6 +123,7 @@ static sr_axes_operands operands_of(const srnn_operands *in, bool narrow) {
     out.dt_bias = (float *)in->dt_bias;
     out.skip_weight = (float *)in->skip_weight;
     out.level_scale = (float *)in->level_scale;
+    out.sinks = (float *)in->sinks;
     return out;
 }
 
@@ -152,6 +154,9 @@ static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
     call->cumulates = cumulates(a);
     call->scale = sr_scale_factor(a, p->D);
     call->rope_theta = p->rope_theta;
+    call->decay_has_rate = sr_decay_has_rate(a);
+    call->norm_per_head = sr_norm_weighs_heads(a);
+    call->write_range = sr_write_range(a);
     call->norm_epsilon = a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm);
 }
 

@@ -47,7 +47,8 @@ struct sr_axes_tensor {
 /* srnn_operands in this form; learned vectors are float. */
 struct sr_axes_operands {
     sr_axes_tensor q, k, v, value_gate, output_gate, decay, write_gate, level_gate, pool_gate, skip;
-    float *norm_weight, *norm_bias, *value_power, *a_log, *dt_bias, *skip_weight, *level_scale;
+    float *norm_weight, *norm_bias, *value_power, *a_log, *dt_bias, *skip_weight, *level_scale,
+        *sinks;
 };
 
 /* Arrays over all positions; NULL where the variant does not need one. */
@@ -97,8 +98,10 @@ struct sr_axes_call {
     int norm_heads; /* heads that a norm runs over */
     bool shares_queries, decay_in_logits, rotated, delta, invariant, sums_rows, floor_follows_rows,
         gated, cumulates;
-    bool gates_direct; /* backward: the core itself fills d_gate */
-    double scale, rope_theta, norm_epsilon;
+    bool gates_direct;   /* backward: the core itself fills d_gate */
+    bool decay_has_rate; /* reads a_log and dt_bias */
+    bool norm_per_head;  /* each head has weights of its own for the norm */
+    double scale, rope_theta, norm_epsilon, write_range;
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
     sr_axes_operands in, out; /* out: gradients */

@@ -189,9 +189,10 @@ struct cumulative_gradient {
 
 /* ---- what is learned for outputs: terms of sums over rows ---- */
 
-/* Of a norm that each head has alone, rows are (B, H, T) and columns Dv; else (B, T) and H Dv. */
+/* Of a norm whose weights all heads share, rows are (B, H, T) and columns Dv; else (B, T) and
+ * H Dv. */
 SR_DEVICE axes_row norm_row_of(const sr_axes_call &call, int64_t n, int column) {
-    if (call.a.norm_width == SRNN_NORM_WIDTH_HEAD)
+    if (!call.norm_per_head)
         return axes_row_of(n, call.H, call.T);
     return {(int)(n / call.T), column / call.Dv, (int)(n % call.T)};
 }
@@ -226,11 +227,20 @@ struct skip_weight_term {
     }
 };
 
+/* Rows are (B, T); columns H. */
+struct sink_term {
+    SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int h) {
+        const int64_t row = call.row(call.H, (int)(n / call.T), h, n % call.T);
+        return (double)call.scratch.d_row_sum[row] *
+               axes_sink(call, h, (double)call.saved_maximum[row]);
+    }
+};
+
 srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stream) {
     const int64_t rows = (int64_t)call.B * call.T;
     const sr_axes_scratch &s = call.scratch;
     const srnn_attention *a = &call.a;
-    const bool wide = a->norm_width == SRNN_NORM_WIDTH_ROW;
+    const bool wide = call.norm_per_head;
     SR_CUDA(cudaMemsetAsync(s.zeroed, 0, (size_t)(s.zeroed_past - s.zeroed), stream));
     if (a->norm != SRNN_NORM_NONE)
         AXES_START_WARPS(norm_statistics_backward, rows * (call.H / call.norm_heads), call);
@@ -244,6 +254,8 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
     if (sr_norm_is_centred(a->norm))
         SR_TRY(axes_sum_rows<norm_bias_term>(call.out.norm_bias, call, wide ? rows : rows * call.H,
                                              wide ? call.H * call.Dv : call.Dv, stream));
+    if (sr_operand_used(SR_OPERAND_SINKS, a))
+        SR_TRY(axes_sum_rows<sink_term>(call.out.sinks, call, rows, call.H, stream));
     if (sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a))
         SR_TRY(axes_sum_rows<skip_weight_term>(
             call.out.skip_weight, call, rows,

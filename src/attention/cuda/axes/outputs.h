@@ -22,7 +22,13 @@ struct axes_norm_row {
     double shift, along;  /* backward: mean of d_hat, and its part along the row */
 };
 
-/* `stored`: row sum and maximum where the core left them, or what forward saved. */
+/* What the row sum of a row still lacks. */
+SR_DEVICE double axes_sink(const sr_axes_call &call, int h, double maximum) {
+    const bool learned = call.a.sink == SRNN_SINK_LEARNED;
+    return sr_row_sink(&call.a, learned ? (double)call.in.sinks[h] : 0, maximum);
+}
+
+/* row_sum, maximum (B, H, T): where the core left them, or what forward saved. */
 SR_DEVICE axes_output_row axes_output_of(const sr_axes_call &call, axes_row at,
                                          const float *row_sum, const float *maximum) {
     axes_output_row row = {at, call.row(call.H, at.b, at.h, at.t), 0, 0, 0, 1, 1};
@@ -33,6 +39,9 @@ SR_DEVICE axes_output_row axes_output_of(const sr_axes_call &call, axes_row at,
     sr_query_row query = {};
     query.row_sum = row.row_sum;
     query.length = (double)(call.place(at.b, at.t) + 1);
+    if (call.a.window && query.length > (double)call.a.window)
+        query.length = (double)call.a.window;
+    query.sink = axes_sink(call, at.h, row.maximum);
     query.gate_sum = row.cumulative;
     query.least = (double)FLT_MIN;
     if (call.gated)
@@ -72,6 +81,7 @@ SR_DEVICE double axes_skip_weight(const sr_axes_call &call, int h, int d) {
         return (double)call.in.skip_weight[h * call.Dv + d];
     case SRNN_SKIP_NONE:
     case SRNN_SKIP_CONV:
+    case SRNN_SKIP_BONUS: /* refused: the kernels do not declare it */
         break;
     }
     return 1;
@@ -90,7 +100,7 @@ SR_DEVICE double axes_y(const sr_axes_call &call, const axes_output_row &row, do
 
 /* Weight and bias of the norm for channel d of head h. */
 SR_DEVICE int axes_norm_column(const sr_axes_call &call, int h, int d) {
-    return call.a.norm_width == SRNN_NORM_WIDTH_ROW ? h * call.Dv + d : d;
+    return call.norm_per_head ? h * call.Dv + d : d;
 }
 
 SR_DEVICE double axes_norm_weight(const sr_axes_call &call, int h, int d) {

@@ -21,6 +21,7 @@ struct axes_keys {
     const float *beta;            /* (B Hkv, capacity) */
     float *u, *error;             /* (B Hkv, capacity, Dv): what the delta rule writes; by beta */
     int64_t capacity;
+    bool ring; /* key j is in place j mod capacity */
 };
 
 /* One walk over pairs. The delta rule's own, of keys with earlier keys, is one too: `kappa`, without
@@ -33,6 +34,7 @@ struct axes_pass {
     const float *values;  /* (B Hkv, capacity, Dv), or NULL */
     const double *decay;  /* of keys */
     int64_t capacity;
+    bool ring;
     int heads, group; /* of queries; those of a head of keys */
     bool kappa;
     int level; /* -1: all */
@@ -47,15 +49,16 @@ struct axes_pass {
 };
 
 /* Rows t0 .. t0+31 of an array with `columns` numbers a row; zeros outside from .. past-1 and past
- * the columns. By the whole block. */
+ * the columns. ring: row t is in place t mod it; 0: in its own. By the whole block. */
 template <int WIDTH>
 SR_DEVICE void axes_tile_load(sr_float_tile<WIDTH> &to, const float *rows, int columns, int64_t t0,
-                              int64_t from, int64_t past) {
+                              int64_t from, int64_t past, int64_t ring = 0) {
     for (int n = (int)threadIdx.x; n < AXES_TILE * WIDTH; n += AXES_PAIR_THREADS) {
         const int row = n / WIDTH, column = n % WIDTH;
         const int64_t t = t0 + row;
         const bool there = t >= from && t < past && column < columns;
-        to.number[row][column] = there ? rows[t * columns + column] : 0;
+        const int64_t place = ring ? t % ring : t;
+        to.number[row][column] = there ? rows[place * columns + column] : 0;
     }
 }
 
@@ -84,7 +87,7 @@ SR_DEVICE bool axes_is_written(int level, int64_t place) {
 SR_DEVICE bool axes_seen(const sr_axes_call &call, const axes_pass &pass, int64_t start, int64_t i,
                          int64_t j) {
     const int64_t own = i - start, other = j - start, chunk = call.a.pool;
-    if (j < start || j > i || (pass.kappa && j == i))
+    if (j < start || j > i || (pass.kappa && j == i) || (call.a.window && i - j >= call.a.window))
         return false;
     if (chunk && !(j == i || (other % chunk == chunk - 1 && other / chunk < own / chunk)))
         return false;
@@ -132,6 +135,15 @@ SR_DEVICE void axes_logits(float (&s)[AXES_OWN], const sr_axes_call &call,
     }
 }
 
+/* What the score is taken of: s capped, clamped and moved by the bias, and its slope by s. */
+SR_DEVICE double axes_logit(const sr_axes_call &call, bool kappa, double s, double *slope) {
+    const bool caps = !kappa && call.a.cap != 0;
+    const double capped = caps ? sr_cap_value(call.a.cap, s) : s;
+    const bool clamped = !kappa && call.a.clamp != 0 && capped > call.a.clamp;
+    *slope = clamped ? 0 : caps ? sr_cap_slope(call.a.cap, s) : 1;
+    return (clamped ? call.a.clamp : capped) + call.a.score_bias;
+}
+
 /* w_ij without its level, its derivative by the logit; the factor of a decay inside it. */
 struct axes_pair {
     float weight, slope, inside;
@@ -144,8 +156,8 @@ SR_DEVICE axes_pair axes_pair_of(const sr_axes_call &call, bool kappa, float s, 
     axes_pair pair = {0, 0, logits ? expf((float)between) : 1};
     s *= pair.inside;
     const double decay = call.decay_in_logits ? 0 : between;
-    const bool clamped = !kappa && call.a.clamp != 0 && (double)s > call.a.clamp;
-    const double x = clamped ? call.a.clamp : (double)s;
+    double inner = 1; /* the slope of what the score is taken of */
+    const double x = axes_logit(call, kappa, (double)s, &inner);
     const double shift = decay - (kappa ? 0 : (double)maximum);
     switch (call.a.score) {
     case SRNN_SCORE_EXP:
@@ -156,22 +168,22 @@ SR_DEVICE axes_pair axes_pair_of(const sr_axes_call &call, bool kappa, float s, 
         pair.weight = pair.slope * (float)x;
         break;
     case SRNN_SCORE_TAYLOR:
-    case SRNN_SCORE_POWER: {
+    case SRNN_SCORE_POWER:
+    case SRNN_SCORE_SIGMOID: {
         const double factor = exp(shift);
         pair.weight = (float)(factor * sr_score_value(call.a.score, call.a.order, x));
         pair.slope = (float)(factor * sr_score_slope(call.a.score, call.a.order, x));
         break;
     }
     }
-    if (clamped)
-        pair.slope = 0;
+    pair.slope = inner == 0 ? 0 : pair.slope * (float)inner;
     return pair;
 }
 
 /* The keys of this call as the core reads them; u and error: the delta rule's. */
 static inline axes_keys axes_own_keys(const sr_axes_call &call, float *u, float *error) {
     const sr_axes_scratch &s = call.scratch;
-    return {s.k, s.rotated_k, s.v, s.decay, s.beta, u, error, call.T};
+    return {s.k, s.rotated_k, s.v, s.decay, s.beta, u, error, call.T, false};
 }
 
 /* Numerators, row sums and maxima of all rows by their pairs. */

@@ -177,7 +177,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     const int warp = (int)threadIdx.x / SR_WARP, b = head / pass.heads, h = head % pass.heads;
     const pairs_place at = {b,           h,   b * call.Hkv + h / pass.group, t0 + AXES_OWN * warp,
                             axes_lane(), warp};
-    const int from = call.start(b, t0), past = min(t0 + AXES_TILE, call.T);
+    const int past = min(t0 + AXES_TILE, call.T);
+    const int from = max(call.start(b, t0), call.a.window ? t0 - call.a.window + 1 : 0);
     float d_q[AXES_OWN][WIDTH / SR_WARP] = {};
     double decay[AXES_OWN][WIDTH / SR_WARP] = {};
     products_clear(shared->product[warp]);
@@ -232,7 +233,9 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
         axes_tile_load(shared->v, pass.values + (int64_t)kv * call.T * call.Dv, call.Dv, key, key,
                        past);
     for (at.h = h0; at.h < h0 + pass.group; at.h++)
-        for (int t0 = key; t0 < call.T && call.start(b, t0) < past; t0 += AXES_TILE) {
+        for (int t0 = key; t0 < call.T && call.start(b, t0) < past &&
+                           (!call.a.window || t0 - call.a.window < past - 1);
+             t0 += AXES_TILE) {
             __syncthreads();
             const int64_t head = call.row(pass.heads, b, at.h, 0);
             axes_tile_load(shared->q, pass.queries + head * call.F, call.F, t0, t0, call.T);

@@ -27,6 +27,8 @@ SR_DEVICE rows_place place_of(const sr_axes_call &call, const axes_pass &pass) {
     at.lane = axes_lane();
     at.offset = call.position();
     at.from = call.start(at.b, at.t0);
+    if (call.a.window)
+        at.from = max(at.from, at.offset + at.t0 - call.a.window + 1);
     at.past = at.offset + min(at.t0 + AXES_TILE, call.T);
     return at;
 }
@@ -44,7 +46,9 @@ SR_DEVICE void lane_logits(float (&s)[AXES_OWN], double (&between)[AXES_OWN],
     const double *other = nullptr;
     axes_stay_decay stay = {nullptr, max(1, min((int)AXES_OWN, call.T - at.own))};
     if (call.decays > 0) {
-        other = pass.decay + ((int64_t)at.kv * pass.capacity + min(j, at.past - 1)) * call.decays;
+        const int64_t last = max(at.from, min(j, at.past - 1));
+        const int64_t slot = pass.ring ? last % pass.capacity : last;
+        other = pass.decay + (at.kv * pass.capacity + slot) * call.decays;
         stay.first = query_decay(call, at.kv, at.own);
     }
     axes_logits<false>(s, call, shared.q.number + (at.own - at.t0), shared.k, stay, other);
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     for (int64_t key = at.from / AXES_TILE * AXES_TILE; key < at.past; key += AXES_TILE) {
         __syncthreads();
         axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, key, at.from,
-                       at.past);
+                       at.past, pass.ring ? pass.capacity : 0);
         __syncthreads();
         const int64_t j = key + at.lane;
         float s[AXES_OWN];
@@ -84,7 +88,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
                 continue;
             const bool logits = call.decay_in_logits && call.decays == 1;
             const double x = (double)s[r] * (logits ? exp(between[r]) : 1);
-            const double clamped = call.a.clamp != 0 && x > call.a.clamp ? call.a.clamp : x;
+            double slope;
+            const double clamped = axes_logit(call, false, x, &slope);
             const double decay = call.decay_in_logits ? 0 : between[r];
             largest[r] = fmaxf(largest[r], (float)(exponential ? clamped + decay : fabs(clamped)));
         }
@@ -118,10 +123,10 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     for (int64_t key = at.from / AXES_TILE * AXES_TILE; key < at.past; key += AXES_TILE) {
         __syncthreads();
         axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, key, at.from,
-                       at.past);
+                       at.past, pass.ring ? pass.capacity : 0);
         if (pass.values)
             axes_tile_load(shared->v, pass.values + at.kv * pass.capacity * call.Dv, call.Dv, key,
-                           at.from, at.past);
+                           at.from, at.past, pass.ring ? pass.capacity : 0);
         __syncthreads();
         const int64_t j = key + at.lane;
         float s[AXES_OWN], weight[AXES_OWN];
@@ -210,6 +215,7 @@ srnn_status sr_axes_pairs_forward(const sr_axes_call &call, const axes_keys &key
     axes_pass pass = {};
     pass.decay = keys.decay;
     pass.capacity = keys.capacity;
+    pass.ring = keys.ring;
     pass.heads = call.H;
     pass.group = call.group;
     pass.level = -1;

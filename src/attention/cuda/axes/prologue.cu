@@ -1,28 +1,15 @@
 /* prologue.cu: before the core: features of q and k, factors of v, running sums, averages. */
+#include "attention/cuda/axes/decays.h"
 #include "attention/cuda/axes/features.h"
 #include "attention/cuda/axes/sums.h"
 
 /* ---- running sums ---- */
 
-/* The logarithm of a gate from its number. */
-SR_DEVICE double gate_logarithm(const sr_axes_call &call, int h, double z) {
-    switch (call.a.decay) {
-    case SRNN_DECAY_NONE:
-    case SRNN_DECAY_LEARNED:
-        break;
-    case SRNN_DECAY_LOG_SIGMOID:
-        return -sr_softplus(-z) / (call.a.decay_divisor > 0 ? call.a.decay_divisor : 1.0);
-    case SRNN_DECAY_SOFTPLUS:
-        return -exp((double)call.in.a_log[h]) * sr_softplus(z + (double)call.in.dt_bias[h]);
-    }
-    return z / SR_AXES_DECAY_DIVISOR;
-}
-
 /* C of all tokens: with the token's own gate, or, if learned, without. */
 struct decay_sum {
     static constexpr bool reverse = false;
     SR_DEVICE static double term(const sr_axes_call &call, int b, int h, int t, int c) {
-        return gate_logarithm(call, h, (double)call.in.decay.at(b, h, t, c));
+        return axes_gate_logarithm(call, h, axes_decay_number(call, b, h, t, c));
     }
     SR_DEVICE static void take(const sr_axes_call &call, int b, int h, int t, int c, double before,
                                double with) {
@@ -119,8 +106,7 @@ __global__ void token_factors(const __grid_constant__ sr_axes_call call) {
         factor = sr_sigmoid((double)call.in.value_gate.at(at.b, at.h, at.t, 0));
         break;
     case SRNN_VALUE_GATE_TIME_STEP:
-        factor = sr_softplus((double)call.in.decay.at(at.b, at.h, at.t, 0) +
-                             (double)call.in.dt_bias[at.h]);
+        factor = sr_softplus(axes_decay_number(call, at.b, at.h, at.t, 0));
         break;
     }
     if (call.a.normaliser == SRNN_NORMALISER_VALUE_POWER)
@@ -128,9 +114,11 @@ __global__ void token_factors(const __grid_constant__ sr_axes_call call) {
                       -sr_sigmoid((double)call.in.value_power[at.h]));
     if (call.scratch.value_factor)
         call.scratch.value_factor[n] = (float)factor;
-    if (call.scratch.beta)
-        call.scratch.beta[n] =
-            (float)sr_sigmoid((double)call.in.write_gate.at(at.b, at.h, at.t, 0));
+    if (!call.scratch.beta)
+        return;
+    const double z = (double)call.in.write_gate.at(at.b, at.h, at.t, 0);
+    const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+    call.scratch.beta[n] = (float)(given ? z : call.write_range * sr_sigmoid(z));
 }
 
 /* lambda = softplus(L z) */

@@ -1,9 +1,9 @@
 /* prologue_backward.cu: after the core's backward: gradients of operands from those of features,
  * values, running sums and gates. */
+#include "attention/cuda/axes/decays.h"
 #include "attention/cuda/axes/features.h"
 #include "attention/cuda/axes/outputs.h"
 #include "attention/cuda/axes/sums.h"
-#include "equation/operands.h"
 
 /* ---- features: a warp owns a row ---- */
 
@@ -175,31 +175,13 @@ struct decay_gradient {
     }
 };
 
-/* The gradient of softplus's result. */
-SR_DEVICE double step_backward(const sr_axes_call &call, int64_t row, int h, double d_gate,
-                               double step) {
-    double d = -exp((double)call.in.a_log[h]) * d_gate;
-    if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP && step > 0)
-        d += call.scratch.value_dot[row] / step;
-    return d;
-}
-
-/* The gradient of a gate's number z from that of its logarithm. */
+/* The gradient of a gate's number z from that of its logarithm, and of a time step. */
 SR_DEVICE double number_backward(const sr_axes_call &call, int64_t row, axes_row at, int c) {
-    const double d_gate = call.scratch.d_gate[row * call.decays + c];
-    const double z = (double)call.in.decay.at(at.b, at.h, at.t, c);
-    switch (call.a.decay) {
-    case SRNN_DECAY_NONE:
-    case SRNN_DECAY_LEARNED:
-        break;
-    case SRNN_DECAY_LOG_SIGMOID:
-        return d_gate * sr_sigmoid(-z) / (call.a.decay_divisor > 0 ? call.a.decay_divisor : 1.0);
-    case SRNN_DECAY_SOFTPLUS: {
-        const double moved = z + (double)call.in.dt_bias[at.h];
-        return step_backward(call, row, at.h, d_gate, sr_softplus(moved)) * sr_sigmoid(moved);
-    }
-    }
-    return d_gate / SR_AXES_DECAY_DIVISOR;
+    const double z = axes_decay_number(call, at.b, at.h, at.t, c), step = sr_softplus(z);
+    double d = call.scratch.d_gate[row * call.decays + c] * axes_gate_slope(call, at.h, z);
+    if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP && step > 0)
+        d += call.scratch.value_dot[row] / step * sr_sigmoid(z);
+    return d;
 }
 
 __global__ void decay_numbers(const __grid_constant__ sr_axes_call call) {
@@ -219,17 +201,20 @@ struct a_log_term {
         const int64_t row = call.row(call.Hkv, b, h, t);
         double sum = 0;
         for (int c = 0; c < call.decays; c++)
-            sum -= call.scratch.d_gate[row * call.decays + c] * exp((double)call.in.a_log[h]) *
-                   sr_softplus((double)call.in.decay.at(b, h, t, c) + (double)call.in.dt_bias[h]);
+            sum += call.scratch.d_gate[row * call.decays + c] *
+                   axes_gate_rate_slope(call, h, axes_decay_number(call, b, h, t, c));
         return sum;
     }
 };
 
+/* Columns Hkv, or Hkv D where it is wide. */
 struct dt_bias_term {
-    SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int h) {
+    SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int column) {
+        const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
+        const int h = wide ? column / call.D : column, from = wide ? column % call.D : 0;
         const axes_row at = {(int)(n / call.T), h, (int)(n % call.T)};
         double sum = 0;
-        for (int c = 0; c < call.decays; c++)
+        for (int c = from; c < (wide ? from + 1 : call.decays); c++)
             sum += number_backward(call, call.row(call.Hkv, at.b, h, at.t), at, c);
         return sum;
     }
@@ -252,8 +237,9 @@ __global__ void beta_numbers(const __grid_constant__ sr_axes_call call) {
         return;
     const axes_row at = axes_row_of(n, call.Hkv, call.T);
     const double z = (double)call.in.write_gate.at(at.b, at.h, at.t, 0);
-    call.out.write_gate.put(at.b, at.h, at.t, 0,
-                            (double)call.scratch.d_beta[n] * sr_sigmoid(z) * sr_sigmoid(-z));
+    const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+    const double slope = given ? 1 : call.write_range * sr_sigmoid(z) * sr_sigmoid(-z);
+    call.out.write_gate.put(at.b, at.h, at.t, 0, slope * (double)call.scratch.d_beta[n]);
 }
 
 /* lambda = softplus(L z): the slope by L z times the gradient. */
@@ -293,10 +279,12 @@ static srnn_status decays_backward(const sr_axes_call &call, cudaStream_t stream
         SR_TRY(axes_start_running<decay_gradient>(call, call.Hkv, call.decays, stream));
     if (call.out.decay.data)
         AXES_START(decay_numbers, rows * call.Hkv * call.decays, call);
-    if (!sr_operand_used(SR_OPERAND_A_LOG, &call.a))
+    if (!call.decay_has_rate)
         return SRNN_OK;
     SR_TRY(axes_sum_rows<a_log_term>(call.out.a_log, call, rows, call.Hkv, stream));
-    return axes_sum_rows<dt_bias_term>(call.out.dt_bias, call, rows, call.Hkv, stream);
+    const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
+    return axes_sum_rows<dt_bias_term>(call.out.dt_bias, call, rows,
+                                       wide ? call.Hkv * call.D : call.Hkv, stream);
 }
 
 static srnn_status features_backward(const sr_axes_call &call, cudaStream_t stream) {

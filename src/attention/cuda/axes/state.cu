@@ -96,8 +96,8 @@ static srnn_status recurrent_from_plain(const sr_state_memory *state, const char
 
 /* ---- keys and values ---- */
 
-/* What the cache keeps of all tokens, also with pool, of which rows see the last of each chunk:
- * arrays as axes_keys has them, and room for what the delta rule writes. */
+/* What the cache keeps of all tokens, also with pool, of which rows see the last of each chunk; with
+ * a window they are a ring: arrays as axes_keys has them, and room for what the delta rule writes. */
 static axes_keys cache_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
     const size_t entries = (size_t)p->B * (size_t)p->Hkv * (size_t)capacity;
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
@@ -114,6 +114,7 @@ static axes_keys cache_place(const srnn_problem *p, int64_t capacity, sr_layout 
         keys.u = (float *)sr_layout_take(layout, entries * Dv, sizeof(float));
     }
     keys.capacity = capacity;
+    keys.ring = p->attention.window > 0;
     return keys;
 }
 
@@ -125,7 +126,8 @@ __global__ void append_rows(const __grid_constant__ sr_axes_call call, N *to, co
     if (n >= (int64_t)call.B * call.Hkv * call.T * width)
         return;
     const int64_t head = n / width / call.T, t = n / width % call.T;
-    to[(head * capacity + call.position() + t) * width + n % width] = from[n];
+    const int64_t token = call.position() + t, slot = call.a.window ? token % capacity : token;
+    to[(head * capacity + slot) * width + n % width] = from[n];
 }
 
 template <class N>
@@ -170,12 +172,12 @@ static srnn_status cache_feed(const sr_attention_call *wanted, char *memory, int
     return sr_axes_advance(call, stream);
 }
 
-/* The plain form, that of the CPU: per head the arrays in this order, of all tokens, or with pool of
- * the last ones of chunks; what the delta rule writes is double there. */
+/* The plain form, that of the CPU: per head the arrays in this order, of all tokens, with pool of
+ * the last ones of chunks, with a window of those that the next token could see; what the delta rule writes is double there. */
 enum { CACHE_PIECES = 6, CACHE_U = CACHE_PIECES - 1 };
 
 static int64_t entries_of(const srnn_problem *p, int64_t tokens) {
-    return p->attention.pool ? tokens / p->attention.pool : tokens;
+    return p->attention.pool ? tokens / p->attention.pool : sr_keys_seen(&p->attention, tokens);
 }
 
 /* One array, and the bytes of a token in it; 0: the variant has none. */
@@ -213,11 +215,13 @@ static srnn_status copy_entries(const sr_state_memory *state, state_piece piece,
     const srnn_problem *p = &state->plan->core;
     srnn_device *device = state->plan->device;
     const int64_t pool = p->attention.pool, entries = entries_of(p, state->position);
-    const int64_t runs = pool ? entries : 1; /* of entries that lie together */
-    const size_t bytes = piece.bytes * (size_t)(pool ? 1 : entries);
+    const bool apart = pool || p->attention.window; /* entries do not lie together */
+    const int64_t runs = apart ? entries : 1, first = state->position - entries;
+    const size_t bytes = piece.bytes * (size_t)(apart ? 1 : entries);
     for (int64_t n = 0; bytes > 0 && n < runs; n++) {
-        const int64_t token = head * state->capacity + (pool ? (n + 1) * pool - 1 : 0);
-        char *const place = (char *)piece.memory + (size_t)token * piece.bytes;
+        const int64_t token = pool ? (n + 1) * pool - 1 : apart ? first + n : 0;
+        const int64_t slot = head * state->capacity + (apart ? token % state->capacity : 0);
+        char *const place = (char *)piece.memory + (size_t)slot * piece.bytes;
         if (out)
             SR_TRY(sr_device_copy_out(device, out + (size_t)n * bytes, place, bytes));
         else

@@ -176,8 +176,8 @@ static void draw_fuzzy(fuzzy_row *row, const sr_synthetic *self, sr_split split,
     int probe_value_size = 1 + sr_draw_below(from, value_size);
     motif probe = draw_motif(from, size, 0, keys);
     motif answer = draw_motif(from, probe_value_size, keys, values);
-    int room = sr_task_setting(self, SR_TASK_LENGTH) - probe.size - answer.size;
-    int most = room - key_size - value_size;
+    int available = sr_task_setting(self, SR_TASK_LENGTH) - probe.size - answer.size;
+    int most = available - key_size - value_size;
     int place = sr_draw_below(from, most);
     bool placed = false;
     row->pairs = row->count = 0;

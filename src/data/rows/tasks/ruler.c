@@ -228,11 +228,11 @@ static double total_count(double words, int ranks, double alpha, double scale) {
 static srnn_status frequent_prepare(sr_synthetic *self) {
     int length = sr_task_setting(self, SR_TASK_LENGTH),
         vocab = sr_task_setting(self, SR_TASK_VOCAB);
-    int ranks = 1 + vocab - FIRST_WORD, room = length - ASKED;
+    int ranks = 1 + vocab - FIRST_WORD, available = length - ASKED;
     double alpha = self->values[ALPHA], scale = zeta(alpha), words = 0;
     ranks = ranks < length ? ranks : length;
     for (double step = 1 << 24; step >= 1; step /= 2)
-        words += total_count(words + step, ranks, alpha, scale) <= room ? step : 0;
+        words += total_count(words + step, ranks, alpha, scale) <= available ? step : 0;
     SR_TRY(sr_alloc((void **)&self->weights, (size_t)ranks + 1, sizeof *self->weights));
     double total = 0, count[ASKED + 2];
     for (int rank = 1; rank <= ranks; rank++) {

@@ -1,5 +1,5 @@
-/* test_contexts_cuda.c: what mixes and ranks contexts on a GPU, real or emulated, gives the CPU's
- * numbers, in float and in bf16. */
+/* test_ops_devices.c: the larger ops of a GPU, real or emulated, agree with the CPU, in float and
+ * in bf16: mixing and ranking of contexts, norms of segments of rows. */
 #include "base/bf16.h"
 #include "ops/backend.h"
 #include "small_model.h"
@@ -28,7 +28,7 @@ static void free_arrays(void) {
         sr_device_release(gpu->device, arrays[--array_count]);
 }
 
-/* Noise that the GPU's number type holds. */
+/* Noise that is exact in the GPU's number type. */
 static float *noise(int64_t count, uint64_t stream) {
     float *x = malloc((size_t)count * sizeof *x);
     assert_non_null(x);
@@ -37,7 +37,7 @@ static float *noise(int64_t count, uint64_t stream) {
     return x;
 }
 
-/* A matrix of the number type on the GPU; from host NULL: room for one. */
+/* A matrix of the number type on the GPU; host NULL: uninitialised. */
 static sr_matrix matrix(const float *host, int64_t rows, int64_t columns) {
     const int64_t count = rows * columns;
     void *memory = on_gpu(NULL, (size_t)count * sr_element_bytes(gpu->number));
@@ -80,7 +80,7 @@ typedef struct mix_case {
 
 /* The CPU's numbers of one case: out, d_x, d_weight. */
 typedef struct mixed {
-    float *x, *weight, *d_out; /* what enters */
+    float *x, *weight, *d_out; /* inputs */
     float *out, *d_x, *d_weight;
 } mixed;
 
@@ -191,8 +191,8 @@ static void check_rank(const rank_case *c) {
     free_arrays();
 }
 
-/* Chunks larger than a tile of cosines, more and fewer chunks than a context takes, a part of the
- * contexts, rows that belong to no chunk. */
+/* Chunks larger than a tile of cosines, more and fewer chunks than a context has, a part of the
+ * contexts, rows outside of all chunks. */
 static void ranking(void **state) {
     (void)state;
     static const rank_case cases[] = {
@@ -201,6 +201,77 @@ static void ranking(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_rank(&cases[i]);
+}
+
+/* ---- norms of pieces */
+
+typedef struct norm_case {
+    int64_t rows, groups, C;
+    bool own_weights, subtract_mean, bias, adds;
+} norm_case;
+
+static sr_norm norm_of(const norm_case *c, sr_matrix x, const float *weight, const float *bias) {
+    return (sr_norm){.x = x,
+                     .weight = weight,
+                     .bias = c->bias ? bias : NULL,
+                     .groups = c->groups,
+                     .C = c->C,
+                     .own_weights = c->own_weights,
+                     .subtract_mean = c->subtract_mean,
+                     .offset = c->adds ? 1.0f : 0.0f,
+                     .epsilon = 1e-5f};
+}
+
+/* d_x adds to floats, as a block's, or is written over d_out, as that of q and k. */
+static void check_norm(const norm_case *c) {
+    const int64_t columns = c->groups * c->C, count = c->rows * columns;
+    const int64_t weights = c->own_weights ? columns : c->C;
+    const size_t bytes = (size_t)weights * sizeof(float);
+    float *x = noise(count, 1), *d_out = noise(count, 2), *weight = noise(weights, 3);
+    float *bias = noise(weights, 4), *out = noise(count, 5), *d_x = noise(count, 6);
+    float *d_weight = noise(weights, 7), *d_bias = noise(weights, 8);
+    float *scratch = noise(SR_ROW_PARTS * 2 * weights, 9);
+    const sr_matrix gpu_d_out = matrix(d_out, c->rows, columns);
+    const sr_matrix gpu_out = matrix(NULL, c->rows, columns);
+    const sr_matrix gpu_d_x =
+        c->adds ? sr_matrix_of(on_gpu(d_x, (size_t)count * sizeof *d_x), c->rows, columns, SRNN_F32)
+                : gpu_d_out;
+    const sr_norm there =
+        norm_of(c, matrix(x, c->rows, columns), on_gpu(weight, bytes), on_gpu(bias, bytes));
+    const sr_norm_gradient moved = {gpu_d_x, on_gpu(d_weight, bytes),
+                                    c->bias ? on_gpu(d_bias, bytes) : NULL, NULL, c->adds};
+    const sr_norm here = norm_of(c, sr_matrix_of(x, c->rows, columns, SRNN_F32), weight, bias);
+    const sr_norm_gradient gradient = {sr_matrix_of(d_x, c->rows, columns, SRNN_F32), d_weight,
+                                       c->bias ? d_bias : NULL, scratch, c->adds};
+    assert_int_equal(gpu->norm_forward(gpu, gpu_out, &there), SRNN_OK);
+    assert_int_equal(gpu->norm_backward(gpu, &moved, gpu_d_out, &there), SRNN_OK);
+    assert_int_equal(cpu->norm_forward(cpu, sr_matrix_of(out, c->rows, columns, SRNN_F32), &here),
+                     SRNN_OK);
+    assert_int_equal(
+        cpu->norm_backward(cpu, &gradient, sr_matrix_of(d_out, c->rows, columns, SRNN_F32), &here),
+        SRNN_OK);
+    compare_matrix("the norm", gpu_out, out);
+    compare_matrix("d_x", gpu_d_x, d_x);
+    compare_floats("d_weight", moved.d_weight, d_weight, weights, 1e-5);
+    if (c->bias)
+        compare_floats("d_bias", moved.d_bias, d_bias, weights, 1e-5);
+    void *const all[] = {x, d_out, weight, bias, out, d_x, d_weight, d_bias, scratch};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free_arrays();
+}
+
+/* Heads by warps, whole rows by blocks, more rows than a part of the sums has. */
+static void norms(void **state) {
+    (void)state;
+    static const norm_case cases[] = {
+        {1, 1, 3, false, false, false, false},   {5, 3, 7, false, false, false, false},
+        {6, 4, 40, true, true, true, false},     {3, 1, 1100, false, true, true, true},
+        {2, 2, 1030, true, false, false, false}, {300, 1, 24, false, false, false, true},
+        {530, 2, 12, false, true, false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_norm(&cases[i]);
 }
 
 static int open_gpu(bool bf16) {
@@ -232,7 +303,8 @@ int main(void) {
     }
     sr_backend_free(gpu);
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mixing), cmocka_unit_test(ranking)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mixing), cmocka_unit_test(ranking),
+                                       cmocka_unit_test(norms)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

@@ -1,0 +1,57 @@
+/* block_shape.h (private): what a block consists of. */
+#ifndef SR_MODEL_LAYER_BLOCK_SHAPE_H
+#define SR_MODEL_LAYER_BLOCK_SHAPE_H
+
+#include "model/layer/block.h"
+
+static inline bool has_mlp(const sr_block *b) {
+    return sr_model_config_has_mlp(b->config);
+}
+
+static inline bool gated(const sr_block *b) {
+    return has_mlp(b) && (b->config->mlp == SR_MLP_SWIGLU || b->config->mlp == SR_MLP_GATED);
+}
+
+static inline int64_t mlp_width(const sr_block *b) {
+    return has_mlp(b) ? b->config->F : 0;
+}
+
+/* Columns of what the MLP multiplies its input with first. */
+static inline int64_t inner(const sr_block *b) {
+    return (gated(b) ? 2 : 1) * mlp_width(b);
+}
+
+static inline srnn_block_norm norm_place(const sr_block *b) {
+    return b->config->is_avey ? SRNN_BLOCK_NORM_BEFORE
+                              : b->config->attention[b->layer].wiring.block_norm;
+}
+
+static inline bool norm_before(const sr_block *b) {
+    return norm_place(b) != SRNN_BLOCK_NORM_AFTER;
+}
+
+static inline bool norm_after(const sr_block *b) {
+    return norm_place(b) == SRNN_BLOCK_NORM_AFTER || norm_place(b) == SRNN_BLOCK_NORM_BOTH;
+}
+
+static inline bool parallel(const sr_block *b) {
+    return has_mlp(b) && norm_place(b) == SRNN_BLOCK_NORM_PARALLEL;
+}
+
+static inline float residual_multiplier(const sr_block *b) {
+    const double multiplier = b->config->residual_multiplier;
+    return multiplier == 0 ? 1.0f : (float)multiplier;
+}
+
+/* Whether something happens to what mixer and MLP make before it is added to the residual. */
+static inline bool has_branches(const sr_block *b) {
+    return norm_after(b) || residual_multiplier(b) != 1.0f;
+}
+
+/* Whether a norm is RMS norm with its weight as it is, of what mixer and MLP read. */
+static inline bool plain_norms(const sr_block *b) {
+    return norm_place(b) == SRNN_BLOCK_NORM_BEFORE && !b->config->layer_norm &&
+           !b->config->norm_is_minus_one;
+}
+
+#endif
