@@ -78,8 +78,9 @@ def declarations(ffi, lib):
 
 def read_interface(folder):
     """cffi's view of the library in a folder."""
-    os.environ["SOFTRNN_LIBRARIES"] = str(folder)
-    sys.path.insert(0, str(ROOT / "python"))
+    if "softrnn" not in sys.modules:
+        os.environ["SOFTRNN_LIBRARIES"] = str(folder)
+        sys.path.insert(0, str(ROOT / "python"))
     from softrnn._library import ffi, lib
     return ffi, lib
 

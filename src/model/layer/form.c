@@ -45,13 +45,13 @@
     .convs = {{"conv1d", {V, K, Q}, ALWAYS, .start = FAN}, SKIP_CONV},               \
     .output = {"out_proj", .start = {.rule = SR_START_FAN_DEPTH}, ZERO}
 #define MAMBA_NORM \
-    { "norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
+    { "norm.weight", SR_OPERAND_NORM_WEIGHT, .start = VALUE(1) }
 
 /* Kimi Delta Attention: Kimi's files and those of flash-linear-attention have other names. */
 #define KDA \
     .convs = {QKV_CONVS, SKIP_CONV}, .output = OUT, .sizes = {.value_rank = true, .unshared = true}
 #define O_NORM \
-    { "o_norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
+    { "o_norm.weight", SR_OPERAND_NORM_WEIGHT, .start = VALUE(1) }
 
 /* A low-rank path of RWKV-7: its first step begins at 0, its second at right angles. */
 #define PATH_IN(path, middle, number) \
@@ -100,15 +100,15 @@ static const sr_layer_form forms[] = {
     [SRNN_LAYER_MAMBA_BLOCK] = {
         MAMBA, MAMBA_RULES, .prefix = "mamba_layer.mixer.",
         .learned = {MAMBA_NORM,
-                    {"A_log", SR_OPERAND_A_LOG, {.rule = SR_START_LOG_COUNT}},
-                    {"dt_bias", SR_OPERAND_DT_BIAS, VALUE(1)}},
+                    {"A_log", SR_OPERAND_A_LOG, .start = {.rule = SR_START_LOG_COUNT}},
+                    {"dt_bias", SR_OPERAND_DT_BIAS, .start = VALUE(1)}},
         .own_norm = "mamba_layer.norm.weight",
         .sizes = {.heads = 2, .key_numerator = 2}},
     [SRNN_LAYER_GLA] = {
         .projections = {QKV_PROJECTIONS, {"g_proj", {GATE}, ZERO}, {"gk_proj.0", {RANK}, NEVER},
                         {"gk_proj.1", {DECAY}, .source = RANK, ALWAYS, ZERO}},
         .convs = {QKV_CONVS, SKIP_CONV},
-        .learned = {{"g_norm_swish_gate.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)}},
+        .learned = {{"g_norm_swish_gate.weight", SR_OPERAND_NORM_WEIGHT, .start = VALUE(1)}},
         .output = OUT,
         .sizes = {.key_denominator = 2, .rank = 16},
         .rules = {QKV_RULES, {SR_SIZE_RANK, "gk_proj.0.weight", 0}, CONV_RULE}},
@@ -116,14 +116,14 @@ static const sr_layer_form forms[] = {
         .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"a_proj", {DECAY}, NEVER},
                         {"g_proj", {GATE}, NEVER}, {"l_proj", {LEVEL}, NEVER}},
         .convs = {QKV_CONVS, SKIP_CONV},
-        .learned = {O_NORM, {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 0, 16}}},
+        .learned = {O_NORM, {"A_log", SR_OPERAND_A_LOG, .start = {SR_START_LOG_UNIFORM, 0, 16}}},
         .output = OUT,
         .rules = {{SR_SIZE_HEADS, "b_proj.weight", 0}, {SR_SIZE_HEADS, "L", 0},
                   {SR_SIZE_LEVELS, "L", 1}, QKV_RULES, CONV_RULE}},
     [SRNN_LAYER_RAT] = {
         .projections = {{"in_proj", {GATE, V, POOL, Q, K}, NEVER}},
         .convs = {QKV_CONVS, SKIP_CONV},
-        .learned = {{"gate_bias", SR_OPERAND_POOL_GATE, {.rule = SR_START_LOG_POOL}}},
+        .learned = {{"gate_bias", SR_OPERAND_POOL_GATE, .start = {.rule = SR_START_LOG_POOL}}},
         .output = {"out_proj", ZERO},
         .rules = {{SR_SIZE_GROUPS, "in_proj.weight", 0}}},
     [SRNN_LAYER_GRELA] = {
