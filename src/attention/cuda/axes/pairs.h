@@ -49,7 +49,8 @@ struct axes_pass {
 };
 
 /* Rows t0 .. t0+31 of an array with `columns` numbers a row; zeros outside from .. past-1 and past
- * the columns. ring: row t is in place t mod it; 0: in its own. By the whole block. */
+ * the columns. ring: row t is in place t mod it; 0: in its own. By the whole block. Parameters, not
+ * a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void axes_tile_load(sr_float_tile<WIDTH> &to, const float *rows, int columns, int64_t t0,
                               int64_t from, int64_t past, int64_t ring = 0) {

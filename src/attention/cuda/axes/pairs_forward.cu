@@ -38,7 +38,8 @@ SR_DEVICE const double *query_decay(const sr_axes_call &call, int kv, int t) {
     return call.scratch.decay + ((int64_t)kv * call.T + min(t, call.T - 1)) * call.decays;
 }
 
-/* The lane's logits with the warp's rows and C_i - C_j, for key j; s of unseen pairs is garbage. */
+/* The lane's logits with the warp's rows and C_i - C_j, for key j; s of unseen pairs is garbage.
+ * Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void lane_logits(float (&s)[AXES_OWN], double (&between)[AXES_OWN],
                            const sr_axes_call &call, const axes_pass &pass, const rows_place &at,

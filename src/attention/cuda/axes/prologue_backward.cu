@@ -34,7 +34,8 @@ __global__ void feature_rows_backward(const __grid_constant__ sr_axes_call call,
     }
 }
 
-/* The gradient of one channel of a head of the caller's: the sum over the heads that share it. */
+/* The gradient of one channel of a head of the caller's: the sum over the heads that share it.
+ * Parameters, not a struct: they stay in registers. */
 SR_DEVICE double shared_sum(const sr_axes_call &call, const float *d, int own, int b, int head,
                             int t, int c) {
     double sum = 0;
@@ -47,7 +48,8 @@ SR_DEVICE double shared_sum(const sr_axes_call &call, const float *d, int own, i
 }
 
 /* Gradients of q or k. A thread owns one channel of a token for all heads: without unit_heads they
- * are the sums; with it a first loop finds what they have along the norm across the heads. */
+ * are the sums; with it a first loop finds what they have along the norm across the heads.
+ * Parameters, not a struct: they stay in registers. */
 __global__ void input_rows(const __grid_constant__ sr_axes_call call, sr_axes_tensor out,
                            sr_axes_tensor x, const float *d, const float *inverse, int own,
                            int heads) {

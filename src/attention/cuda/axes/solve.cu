@@ -21,7 +21,7 @@ struct axes_system {
 };
 
 /* kappa of the warp's tokens with the lane's token of the other tile; on the way back times the
- * other's beta. */
+ * other's beta. Parameters, not a struct: they stay in registers. */
 template <bool BACK, int WIDTH>
 SR_DEVICE void lane_kappa(float (&kappa)[AXES_OWN], const sr_axes_call &call, const axes_keys &keys,
                           const axes_pass &pass, const sr_float_tile<WIDTH> &own,
@@ -67,7 +67,8 @@ SR_DEVICE void take_off(float (&error)[AXES_OWN], const solve_memory<WIDTH> &sha
     }
 }
 
-/* Substitution within the tile, by one warp: a lane has a column. */
+/* Substitution within the tile, by one warp: a lane has a column. Parameters, not a struct: they
+ * stay in registers. */
 template <bool BACK, int WIDTH>
 SR_DEVICE void substitute(solve_memory<WIDTH> &shared, const sr_axes_call &call,
                           const axes_keys &keys, const axes_system &system, int head, int column,

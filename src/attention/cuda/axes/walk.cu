@@ -196,7 +196,8 @@ SR_DEVICE bool is_active(int level, int64_t place) {
     return level == 0 || (place >> (level - 1) & 1) != 0;
 }
 
-/* Decays one level, and adds feature(k) u^T, u being the token's value or the delta rule's. */
+/* Decays one level, and adds feature(k) u^T, u being the token's value or the delta rule's.
+ * Parameters, not a struct: they stay in registers. */
 SR_DEVICE void write_level(const axes_state &state, const sr_feature_table &table,
                            const sr_axes_call &call, const walk_place &at, int level, int t,
                            bool fresh) {

@@ -199,7 +199,8 @@ SR_DEVICE void add_gates(back_memory *shared, const sr_axes_call &call,
     __syncthreads();
 }
 
-/* Rows that read the token's state: gradients of queries, and R. */
+/* Rows that read the token's state: gradients of queries, and R. Parameters, not a struct: they
+ * stay in registers. */
 template <int ROWS>
 SR_DEVICE void read_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
                              const float (&S)[ROWS][COLUMNS], const walk_token<ROWS> &x,
@@ -226,7 +227,8 @@ SR_DEVICE void read_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
     }
 }
 
-/* The token's write: gradients of its key, value, beta and gates; R before it. */
+/* The token's write: gradients of its key, value, beta and gates; R before it. Parameters, not a
+ * struct: they stay in registers. */
 template <int ROWS>
 SR_DEVICE void write_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
                               const float (&S)[ROWS][COLUMNS], const walk_token<ROWS> &x,
