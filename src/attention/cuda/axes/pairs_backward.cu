@@ -81,8 +81,8 @@ SR_DEVICE void pairs_gradients(backward_memory<WIDTH> &shared, const sr_axes_cal
 }
 
 /* x[r] += gradients times the tile's rows; with a decay per channel, times that too, and the
- * products with the warp's own rows to `decay`. Parameters, not a struct: they stay in registers.
- * */
+ * products with the warp's own rows to `decay`. Parameters, not a struct: they stay in
+ * registers. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void
 add_gradients(float (&x)[AXES_OWN][WIDTH / SR_WARP], double (&decay)[AXES_OWN][WIDTH / SR_WARP],
