@@ -340,11 +340,11 @@ static void add_learned(sr_learned *learned, size_t *count, const sr_operand_row
         last->tensors[0] = '\0';
     }
     char *end = last->tensors + strlen(last->tensors);
-    const size_t room = sizeof last->tensors - strlen(last->tensors);
+    const size_t left = sizeof last->tensors - strlen(last->tensors);
     if (row->origin == SR_ORIGIN_PROJECTION)
-        snprintf(end, room, "weight (%s, C), bias (%s)", numbers, numbers);
+        snprintf(end, left, "weight (%s, C), bias (%s)", numbers, numbers);
     else
-        snprintf(end, room, "%s%s%s(%s)", same ? ", " : "", part, *part ? " " : "", numbers);
+        snprintf(end, left, "%s%s%s(%s)", same ? ", " : "", part, *part ? " " : "", numbers);
 }
 
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *a) {

@@ -77,10 +77,10 @@ srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *conf
 /* Brings the working copy up to the masters, after somebody else than AdamW has written these. */
 srnn_status sr_model_narrow(sr_model *model);
 
-/* Gives the memory of the masters back, where the working copy is another array: somebody else
- * keeps them. Products read the working copy; every other tensor gets a place of its own in `wide`.
- * From now on `weights` is whatever room the keeper lends, and not freed with the model. Numbers
- * are lost: they are written afterwards. */
+/* Frees the masters, where the working copy is another array and the masters are stored elsewhere.
+ * Products read the working copy; every other tensor gets its own place in `wide`. From now on
+ * `weights` is borrowed memory, not freed with the model. Numbers are lost: they are written
+ * afterwards. */
 srnn_status sr_model_part_from_masters(sr_model *model);
 
 /* Finds every tensor of `model` in an arena of such numbers laid out by its table; free with

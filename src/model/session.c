@@ -172,7 +172,7 @@ srnn_status sr_session_grow(sr_session *session, int64_t tokens) {
     return SRNN_OK;
 }
 
-/* Finds room for T more tokens. */
+/* Grows the states for T more tokens. */
 static srnn_status reserve(sr_session *session, int T) {
     for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
@@ -184,7 +184,7 @@ static srnn_status reserve(sr_session *session, int T) {
     return SRNN_OK;
 }
 
-/* Checks a piece, finds room for it, and copies it to the device. */
+/* Checks a piece, grows the states for it, and copies it to the device. */
 static srnn_status load(sr_session *session, const int32_t *ids, int T) {
     srnn_device *device = session->backend->device;
     const sr_model *model = session->model;

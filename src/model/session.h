@@ -20,8 +20,8 @@ void sr_session_free(sr_session *session);
 /* Forgets everything: the next token is the first. */
 srnn_status sr_session_reset(sr_session *session);
 
-/* Finds room for so many tokens at once where states grow with the text; without this they move as
- * it goes on. */
+/* Reserves memory for this many tokens at once where states grow with the text; otherwise they are
+ * reallocated while it grows. */
 srnn_status sr_session_grow(sr_session *session, int64_t tokens);
 
 /* Where a device repeats what was recorded, has a step of one token recorded before the text

@@ -57,20 +57,20 @@ static int64_t row_of(const sr_contexts *c, int64_t b, int64_t t) {
     return (context + 1) * sr_avey_rows(a) - a->chunk + t % a->chunk;
 }
 
-/* `room` for the integers of one array. */
-static srnn_status place_tokens(sr_contexts *c, int32_t *room) {
+/* `integers`: a buffer for those of one array. */
+static srnn_status place_tokens(sr_contexts *c, int32_t *integers) {
     const int64_t batch = (int64_t)c->B * c->T, rows = sr_contexts_rows(c);
     for (int64_t i = 0; i < c->B * tokens(c); i++)
-        room[i] = -1;
-    SR_TRY(take_integers(c, &c->ids, room, c->B * tokens(c)));
+        integers[i] = -1;
+    SR_TRY(take_integers(c, &c->ids, integers, c->B * tokens(c)));
     for (int64_t i = 0; i < batch; i++)
-        room[i] = (int32_t)row_of(c, i / c->T, i % c->T);
-    SR_TRY(take_integers(c, &c->row_of, room, batch));
+        integers[i] = (int32_t)row_of(c, i / c->T, i % c->T);
+    SR_TRY(take_integers(c, &c->row_of, integers, batch));
     for (int64_t i = 0; i < rows; i++)
-        room[i] = -1;
+        integers[i] = -1;
     for (int64_t i = 0; i < batch; i++)
-        room[row_of(c, i / c->T, i % c->T)] = (int32_t)i;
-    return take_integers(c, &c->token_of, room, rows);
+        integers[row_of(c, i / c->T, i % c->T)] = (int32_t)i;
+    return take_integers(c, &c->token_of, integers, rows);
 }
 
 static srnn_status take_all(sr_contexts *c) {

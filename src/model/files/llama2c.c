@@ -62,27 +62,27 @@ static size_t largest_tensor(const sr_model *model) {
     return largest;
 }
 
-/* The next tensor of the file; *data moves behind it. `room`: two tensors. */
+/* The next tensor of the file; *data moves behind it. `buffer`: two tensors. */
 static srnn_status read_tensor(sr_model *model, const bin_tensor *tensor, int layer,
-                               const uint8_t **data, const uint8_t *end, float *room) {
+                               const uint8_t **data, const uint8_t *end, float *buffer) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
-    float *reordered = room + spec->count;
+    float *reordered = buffer + spec->count;
     if ((size_t)(end - *data) < bytes)
         return SRNN_ERR_FORMAT;
-    memcpy(room, *data, bytes);
+    memcpy(buffer, *data, bytes);
     *data += bytes;
     if (tensor->rotated)
-        reorder(reordered, room, &model->config, (size_t)spec->shape[0], true);
+        reorder(reordered, buffer, &model->config, (size_t)spec->shape[0], true);
     return sr_device_copy_in(model->backend->device, model->weights + spec->start,
-                             tensor->rotated ? reordered : room, bytes);
+                             tensor->rotated ? reordered : buffer, bytes);
 }
 
 static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint8_t *end,
-                                float *room) {
+                                float *buffer) {
     for (size_t i = 0; i < ORDER; i++)
         for (int layer = 0; layer < (order[i].in_layers ? model->config.L : 1); layer++)
-            SR_TRY(read_tensor(model, &order[i], layer, &data, end, room));
+            SR_TRY(read_tensor(model, &order[i], layer, &data, end, buffer));
     if (model->config.tied)
         return sr_model_narrow(model);
     /* Tables of angles follow, which everyone computes; then the head. */
@@ -91,16 +91,16 @@ static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint
     if ((size_t)(end - data) < angles)
         return SRNN_ERR_FORMAT;
     data += angles;
-    SR_TRY(read_tensor(model, &head, 0, &data, end, room));
+    SR_TRY(read_tensor(model, &head, 0, &data, end, buffer));
     return sr_model_narrow(model);
 }
 
 static srnn_status read_weights(sr_model *model, const char *path, const uint8_t *data,
                                 const uint8_t *end) {
-    void *room;
-    SR_TRY(sr_alloc(&room, 2 * largest_tensor(model), sizeof(float)));
-    const srnn_status status = read_tensors(model, data, end, room);
-    free(room);
+    void *buffer;
+    SR_TRY(sr_alloc(&buffer, 2 * largest_tensor(model), sizeof(float)));
+    const srnn_status status = read_tensors(model, data, end, buffer);
+    free(buffer);
     return status == SRNN_ERR_FORMAT ? SR_FAIL(status, "%s: shorter than its header says", path)
                                      : status;
 }
@@ -197,14 +197,14 @@ static srnn_status check_llama2c(const sr_model_config *c, const char *path) {
 }
 
 static srnn_status write_tensor(sr_replacement *out, const sr_model *model,
-                                const bin_tensor *tensor, int layer, float *room) {
+                                const bin_tensor *tensor, int layer, float *buffer) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
-    float *reordered = room + spec->count;
-    SR_TRY(sr_device_copy_out(model->backend->device, room, model->weights + spec->start, bytes));
+    float *reordered = buffer + spec->count;
+    SR_TRY(sr_device_copy_out(model->backend->device, buffer, model->weights + spec->start, bytes));
     if (tensor->rotated)
-        reorder(reordered, room, &model->config, (size_t)spec->shape[0], false);
-    return sr_replacement_write(out, tensor->rotated ? reordered : room, bytes);
+        reorder(reordered, buffer, &model->config, (size_t)spec->shape[0], false);
+    return sr_replacement_write(out, tensor->rotated ? reordered : buffer, bytes);
 }
 
 /* llama2.c keeps cosines and sines apart, (positions, D/2) each. */
@@ -222,7 +222,7 @@ static srnn_status write_angles(sr_replacement *out, const sr_model_config *c) {
     return status;
 }
 
-static srnn_status write_all(sr_replacement *out, const sr_model *model, float *room) {
+static srnn_status write_all(sr_replacement *out, const sr_model *model, float *buffer) {
     const sr_model_config *c = &model->config;
     const int32_t header[HEADER] = {c->C,        c->F, c->L, c->H, c->Hkv, c->tied ? c->V : -c->V,
                                     c->positions};
@@ -230,22 +230,22 @@ static srnn_status write_all(sr_replacement *out, const sr_model *model, float *
     SR_TRY(sr_replacement_write(out, header, sizeof header));
     for (size_t i = 0; i < ORDER; i++)
         for (int layer = 0; layer < (order[i].in_layers ? c->L : 1); layer++)
-            SR_TRY(write_tensor(out, model, &order[i], layer, room));
+            SR_TRY(write_tensor(out, model, &order[i], layer, buffer));
     SR_TRY(write_angles(out, c));
-    return c->tied ? SRNN_OK : write_tensor(out, model, &head, 0, room);
+    return c->tied ? SRNN_OK : write_tensor(out, model, &head, 0, buffer);
 }
 
 srnn_status sr_model_save_llama2c(const sr_model *model, const char *path) {
     sr_replacement *out = NULL;
-    void *room;
+    void *buffer;
     SR_TRY(check_llama2c(&model->config, path));
-    SR_TRY(sr_alloc(&room, 2 * largest_tensor(model), sizeof(float)));
+    SR_TRY(sr_alloc(&buffer, 2 * largest_tensor(model), sizeof(float)));
     srnn_status status = sr_replacement_create(&out, path);
     if (status == SRNN_OK)
-        status = write_all(out, model, room);
+        status = write_all(out, model, buffer);
     if (status == SRNN_OK)
         status = sr_replacement_commit(out);
     sr_replacement_free(out);
-    free(room);
+    free(buffer);
     return status;
 }

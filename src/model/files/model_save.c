@@ -180,17 +180,17 @@ static srnn_status write_weights(const sr_model *model, const char *folder,
                                  const weight_style *style) {
     char path[SR_PATH_BYTES];
     sr_safetensors_writer *writer;
-    void *room;
+    void *memory;
     SR_TRY(sr_model_part_file(path, folder, style->part));
-    SR_TRY(sr_alloc_zero(&room, most_written(model), sizeof(written)));
+    SR_TRY(sr_alloc_zero(&memory, most_written(model), sizeof(written)));
     srnn_status status = sr_safetensors_writer_create(&writer);
     if (status == SRNN_OK) {
-        status = add_part(writer, room, model, style);
+        status = add_part(writer, memory, model, style);
         if (status == SRNN_OK && has_any(model, style->part))
             status = sr_safetensors_writer_write(writer, path);
         sr_safetensors_writer_free(writer);
     }
-    free(room);
+    free(memory);
     return status;
 }
 

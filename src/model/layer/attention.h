@@ -104,10 +104,10 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 /* Bytes of it now, with what convolutions keep. */
 size_t sr_layer_state_bytes(const sr_layer_state *state);
 
-/* Finds room for so many tokens in all, ahead of time. */
+/* Reserves memory for this many tokens in all. */
 srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *moved);
 
-/* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T)
+/* A feed in parts, as in device/attention_state.h: memory for T more tokens (at most the setup's T)
  * of every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float;
  * positions (B*T) in device memory; `saved` (sr_attention_layer_saved_bytes) is scratch. */
 srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved);

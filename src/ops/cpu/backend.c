@@ -10,7 +10,7 @@ static void destroy(sr_backend *backend) {
     for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
         sr_gemm_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
-    free(cpu->room);
+    free(cpu->allocation);
     srnn_device_close(cpu->base.device);
     free(cpu);
 }
@@ -24,10 +24,10 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
     SR_TRY(sr_alloc_zero(&memory, threads, sizeof *cpu->packs));
     cpu->packs = memory;
     SR_TRY(sr_alloc(&memory, threads * (a + b) + parts, sizeof(float)));
-    cpu->room = memory;
-    cpu->parts = cpu->room + threads * (a + b);
+    cpu->allocation = memory;
+    cpu->parts = cpu->allocation + threads * (a + b);
     for (int worker = 0; worker < cpu->base.threads; worker++) {
-        cpu->packs[worker].a = cpu->room + (size_t)worker * (a + b);
+        cpu->packs[worker].a = cpu->allocation + (size_t)worker * (a + b);
         cpu->packs[worker].b = cpu->packs[worker].a + a;
     }
     return SRNN_OK;

@@ -16,9 +16,9 @@ typedef struct sr_pack {
 typedef struct sr_backend_cpu {
     sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
     const sr_cpu_rows *rows;
-    sr_pack *packs; /* (threads) */
-    float *parts;   /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
-    float *room;    /* of all packs and parts */
+    sr_pack *packs;    /* (threads) */
+    float *parts;      /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
+    float *allocation; /* of all packs and parts */
 } sr_backend_cpu;
 
 /* Numbers that the two operands of one pack take. */

@@ -45,7 +45,7 @@ typedef struct tiled_products {
     int64_t tiles; /* of all of them */
     int64_t depth; /* of a part; 0: the sum is whole */
     int64_t parts;
-    float *room;    /* (parts, tiles, TILE_NUMBERS) */
+    float *partial; /* (parts, tiles, TILE_NUMBERS) */
     sr_pack *packs; /* (threads) */
     const sr_cpu_rows *loops;
     atomic_bool failed;
@@ -199,7 +199,7 @@ static void multiply_part(void *context, int64_t task, int worker) {
     tiled_products *job = context;
     const placed_tile at = tile_at(job, task % job->tiles);
     sr_product part = stretch_of(at.product, task / job->tiles * job->depth, job->depth);
-    part.c = job->room + task * TILE_NUMBERS;
+    part.c = job->partial + task * TILE_NUMBERS;
     part.c_stride = tile_size_of(&at.item->product).n;
     part.add = false;
     multiply_one(job, &part, worker);
@@ -223,9 +223,9 @@ static void add_parts(void *context, int64_t task, int worker) {
         if (!tile.add)
             memset(c, 0, (size_t)tile.N * sizeof *c);
         for (int64_t part = 0; part < job->parts; part++)
-            job->loops->add(c, c,
-                            job->room + (part * job->tiles + number) * TILE_NUMBERS + row * stride,
-                            tile.N);
+            job->loops->add(
+                c, c, job->partial + (part * job->tiles + number) * TILE_NUMBERS + row * stride,
+                tile.N);
     }
 }
 
@@ -266,7 +266,7 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
     const sr_product *first = &items->product;
     tiled_products job = {.items = items,
                           .tiles = tiles,
-                          .room = cpu->parts,
+                          .partial = cpu->parts,
                           .packs = cpu->packs,
                           .loops = cpu->rows};
     enum { TILES_WANTED = 16, PART_DEPTH = 256 };
@@ -276,7 +276,7 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
 }
 
 /* Products that need not wait for each other, with sums of one length, of which one stretch at a
- * time fits packs and room. How they are cut depends on shapes alone, as threads must not change
+ * time fits packs and partial. How they are cut depends on shapes alone, as threads must not change
  * the bits. */
 static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
     const sr_product *first = &items->product;

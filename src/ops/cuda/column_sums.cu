@@ -65,8 +65,8 @@ srnn_status sr_cuda_add_parts(sr_backend *backend, float *out, const float *part
 srnn_status sr_cuda_add_columns(sr_backend *backend, float *out, sr_matrix x) {
     if (x.rows == 0 || x.columns == 0)
         return SRNN_OK;
-    const int64_t room = sr_maximum(1, sr_workspace_floats(backend) / x.columns);
-    const int64_t most = sr_minimum(room, sr_minimum(PARTS, sr_pieces(x.rows, PART_ROWS)));
+    const int64_t affordable = sr_maximum(1, sr_workspace_floats(backend) / x.columns);
+    const int64_t most = sr_minimum(affordable, sr_minimum(PARTS, sr_pieces(x.rows, PART_ROWS)));
     const int64_t part_rows = sr_pieces(x.rows, most), count = sr_pieces(x.rows, part_rows);
     const dim3 grid((unsigned)sr_pieces(x.columns, SR_WARP), (unsigned)count);
     float *parts = sr_workspace_of(backend);

@@ -438,14 +438,15 @@ static srnn_status choose_all(sr_backend *backend, const rank_call &call) {
     enum { MOST = 32768 }; /* of one dimension of a grid */
     const cudaStream_t stream = sr_stream_of(backend);
     const int64_t each = call.B * call.N;
-    const int64_t room = sr_workspace_floats(backend) / (3 * each); /* a double and an integer */
-    if (room < 1 || call.B > MOST)
+    const int64_t affordable =
+        sr_workspace_floats(backend) / (3 * each); /* a double and an integer */
+    if (affordable < 1 || call.B > MOST)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "%lld sequences of %lld chunks: CUDA ranks at most %lld chunks at a time: "
                        "use fewer sequences or longer chunks",
                        (long long)call.B, (long long)call.N,
                        (long long)sr_workspace_floats(backend) / 3);
-    const int64_t group = sr_minimum(sr_minimum(room, MOST), call.M);
+    const int64_t group = sr_minimum(sr_minimum(affordable, MOST), call.M);
     double *scores = (double *)sr_workspace_of(backend);
     int32_t *flags = (int32_t *)(scores + group * each);
     for (int64_t first = call.first; first < call.N; first += group) {

@@ -271,8 +271,8 @@ srnn_status sr_cuda_short_conv_backward(sr_backend *backend, sr_matrix d_x, floa
     if (d_x.rows == 0)
         return SRNN_OK;
     whole.history = nullptr;
-    const int64_t room = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
-    const int64_t most = sr_minimum(room, sr_pieces(d_x.rows, BACK_ROWS));
+    const int64_t affordable = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
+    const int64_t most = sr_minimum(affordable, sr_pieces(d_x.rows, BACK_ROWS));
     const int64_t part_rows = sr_pieces(d_x.rows, most), count = sr_pieces(d_x.rows, part_rows);
     float *workspace = sr_workspace_of(backend);
     const conv_parts parts = {workspace, workspace + count * C * width, part_rows};

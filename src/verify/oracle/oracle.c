@@ -29,13 +29,13 @@ static bool norm_has_weight(srnn_norm norm) {
 
 static srnn_status add_target(sr_document *x, sr_target target) {
     if (x->target_count == x->target_workspace) {
-        const int64_t room = x->target_workspace ? 2 * x->target_workspace : 1024;
-        sr_target *larger = realloc(x->targets, (size_t)room * sizeof *larger);
+        const int64_t capacity = x->target_workspace ? 2 * x->target_workspace : 1024;
+        sr_target *larger = realloc(x->targets, (size_t)capacity * sizeof *larger);
         if (!larger)
             return SR_FAIL(SRNN_ERR_MEMORY, "the oracle: no memory for %lld gradients",
-                           (long long)room);
+                           (long long)capacity);
         x->targets = larger;
-        x->target_workspace = room;
+        x->target_workspace = capacity;
     }
     x->targets[x->target_count++] = target;
     return SRNN_OK;

@@ -20,7 +20,7 @@ typedef struct edge {
 struct sr_tape {
     node *nodes;
     edge *edges;
-    int64_t count, room;           /* of nodes */
+    int64_t count, capacity;       /* of nodes */
     int64_t edge_count, edge_room; /* of edges */
     bool failed;
     int bits; /* that numbers are rounded to; 0: none are */
@@ -46,15 +46,15 @@ void sr_tape_clear(sr_tape *tape) {
     tape->count = tape->edge_count = 0;
 }
 
-/* Twice the room where it is used up. */
-static void *grow(sr_tape *tape, void *array, int64_t *room, size_t size) {
-    const int64_t more = *room ? 2 * *room : 4096;
+/* Twice the capacity where it is used up. */
+static void *grow(sr_tape *tape, void *array, int64_t *capacity, size_t size) {
+    const int64_t more = *capacity ? 2 * *capacity : 4096;
     void *larger = tape->failed ? NULL : realloc(array, (size_t)more * size);
     if (!larger) {
         tape->failed = true;
         return array;
     }
-    *room = more;
+    *capacity = more;
     return larger;
 }
 
@@ -67,8 +67,8 @@ static void append_edge(sr_tape *tape, sr_term to, double partial) {
 
 /* A term of the edges that were appended since the last one. */
 static sr_term append_node(sr_tape *tape, double value) {
-    if (tape->count == tape->room)
-        tape->nodes = grow(tape, tape->nodes, &tape->room, sizeof *tape->nodes);
+    if (tape->count == tape->capacity)
+        tape->nodes = grow(tape, tape->nodes, &tape->capacity, sizeof *tape->nodes);
     if (tape->failed)
         return 0;
     tape->nodes[tape->count] = (node){value, 0, tape->edge_count, false};

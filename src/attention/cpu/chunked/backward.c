@@ -9,7 +9,7 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    chunk_workspace room;
+    chunk_workspace buffers;
     real *d_numerator;       /* (chunk, stride of Dv) */
     real *value_columns;     /* (Dv, stride of tokens): values or d_numerator transposed */
     real *d;                 /* (chunk, stride of tokens) */
@@ -43,7 +43,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
-            .room = chunk_room_place(p, &x.basis, layout),
+            .buffers = chunk_workspace_place(p, &x.basis, layout),
             .d_numerator = take_reals(layout, rows, ld.dv),
             .value_columns = take_reals(layout, p->Dv, ld.token),
             .d = take_reals(layout, rows, ld.token),
@@ -74,7 +74,7 @@ size_t chunked_backward_scratch(const srnn_plan *plan) {
 static void load_queries(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
-    chunk_load_queries(&w->room, &x->row_work, x->call, c);
+    chunk_load_queries(&w->buffers, &x->row_work, x->call, c);
     const real *from = x->row_work.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
     for (int64_t r = 0; r < c->count; r++)
         memcpy(w->d_numerator + r * ld.dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
@@ -84,7 +84,7 @@ static void load_queries(const context *x, const workspace *w, const chunk *c) {
 /* factor[t] = exp(sign (C_t - reference)), zero past the chunk. */
 static void decay_factors(const workspace *w, const chunk *c, double sign, double reference) {
     for (int64_t t = 0; t < c->width; t++)
-        w->room.factor[t] =
+        w->buffers.factor[t] =
             t < c->count ? (real)(c->decay ? exp(sign * (c->decay[c->t + t] - reference)) : 1.0)
                          : 0;
 }
@@ -122,7 +122,7 @@ static void add_along(double *along, const real *d, const feature_tokens *tokens
  * NULL: of all features together. */
 static void features_backward(const workspace *w, const feature_tokens *tokens,
                               const srnn_problem *p, double *along) {
-    const running_state *state = &w->room.state;
+    const running_state *state = &w->buffers.state;
     const feature_basis *basis = tokens->basis;
     const int64_t ld = tokens->ld;
     const bool sums = sr_needs_row_sum(&p->attention);
@@ -165,14 +165,15 @@ static void add_gradients(const workspace *w, const srnn_problem *p, const chunk
     const chunk_strides ld = chunk_strides_of(p);
     const int64_t padded = round_up(c->count, ROWS);
     chunk_product((product_target){w->d_values + c->at * ld.dv, ld.dv, true},
-                  (product_operand){w->room.s, 1, ld.token}, (product_rows){w->d_numerator, ld.dv},
-                  (product_size){padded, p->Dv, c->count}, PRODUCT_A_UPPER, &w->room);
+                  (product_operand){w->buffers.s, 1, ld.token},
+                  (product_rows){w->d_numerator, ld.dv}, (product_size){padded, p->Dv, c->count},
+                  PRODUCT_A_UPPER, &w->buffers);
     chunk_product((product_target){w->d_keys + c->at * ld.d, ld.d, true},
-                  (product_operand){w->d, 1, ld.token}, (product_rows){w->room.queries, ld.d},
-                  (product_size){padded, p->D, c->count}, PRODUCT_A_UPPER, &w->room);
+                  (product_operand){w->d, 1, ld.token}, (product_rows){w->buffers.queries, ld.d},
+                  (product_size){padded, p->D, c->count}, PRODUCT_A_UPPER, &w->buffers);
     chunk_product((product_target){w->d_queries, ld.d, false}, (product_operand){w->d, ld.token, 1},
-                  (product_rows){w->room.keys, ld.d}, (product_size){padded, p->D, c->count},
-                  PRODUCT_A_LOWER, &w->room);
+                  (product_rows){w->buffers.keys, ld.d}, (product_size){padded, p->D, c->count},
+                  PRODUCT_A_LOWER, &w->buffers);
 }
 
 /* Pairs inside the chunk: gradients of its queries (set), keys and values (added). */
@@ -181,13 +182,13 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
-    transpose_rows(w->value_columns, ld.token, w->room.values, ld.dv, c->count, p->Dv, c->width);
-    chunk_logits(&w->room, p, c);
+    transpose_rows(w->value_columns, ld.token, w->buffers.values, ld.dv, c->count, p->Dv, c->width);
+    chunk_logits(&w->buffers, p, c);
     product((product_target){w->d, ld.token, false}, (product_operand){w->d_numerator, ld.dv, 1},
             (product_rows){w->value_columns, ld.token}, (product_size){padded, c->width, p->Dv},
             PRODUCT_C_LOWER);
     for (int64_t r = 0; r < c->count; r++) {
-        score_row row = chunk_row(&w->room, c, ld.token, r);
+        score_row row = chunk_row(&w->buffers, c, ld.token, r);
         real d_row_sum = x->row_work.d_row_sum[base + r];
         for (int64_t j = 0; c->decay && j < r; j += LANES)
             vec_store(w->d_weights + j, vec_load(w->d + r * ld.token + j) + d_row_sum);
@@ -195,7 +196,7 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
         if (c->decay)
             w->d_decay[c->at + r] += gates_between(w->d_decay + c->at, row.s, w->d_weights, r);
     }
-    clear_rows_from(w->room.s, ld.token, c->count, padded);
+    clear_rows_from(w->buffers.s, ld.token, c->count, padded);
     clear_rows_from(w->d, ld.token, c->count, padded);
     add_gradients(w, p, c);
 }
@@ -205,15 +206,15 @@ static void queries_through_state(const context *x, const workspace *w, const ch
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
-    decay_factors(w, c, 1.0, *w->room.state.reference);
+    decay_factors(w, c, 1.0, *w->buffers.state.reference);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = t < c->count ? w->room.factor[t] * x->row_work.d_row_sum[base + t] : 0;
-    scale_rows(w->d_numerator, ld.dv, w->room.factor, c->count, p->Dv);
+        w->row[t] = t < c->count ? w->buffers.factor[t] * x->row_work.d_row_sum[base + t] : 0;
+    scale_rows(w->d_numerator, ld.dv, w->buffers.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->d_numerator, ld.dv, c->count, p->Dv, c->width);
-    transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
+    transpose_rows(w->buffers.query_columns, ld.token, w->buffers.queries, ld.d, c->count, p->D,
                    c->width);
     const feature_tokens queries =
-        chunk_tokens(&w->room, &x->basis, w->room.query_columns, ld.token, c);
+        chunk_tokens(&w->buffers, &x->basis, w->buffers.query_columns, ld.token, c);
     memset(w->along, 0, (size_t)ld.token * sizeof *w->along);
     features_backward(w, &queries, p, c->decay ? w->along : NULL);
     for (int64_t r = 0; c->decay && r < c->count; r++)
@@ -235,7 +236,7 @@ typedef struct state_move {
 static void move_state(const context *x, const workspace *w, const chunk *c,
                        const state_move *move) {
     const srnn_problem *p = &x->call->plan->core;
-    const running_state *state = &w->room.state;
+    const running_state *state = &w->buffers.state;
     chunk_strides ld = chunk_strides_of(p);
     const double sign = move->backwards ? -1.0 : 1.0;
     const double next = c->decay ? c->decay[move->backwards ? c->t : c->t + c->count - 1] : 0.0;
@@ -244,10 +245,10 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
     *state->reference = next;
     decay_factors(w, c, -sign, next);
     if (c->decay)
-        scale_rows(move->rows, ld.dv, w->room.factor, c->count, p->Dv);
+        scale_rows(move->rows, ld.dv, w->buffers.factor, c->count, p->Dv);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = w->room.factor[t] * (move->ones && t < c->count ? move->ones[t] : (real)1);
-    const feature_tokens tokens = chunk_tokens(&w->room, &x->basis, move->columns, ld.token, c);
+        w->row[t] = w->buffers.factor[t] * (move->ones && t < c->count ? move->ones[t] : (real)1);
+    const feature_tokens tokens = chunk_tokens(&w->buffers, &x->basis, move->columns, ld.token, c);
     state_add(state, &tokens, move->rows, sr_needs_row_sum(&p->attention) ? w->row : NULL,
               c->count);
 }
@@ -258,10 +259,10 @@ static void walk_queries(const context *x, const workspace *w, const sr_document
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
-    memset(w->room.state.matrix, 0, chunked_state_bytes(p));
+    memset(w->buffers.state.matrix, 0, chunked_state_bytes(p));
     for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
-        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
+        chunk_load_keys(&w->buffers, &x->row_work, x->call, &c);
         for (c.h = c.kv * heads; c.h < (c.kv + 1) * heads; c.h++) {
             load_queries(x, w, &c);
             inside_chunk(x, w, &c);
@@ -272,8 +273,8 @@ static void walk_queries(const context *x, const workspace *w, const sr_document
         }
         if (c.at + c.count < document->length)
             move_state(x, w, &c,
-                       &(state_move){.columns = w->room.key_columns,
-                                     .rows = w->room.values,
+                       &(state_move){.columns = w->buffers.key_columns,
+                                     .rows = w->buffers.values,
                                      .empty = c.at == 0});
     }
 }
@@ -283,22 +284,23 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     bool sums = sr_needs_row_sum(&p->attention);
-    const feature_tokens keys = chunk_tokens(&w->room, &x->basis, w->room.key_columns, ld.token, c);
-    decay_factors(w, c, -1.0, *w->room.state.reference);
-    state_read(w->from_state, sums ? w->row : NULL, &w->room.state, &keys,
+    const feature_tokens keys =
+        chunk_tokens(&w->buffers, &x->basis, w->buffers.key_columns, ld.token, c);
+    decay_factors(w, c, -1.0, *w->buffers.state.reference);
+    state_read(w->from_state, sums ? w->row : NULL, &w->buffers.state, &keys,
                round_up(c->count, ROWS));
     for (int64_t r = 0; r < c->count; r++) {
         const real *later = w->from_state + r * ld.dv;
         for (int64_t d = 0; d < p->Dv; d++)
-            w->d_values[(c->at + r) * ld.dv + d] += w->room.factor[r] * later[d];
+            w->d_values[(c->at + r) * ld.dv + d] += w->buffers.factor[r] * later[d];
         if (c->decay)
-            w->d_decay[c->at + r] -=
-                (double)w->room.factor[r] * (row_dot(later, w->room.values + r * ld.dv, p->Dv) +
-                                             (sums ? (double)w->row[r] : 0.0));
+            w->d_decay[c->at + r] -= (double)w->buffers.factor[r] *
+                                     (row_dot(later, w->buffers.values + r * ld.dv, p->Dv) +
+                                      (sums ? (double)w->row[r] : 0.0));
     }
-    memcpy(w->row, w->room.factor, (size_t)ld.token * sizeof(real));
-    memcpy(w->from_state, w->room.values, (size_t)(c->count * ld.dv) * sizeof(real));
-    scale_rows(w->from_state, ld.dv, w->room.factor, c->count, p->Dv);
+    memcpy(w->row, w->buffers.factor, (size_t)ld.token * sizeof(real));
+    memcpy(w->from_state, w->buffers.values, (size_t)(c->count * ld.dv) * sizeof(real));
+    scale_rows(w->from_state, ld.dv, w->buffers.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->from_state, ld.dv, c->count, p->Dv, c->width);
     features_backward(w, &keys, p, NULL);
     add_transposed(w->d_keys + c->at * ld.d, ld.d, w->d_columns, ld.token, c->count, p->D);
@@ -310,7 +312,7 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
     SR_ISA_REAL(sr_prologue_key_rows_backward)
     (w->d_keys + c->at * ld.d, ld.d, &x->row_work, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
     SR_ISA_REAL(sr_prologue_value_rows_backward)
-    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->row_work, x->call,
+    (w->d_values + c->at * ld.dv, w->buffers.values, ld.dv, &x->row_work, x->call,
      (sr_rows){c->b, c->kv, c->t, c->count});
     if (x->row_work.d_decay)
         memcpy(x->row_work.d_decay + sr_row_index(p, p->Hkv, c->b, c->kv, c->t), w->d_decay + c->at,
@@ -324,21 +326,21 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     bool empty = true;
-    memset(w->room.state.matrix, 0, chunked_state_bytes(p));
+    memset(w->buffers.state.matrix, 0, chunked_state_bytes(p));
     for (int64_t at = (document->length - 1) / p->chunk * p->chunk; at >= 0 && !sr_cancelled();
          at -= p->chunk) {
         chunk_move(&c, p, document, at);
-        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
+        chunk_load_keys(&w->buffers, &x->row_work, x->call, &c);
         if (!empty)
             keys_through_state(x, w, &c);
         write_keys(x, w, &c);
         for (c.h = c.kv * heads; c.at > 0 && c.h < (c.kv + 1) * heads; c.h++, empty = false) {
             load_queries(x, w, &c);
-            transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c.count, p->D,
-                           c.width);
+            transpose_rows(w->buffers.query_columns, ld.token, w->buffers.queries, ld.d, c.count,
+                           p->D, c.width);
             move_state(
                 x, w, &c,
-                &(state_move){.columns = w->room.query_columns,
+                &(state_move){.columns = w->buffers.query_columns,
                               .rows = w->d_numerator,
                               .ones = x->row_work.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t),
                               .backwards = true,

@@ -91,11 +91,11 @@ typedef struct chunk_workspace {
     running_state state;
 } chunk_workspace;
 
-static inline chunk_workspace chunk_room_place(const srnn_problem *p, const feature_basis *basis,
-                                               sr_layout *layout) {
+static inline chunk_workspace chunk_workspace_place(const srnn_problem *p,
+                                                    const feature_basis *basis, sr_layout *layout) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS);
-    chunk_workspace room = {
+    chunk_workspace buffers = {
         .queries = take_reals(layout, rows, ld.d),
         .keys = take_reals(layout, rows, ld.d),
         .values = take_reals(layout, rows, ld.dv),
@@ -106,61 +106,63 @@ static inline chunk_workspace chunk_room_place(const srnn_problem *p, const feat
         .factor = take_reals(layout, 1, ld.token),
         .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
     };
-    room.features = chunk_features_place(p, basis, layout);
+    buffers.features = chunk_features_place(p, basis, layout);
     /* The state is zeroed as one piece. */
     sr_layout measured = {0}, state = {0};
     running_state_place(p, basis, &measured);
     state.base = sr_layout_take(layout, measured.used, 1);
-    room.state = running_state_place(p, basis, &state);
-    return room;
+    buffers.state = running_state_place(p, basis, &state);
+    return buffers;
 }
 
-static inline void chunk_load_keys(const chunk_workspace *room, const sr_row_workspace *row_work,
+static inline void chunk_load_keys(const chunk_workspace *buffers, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, const chunk *c) {
     const srnn_problem *p = &call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_prologue_key_rows)
-    (room->keys, ld.d, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
-    transpose_rows(room->key_columns, ld.token, room->keys, ld.d, c->count, p->D, c->width);
+    (buffers->keys, ld.d, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    transpose_rows(buffers->key_columns, ld.token, buffers->keys, ld.d, c->count, p->D, c->width);
     /* What lies past Dv gets into states, and states into files. */
-    memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
+    memset(buffers->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_prologue_value_rows)
-    (room->values, ld.dv, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    (buffers->values, ld.dv, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
     for (int64_t t = 0; c->decay && t < c->width; t++) {
         const double exact = t < c->count ? decay_from(c->decay[c->t + t], c->decay[c->t]) : 0.0;
-        room->decay[t] = (real)exact;
-        room->decay[ld.token + t] = (real)(exact - (double)room->decay[t]);
+        buffers->decay[t] = (real)exact;
+        buffers->decay[ld.token + t] = (real)(exact - (double)buffers->decay[t]);
     }
 }
 
-static inline void chunk_load_queries(const chunk_workspace *room, const sr_row_workspace *row_work,
+static inline void chunk_load_queries(const chunk_workspace *buffers,
+                                      const sr_row_workspace *row_work,
                                       const sr_attention_call *call, const chunk *c) {
     chunk_strides ld = chunk_strides_of(&call->plan->core);
     SR_ISA_REAL(sr_prologue_query_rows)
-    (room->queries, ld.d, row_work, call, (sr_rows){c->b, c->h, c->t, c->count});
-    clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));
+    (buffers->queries, ld.d, row_work, call, (sr_rows){c->b, c->h, c->t, c->count});
+    clear_rows_from(buffers->queries, ld.d, c->count, round_up(c->count, ROWS));
 }
 
 /* s = q k^T for the pairs inside the chunk. */
-static inline void chunk_logits(const chunk_workspace *room, const srnn_problem *p,
+static inline void chunk_logits(const chunk_workspace *buffers, const srnn_problem *p,
                                 const chunk *c) {
     chunk_strides ld = chunk_strides_of(p);
-    product((product_target){room->s, ld.token, false}, (product_operand){room->queries, ld.d, 1},
-            (product_rows){room->key_columns, ld.token},
+    product((product_target){buffers->s, ld.token, false},
+            (product_operand){buffers->queries, ld.d, 1},
+            (product_rows){buffers->key_columns, ld.token},
             (product_size){round_up(c->count, ROWS), c->width, p->D}, PRODUCT_C_LOWER);
 }
 
 /* Row r of s: the query r of the chunk with the keys up to itself. */
-static inline score_row chunk_row(const chunk_workspace *room, const chunk *c, int64_t ld,
+static inline score_row chunk_row(const chunk_workspace *buffers, const chunk *c, int64_t ld,
                                   int64_t r) {
-    return (score_row){.s = room->s + r * ld,
+    return (score_row){.s = buffers->s + r * ld,
                        .bound = (real)INFINITY,
                        .high = (int)r + 1,
                        .width = (int)c->width,
-                       .decay = c->decay ? room->decay[r] : 0,
-                       .decay_columns = c->decay ? room->decay : NULL,
-                       .decay_rest = c->decay ? room->decay[ld + r] : 0,
-                       .decay_column_rests = c->decay ? room->decay + ld : NULL};
+                       .decay = c->decay ? buffers->decay[r] : 0,
+                       .decay_columns = c->decay ? buffers->decay : NULL,
+                       .decay_rest = c->decay ? buffers->decay[ld + r] : 0,
+                       .decay_column_rests = c->decay ? buffers->decay + ld : NULL};
 }
 
 /* One block of a product that is ROWS numbers high and one vector wide. */
@@ -200,22 +202,23 @@ static inline void vectors_product(product_target c, product_operand a, product_
  * that see each other are summed. */
 static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
                                  product_size size, product_shape shape,
-                                 const chunk_workspace *room) {
+                                 const chunk_workspace *buffers) {
     const product_size whole = {size.m, round_up(size.n, LANES), size.k};
     if (size.k == 1 || rows_are_finite(rows.data, rows.ld, size.k, size.n)) {
         vectors_product(c, pairs, rows, whole, shape);
         return;
     }
     for (int64_t r = 0; r < size.m; r++)
-        room->seen[r] = (seen_keys){0, r < size.k ? r + 1 : 0};
-    product_seen(c, pairs, rows, whole, room->seen,
+        buffers->seen[r] = (seen_keys){0, r < size.k ? r + 1 : 0};
+    product_seen(c, pairs, rows, whole, buffers->seen,
                  shape == PRODUCT_A_LOWER ? SEEN_FROM_ROWS : SEEN_FROM_SUM);
 }
 
 /* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */
-static inline feature_tokens chunk_tokens(const chunk_workspace *room, const feature_basis *basis,
-                                          const real *columns, int64_t ld, const chunk *c) {
-    const feature_tokens tokens = {basis, columns, room->features.low, room->features.top,
+static inline feature_tokens chunk_tokens(const chunk_workspace *buffers,
+                                          const feature_basis *basis, const real *columns,
+                                          int64_t ld, const chunk *c) {
+    const feature_tokens tokens = {basis, columns, buffers->features.low, buffers->features.top,
                                    ld,    c->width};
     feature_rows(tokens.low, &tokens, 0, basis->top);
     memset(tokens.low + basis->top * ld, 0, (size_t)(ROWS * ld) * sizeof(real));

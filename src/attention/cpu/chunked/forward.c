@@ -10,7 +10,7 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    chunk_workspace room;
+    chunk_workspace buffers;
     real *numerator; /* (chunk, stride of Dv) */
     real *row_sum;   /* (stride of tokens) */
 } workspace;
@@ -34,7 +34,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
-            .room = chunk_room_place(p, &x.basis, layout),
+            .buffers = chunk_workspace_place(p, &x.basis, layout),
             .numerator = take_reals(layout, round_up(p->chunk, ROWS), ld.dv),
             .row_sum = take_reals(layout, 1, ld.token),
         };
@@ -73,10 +73,10 @@ static void read_state(const context *x, const workspace *w, const chunk *c,
         memset(w->numerator, 0, (size_t)(padded * ld.dv) * sizeof(real));
         return;
     }
-    transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
+    transpose_rows(w->buffers.query_columns, ld.token, w->buffers.queries, ld.d, c->count, p->D,
                    c->width);
     const feature_tokens queries =
-        chunk_tokens(&w->room, &x->basis, w->room.query_columns, ld.token, c);
+        chunk_tokens(&w->buffers, &x->basis, w->buffers.query_columns, ld.token, c);
     state_read(w->numerator, sr_needs_row_sum(&p->attention) ? w->row_sum : NULL, state, &queries,
                padded);
     for (int64_t t = 0; c->decay && t < c->count; t++) {
@@ -93,18 +93,19 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
-    chunk_logits(&w->room, p, c);
+    chunk_logits(&w->buffers, p, c);
     for (int64_t r = 0; r < c->count; r++) {
-        score_row row = chunk_row(&w->room, c, ld.token, r);
+        score_row row = chunk_row(&w->buffers, c, ld.token, r);
         vec sum = {0};
         row_weights(&row, &x->rule, &sum);
         if (sr_needs_row_sum(&p->attention))
             w->row_sum[r] += vec_sum(sum);
     }
-    clear_rows_from(w->room.s, ld.token, c->count, padded);
+    clear_rows_from(w->buffers.s, ld.token, c->count, padded);
     chunk_product((product_target){w->numerator, ld.dv, true},
-                  (product_operand){w->room.s, ld.token, 1}, (product_rows){w->room.values, ld.dv},
-                  (product_size){padded, p->Dv, c->count}, PRODUCT_A_LOWER, &w->room);
+                  (product_operand){w->buffers.s, ld.token, 1},
+                  (product_rows){w->buffers.values, ld.dv}, (product_size){padded, p->Dv, c->count},
+                  PRODUCT_A_LOWER, &w->buffers);
 }
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {
@@ -122,7 +123,7 @@ static void update_state(const context *x, const workspace *w, const chunk *c,
     chunk_strides ld = chunk_strides_of(p);
     double next = c->decay ? c->decay[c->t + c->count - 1] : 0.0;
     for (int64_t t = 0; t < c->width; t++)
-        w->room.factor[t] =
+        w->buffers.factor[t] =
             t < c->count ? (real)(c->decay ? exp(next - c->decay[c->t + t]) : 1.0) : 0;
     if (c->decay) {
         if (!is_first(x, c))
@@ -130,11 +131,12 @@ static void update_state(const context *x, const workspace *w, const chunk *c,
         *state->reference = next;
         for (int64_t t = 0; t < c->count; t++)
             for (int64_t d = 0; d < p->Dv; d++)
-                w->room.values[t * ld.dv + d] *= w->room.factor[t];
+                w->buffers.values[t * ld.dv + d] *= w->buffers.factor[t];
     }
-    const feature_tokens keys = chunk_tokens(&w->room, &x->basis, w->room.key_columns, ld.token, c);
-    state_add(state, &keys, w->room.values, sr_needs_row_sum(&p->attention) ? w->room.factor : NULL,
-              c->count);
+    const feature_tokens keys =
+        chunk_tokens(&w->buffers, &x->basis, w->buffers.key_columns, ld.token, c);
+    state_add(state, &keys, w->buffers.values,
+              sr_needs_row_sum(&p->attention) ? w->buffers.factor : NULL, c->count);
 }
 
 static void walk_task(void *untyped, int64_t task, int worker) {
@@ -144,7 +146,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     const sr_document_range *document = &x->call->plan->documents[task / p->Hkv];
     chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
     const int first_head = c.h, heads = p->H / p->Hkv;
-    running_state state = w->room.state;
+    running_state state = w->buffers.state;
     size_t bytes = chunked_state_bytes(p);
     if (x->states) {
         sr_layout layout = {.base = x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes};
@@ -154,9 +156,9 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     }
     for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
-        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
+        chunk_load_keys(&w->buffers, &x->row_work, x->call, &c);
         for (c.h = first_head; c.h < first_head + heads; c.h++) {
-            chunk_load_queries(&w->room, &x->row_work, x->call, &c);
+            chunk_load_queries(&w->buffers, &x->row_work, x->call, &c);
             read_state(x, w, &c, &state);
             add_pairs(x, w, &c);
             write_outputs(x, w, &c);

@@ -32,7 +32,7 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         p->attention.write != SRNN_WRITE_ADD && p->attention.levels != SRNN_LEVELS_FENWICK;
     linear_workspace w = {
         .rows = linear_rows_place(p, layout),
-        .room = linear_buffers_place(p, layout),
+        .buffers = linear_buffers_place(p, layout),
         .state = linear_state_place(p, layout),
         .gradient = linear_state_place(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
@@ -111,12 +111,12 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
             if (row == b->count)
                 continue;
         }
-        linear_buffers room = w->room;
+        linear_buffers buffers = w->buffers;
         if (w->errors && !inside)
-            room.error = w->errors + c.at * x->dv;
-        const linear_keys k = linear_keys_of(&room, &w->rows, x, &c, &w->state, false);
-        linear_write(&room, &k, x, &c, &w->state);
-        linear_move(&w->state, &room, &k, x, &c);
+            buffers.error = w->errors + c.at * x->dv;
+        const linear_keys k = linear_keys_of(&buffers, &w->rows, x, &c, &w->state, false);
+        linear_write(&buffers, &k, x, &c, &w->state);
+        linear_move(&w->state, &buffers, &k, x, &c);
     }
     return count;
 }
@@ -222,7 +222,7 @@ static void block_backward(const linear_workspace *w, const linear_walk *x, int6
     }
     while (count-- > 0) {
         const linear_keys k =
-            linear_keys_of(&w->room, &w->rows, x, &chunks[count], &inside[count], true);
+            linear_keys_of(&w->buffers, &w->rows, x, &chunks[count], &inside[count], true);
         linear_chunk_backward(&(linear_chunk_place){w, x, &chunks[count], &k, &inside[count]});
     }
     write_block(w, x, &b);

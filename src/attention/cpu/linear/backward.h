@@ -8,7 +8,7 @@
 
 typedef struct linear_workspace {
     linear_rows rows;
-    linear_buffers room;
+    linear_buffers buffers;
     linear_state state, gradient; /* gradient: R */
     linear_state *before;         /* (blocks): states before each */
     /* (T and a block of rows, stride of Dv): the delta rule's, of the first walk; NULL with

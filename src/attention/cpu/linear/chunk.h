@@ -142,7 +142,7 @@ static inline linear_buffers linear_buffers_place(const srnn_problem *p, sr_layo
     const int64_t d = row_stride(p->D), dv = row_stride(p->Dv);
     const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
     const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
-    linear_buffers room = {
+    linear_buffers buffers = {
         .rise = take_rows(layout, d),
         .fall = take_rows(layout, d),
         .near_rise = take_rows(layout, d),
@@ -162,21 +162,21 @@ static inline linear_buffers linear_buffers_place(const srnn_problem *p, sr_layo
         .s = take_rows(layout, token),
     };
     if (sr_erases_apart(&p->attention))
-        room.ones = take_reals(layout, 1, row_stride(BLOCK_ROWS));
+        buffers.ones = take_reals(layout, 1, row_stride(BLOCK_ROWS));
     if (p->attention.write == SRNN_WRITE_REMOVAL) {
-        room.erase_rise = take_rows(layout, d);
-        room.erase_near_rise = take_rows(layout, d);
-        room.erase_between = take_rows(layout, token);
-        room.late_removed = take_rows(layout, d);
-        room.near_removed = take_rows(layout, d);
-        room.removed_columns = take_reals(layout, p->D, token);
-        room.reading = take_rows(layout, token);
+        buffers.erase_rise = take_rows(layout, d);
+        buffers.erase_near_rise = take_rows(layout, d);
+        buffers.erase_between = take_rows(layout, token);
+        buffers.late_removed = take_rows(layout, d);
+        buffers.near_removed = take_rows(layout, d);
+        buffers.removed_columns = take_reals(layout, p->D, token);
+        buffers.reading = take_rows(layout, token);
     }
-    room.near_plain_keys = rotated ? take_rows(layout, d) : room.near_keys;
-    room.plain_late_keys = rotated ? take_rows(layout, d) : room.late_keys;
-    room.plain_columns = rotated ? take_reals(layout, p->D, token) : room.key_columns;
-    room.plain_s = rotated ? take_rows(layout, token) : room.s;
-    return room;
+    buffers.near_plain_keys = rotated ? take_rows(layout, d) : buffers.near_keys;
+    buffers.plain_late_keys = rotated ? take_rows(layout, d) : buffers.late_keys;
+    buffers.plain_columns = rotated ? take_reals(layout, p->D, token) : buffers.key_columns;
+    buffers.plain_s = rotated ? take_rows(layout, token) : buffers.s;
+    return buffers;
 }
 
 /* e^x; what float cannot hold of x is made good. */
@@ -233,7 +233,7 @@ static inline void multiply_rows(real *out, const real *a, const real *b, const 
 }
 
 /* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
-static inline void pair_factors(const linear_buffers *room, const linear_walk *x,
+static inline void pair_factors(const linear_buffers *buffers, const linear_walk *x,
                                 const linear_chunk *c) {
     double decay[LINEAR_BLOCK + LANES] = {0};
     memcpy(decay, x->decay + c->at, (size_t)c->count * sizeof(double));
@@ -242,47 +242,47 @@ static inline void pair_factors(const linear_buffers *room, const linear_walk *x
             wide_vec own;
             memcpy(&own, decay + j, sizeof own);
             own = decay[i] - own;
-            vec_store(room->between + i * x->token + j, decay_factor_of(&own));
+            vec_store(buffers->between + i * x->token + j, decay_factor_of(&own));
         }
 }
 
 /* Per channel: near factors, and the others from them; those of queries where `read` says so. */
-static inline void channel_factors(const linear_buffers *room, const linear_walk *x,
+static inline void channel_factors(const linear_buffers *buffers, const linear_walk *x,
                                    const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
-    real *row = room->near_queries; /* is free */
+    real *row = buffers->near_queries; /* is free */
     for (int64_t t = 0; t < c->count; t++) {
-        factor_row(room->near_rise + t * x->d, x, first, first + t * x->decays);
+        factor_row(buffers->near_rise + t * x->d, x, first, first + t * x->decays);
         for (int64_t d = 0; d < x->p->D; d += LANES)
-            vec_store(room->near_fall + t * x->d + d,
-                      (real)1 / vec_load(room->near_rise + t * x->d + d));
+            vec_store(buffers->near_fall + t * x->d + d,
+                      (real)1 / vec_load(buffers->near_rise + t * x->d + d));
     }
     if (read) {
         factor_row(row, x, before, first);
-        multiply_rows(room->rise, room->near_rise, row, x, c->count);
+        multiply_rows(buffers->rise, buffers->near_rise, row, x, c->count);
     }
     factor_row(row, x, first, last);
-    multiply_rows(room->fall, room->near_fall, row, x, c->count);
+    multiply_rows(buffers->fall, buffers->near_fall, row, x, c->count);
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
-static inline void chunk_factors(const linear_buffers *room, const linear_walk *x,
+static inline void chunk_factors(const linear_buffers *buffers, const linear_walk *x,
                                  const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
     if (c->position == 0)
         before = first;
-    factor_row(room->whole, x, before, last);
+    factor_row(buffers->whole, x, before, last);
     if (linear_per_channel(x)) {
-        channel_factors(room, x, c, before, read);
+        channel_factors(buffers, x, c, before, read);
         return;
     }
-    token_factors(room->fall, x, c, *last, -1.0);
+    token_factors(buffers->fall, x, c, *last, -1.0);
     if (!read)
         return;
-    token_factors(room->rise, x, c, *before, 1.0);
-    pair_factors(room, x, c);
+    token_factors(buffers->rise, x, c, *before, 1.0);
+    pair_factors(buffers, x, c);
 }
 
 /* Factors of the token before, from those of the chunk; what stands before the first is `first`. */
@@ -295,18 +295,18 @@ static inline void delay_rows(real *out, const real *rows, int64_t stride, int64
 }
 
 /* Removal reads the state before the decay of its token. */
-static inline void erase_factors(const linear_buffers *room, const linear_walk *x,
+static inline void erase_factors(const linear_buffers *buffers, const linear_walk *x,
                                  const linear_chunk *c) {
     if (linear_per_channel(x)) {
         const int64_t width = round_up(x->p->D, LANES);
-        delay_rows(room->erase_rise, room->rise, x->d, width, 1, c);
-        delay_rows(room->erase_near_rise, room->near_rise, x->d, width, 1, c);
+        delay_rows(buffers->erase_rise, buffers->rise, x->d, width, 1, c);
+        delay_rows(buffers->erase_near_rise, buffers->near_rise, x->d, width, 1, c);
         return;
     }
-    delay_rows(room->erase_rise, room->rise, 1, 1, 1, c);
-    delay_rows(room->erase_between, room->between, x->token, c->width, 0, c);
+    delay_rows(buffers->erase_rise, buffers->rise, 1, 1, 1, c);
+    delay_rows(buffers->erase_between, buffers->between, x->token, c->width, 0, c);
     for (int64_t i = 0; i < c->count; i++)
-        room->erase_between[i * x->token + i] = 0;
+        buffers->erase_between[i * x->token + i] = 0;
 }
 
 /* What a row of a chunk is multiplied by. */
@@ -406,28 +406,28 @@ static inline void columns_of(real *columns, const real *rows, const linear_walk
         transpose_rows(columns, x->token, rows, x->d, c->count, x->p->D, c->width);
 }
 
-static inline const real *pair_decays(const linear_buffers *room, const linear_walk *x) {
-    return x->decay && !linear_per_channel(x) ? room->between : NULL;
+static inline const real *pair_decays(const linear_buffers *buffers, const linear_walk *x) {
+    return x->decay && !linear_per_channel(x) ? buffers->between : NULL;
 }
 
 /* The same of the rows that the rule takes back by. */
-static inline const real *erase_decays(const linear_buffers *room, const linear_walk *x) {
-    return x->removal && pair_decays(room, x) ? room->erase_between : pair_decays(room, x);
+static inline const real *erase_decays(const linear_buffers *buffers, const linear_walk *x) {
+    return x->removal && pair_decays(buffers, x) ? buffers->erase_between : pair_decays(buffers, x);
 }
 
 /* What is taken back by with the keys of those before that are taken back under, less which the
  * delta rule takes. */
-static inline linear_pairs erasing_pairs(const linear_buffers *room, const linear_keys *k,
+static inline linear_pairs erasing_pairs(const linear_buffers *buffers, const linear_keys *k,
                                          const linear_walk *x) {
     return (linear_pairs){k->own, k->near_removed,
-                          x->removal ? room->removed_columns : room->key_columns,
-                          erase_decays(room, x), -1};
+                          x->removal ? buffers->removed_columns : buffers->key_columns,
+                          erase_decays(buffers, x), -1};
 }
 
 /* The same with the keys of values, which removal reads. */
-static inline linear_pairs reading_pairs(const linear_buffers *room, const linear_keys *k,
+static inline linear_pairs reading_pairs(const linear_buffers *buffers, const linear_keys *k,
                                          const linear_walk *x) {
-    return (linear_pairs){k->own, k->near, room->key_columns, erase_decays(room, x), -1};
+    return (linear_pairs){k->own, k->near, buffers->key_columns, erase_decays(buffers, x), -1};
 }
 
 /* s of the pairs, strictly lower. */
@@ -438,20 +438,21 @@ static inline void strict_products(real *s, const linear_pairs *pairs, const lin
         s[i * x->token + i] = 0;
 }
 
-/* What the rule takes back by, `erase`: room->erasing_keys, and room->erasing, strictly lower. */
-static inline void erasing_of(const linear_buffers *room, const real *erase, linear_keys *k,
+/* What the rule takes back by, `erase`: buffers->erasing_keys, and buffers->erasing, strictly
+ * lower. */
+static inline void erasing_of(const linear_buffers *buffers, const real *erase, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
-    k->own = scaled_rows(room->near_own, erase, k->erase_near_rise, x, c);
-    k->erasing = room->erasing_keys;
-    scale_rows(room->erasing_keys, erase, k->erase_rise, -1, x, c);
-    const linear_pairs pairs = erasing_pairs(room, k, x), reading = reading_pairs(room, k, x);
-    strict_products(room->erasing, &pairs, x, c);
+    k->own = scaled_rows(buffers->near_own, erase, k->erase_near_rise, x, c);
+    k->erasing = buffers->erasing_keys;
+    scale_rows(buffers->erasing_keys, erase, k->erase_rise, -1, x, c);
+    const linear_pairs pairs = erasing_pairs(buffers, k, x), reading = reading_pairs(buffers, k, x);
+    strict_products(buffers->erasing, &pairs, x, c);
     if (x->removal)
-        strict_products(room->reading, &reading, x, c);
+        strict_products(buffers->reading, &reading, x, c);
 }
 
 /* The keys that the rule takes back under: those of values but with removal. */
-static inline void removed_of(const linear_buffers *room, const real *removed, linear_keys *k,
+static inline void removed_of(const linear_buffers *buffers, const real *removed, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
     k->erase_rise = k->rise;
     k->erase_near_rise = k->near_rise;
@@ -460,29 +461,29 @@ static inline void removed_of(const linear_buffers *room, const real *removed, l
     if (!x->removal)
         return;
     if (x->decay) {
-        erase_factors(room, x, c);
-        k->erase_rise = room->erase_rise;
-        k->erase_near_rise = k->near_rise ? room->erase_near_rise : NULL;
+        erase_factors(buffers, x, c);
+        k->erase_rise = buffers->erase_rise;
+        k->erase_near_rise = k->near_rise ? buffers->erase_near_rise : NULL;
     }
-    k->late_removed = scaled_rows(room->late_removed, removed, k->fall, x, c);
-    k->near_removed = scaled_rows(room->near_removed, removed, k->near_fall, x, c);
-    columns_of(room->removed_columns, k->near_removed, x, c);
+    k->late_removed = scaled_rows(buffers->late_removed, removed, k->fall, x, c);
+    k->near_removed = scaled_rows(buffers->near_removed, removed, k->near_fall, x, c);
+    columns_of(buffers->removed_columns, k->near_removed, x, c);
 }
 
 /* beta of a chunk's tokens. */
-static inline const real *chunk_beta(const linear_buffers *room, const linear_walk *x,
+static inline const real *chunk_beta(const linear_buffers *buffers, const linear_walk *x,
                                      const linear_chunk *c) {
     const real *beta = linear_beta(x);
     if (beta)
         return beta + c->at;
     for (int64_t t = 0; t < c->count; t++)
-        room->ones[t] = 1;
-    return room->ones;
+        buffers->ones[t] = 1;
+    return buffers->ones;
 }
 
 /* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads
  * by itself. */
-static inline linear_keys linear_keys_of(const linear_buffers *room, const linear_rows *rows,
+static inline linear_keys linear_keys_of(const linear_buffers *buffers, const linear_rows *rows,
                                          const linear_walk *x, const linear_chunk *c,
                                          const linear_state *state, bool read) {
     const real *keys = rows->keys + c->row * x->d, *plain = rows->plain_keys + c->row * x->d;
@@ -490,27 +491,27 @@ static inline linear_keys linear_keys_of(const linear_buffers *room, const linea
     linear_keys k = {.values = rows->values + c->row * x->dv};
     read = read || x->delta;
     if (x->decay) {
-        chunk_factors(room, x, c, state->reference, read);
-        k.rise = room->rise;
-        k.fall = room->fall;
-        k.near_rise = channel ? room->near_rise : NULL;
-        k.near_fall = channel ? room->near_fall : NULL;
+        chunk_factors(buffers, x, c, state->reference, read);
+        k.rise = buffers->rise;
+        k.fall = buffers->fall;
+        k.near_rise = channel ? buffers->near_rise : NULL;
+        k.near_fall = channel ? buffers->near_fall : NULL;
     }
-    k.late = scaled_rows(room->late_keys, keys, k.fall, x, c);
-    k.plain_late = x->rotated ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
+    k.late = scaled_rows(buffers->late_keys, keys, k.fall, x, c);
+    k.plain_late = x->rotated ? scaled_rows(buffers->plain_late_keys, plain, k.fall, x, c) : k.late;
     if (!read)
         return k;
-    k.near = scaled_rows(room->near_keys, keys, k.near_fall, x, c);
-    columns_of(room->key_columns, k.near, x, c);
+    k.near = scaled_rows(buffers->near_keys, keys, k.near_fall, x, c);
+    columns_of(buffers->key_columns, k.near, x, c);
     k.plain_near =
-        x->rotated ? scaled_rows(room->near_plain_keys, plain, k.near_fall, x, c) : k.near;
+        x->rotated ? scaled_rows(buffers->near_plain_keys, plain, k.near_fall, x, c) : k.near;
     if (x->rotated && x->sums)
-        columns_of(room->plain_columns, k.plain_near, x, c);
+        columns_of(buffers->plain_columns, k.plain_near, x, c);
     if (!x->delta)
         return k;
-    k.beta = chunk_beta(room, x, c);
-    removed_of(room, x->removal ? rows->erase.removed + c->row * x->d : NULL, &k, x, c);
-    erasing_of(room, x->apart ? rows->erase.erase + c->row * x->d : keys, &k, x, c);
+    k.beta = chunk_beta(buffers, x, c);
+    removed_of(buffers, x->removal ? rows->erase.removed + c->row * x->d : NULL, &k, x, c);
+    erasing_of(buffers, x->apart ? rows->erase.erase + c->row * x->d : keys, &k, x, c);
     return k;
 }
 
@@ -530,9 +531,9 @@ static inline bool is_written(const linear_walk *x, const linear_part *part) {
 }
 
 /* u of part n (count, stride of Dv). */
-static inline const real *part_u(const linear_buffers *room, const linear_keys *k,
+static inline const real *part_u(const linear_buffers *buffers, const linear_keys *k,
                                  const linear_walk *x, int n) {
-    return x->delta ? room->u + n * linear_part_rows(x->p) * x->dv : k->values;
+    return x->delta ? buffers->u + n * linear_part_rows(x->p) * x->dv : k->values;
 }
 
 /* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error
@@ -556,54 +557,55 @@ static inline void solve_block(real *error, real *u, const real *erasing, const 
 
 /* u = beta error, where error holds what no token of the chunk has been taken back from yet: block
  * by block. */
-static inline void solve_rows(real *error, real *u, const linear_buffers *room,
+static inline void solve_rows(real *error, real *u, const linear_buffers *buffers,
                               const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     for (int64_t from = 0; from < c->count; from += ROWS) {
         if (from > 0)
             product((product_target){error + from * x->dv, x->dv, true},
-                    (product_operand){room->erasing + from * x->token, x->token, 1},
+                    (product_operand){buffers->erasing + from * x->token, x->token, 1},
                     (product_rows){u, x->dv}, (product_size){ROWS, value_columns(x), from},
                     PRODUCT_FULL);
         for (int64_t d = 0; d < value_columns(x); d += LANES)
             solve_block(error + from * x->dv + d, u + from * x->dv + d,
-                        room->erasing + from * x->token + from, k->beta + from, x, c->count - from);
+                        buffers->erasing + from * x->token + from, k->beta + from, x,
+                        c->count - from);
     }
 }
 
 /* error and u of all parts; nothing without the delta rule. */
-static inline void linear_write(const linear_buffers *room, const linear_keys *k,
+static inline void linear_write(const linear_buffers *buffers, const linear_keys *k,
                                 const linear_walk *x, const linear_chunk *c,
                                 const linear_state *state) {
     for (int n = 0; x->delta && n < c->parts; n++) {
         const int64_t at = n * linear_part_rows(x->p) * x->dv;
         const size_t bytes = (size_t)(c->count * x->dv) * sizeof(real);
         if (c->part[n].values && !x->removal)
-            memcpy(room->error + at, k->values, bytes);
+            memcpy(buffers->error + at, k->values, bytes);
         else
-            memset(room->error + at, 0, bytes);
+            memset(buffers->error + at, 0, bytes);
         if (c->part[n].read)
-            rows_product((product_target){room->error + at, x->dv, true},
+            rows_product((product_target){buffers->error + at, x->dv, true},
                          (product_operand){k->erasing, x->d, 1},
                          (product_rows){linear_matrix_at(state, x, c->part[n].level), x->dv},
                          (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
         if (x->removal && c->count > 1)
-            rows_product((product_target){room->error + at, x->dv, true},
-                         (product_operand){room->reading, x->token, 1},
+            rows_product((product_target){buffers->error + at, x->dv, true},
+                         (product_operand){buffers->reading, x->token, 1},
                          (product_rows){k->values, x->dv},
                          (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
-        solve_rows(room->error + at, room->u + at, room, k, x, c);
+        solve_rows(buffers->error + at, buffers->u + at, buffers, k, x, c);
     }
 }
 
 /* Rows of a matrix (D, stride of Dv) times e^(C_last - C). */
-static inline void decay_matrix(real *matrix, const linear_buffers *room, const linear_walk *x) {
+static inline void decay_matrix(real *matrix, const linear_buffers *buffers, const linear_walk *x) {
     for (int64_t e = 0; x->decay && e < x->p->D; e++)
         for (int64_t d = 0; d < value_columns(x); d += LANES)
-            vec_store(matrix + e * x->dv + d, room->whole[e] * vec_load(matrix + e * x->dv + d));
+            vec_store(matrix + e * x->dv + d, buffers->whole[e] * vec_load(matrix + e * x->dv + d));
 }
 
 /* Moves the states past the chunk. */
-static inline void linear_move(const linear_state *state, const linear_buffers *room,
+static inline void linear_move(const linear_state *state, const linear_buffers *buffers,
                                const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     const int64_t D = x->p->D;
     for (int n = 0; n < c->parts; n++) {
@@ -611,17 +613,17 @@ static inline void linear_move(const linear_state *state, const linear_buffers *
         real *matrix = linear_matrix_at(state, x, part->level);
         real *column = linear_column_at(state, x, part->level);
         if (part->read)
-            decay_matrix(matrix, room, x);
+            decay_matrix(matrix, buffers, x);
         const product_size size = {round_up(D, ROWS), value_columns(x), c->count};
         if (is_written(x, part))
             product((product_target){matrix, x->dv, part->read},
                     (product_operand){x->delta ? k->late_removed : k->late, 1, x->d},
-                    (product_rows){part_u(room, k, x, n), x->dv}, size, PRODUCT_FULL);
+                    (product_rows){part_u(buffers, k, x, n), x->dv}, size, PRODUCT_FULL);
         if (x->removal)
             product((product_target){matrix, x->dv, true}, (product_operand){k->late, 1, x->d},
                     (product_rows){k->values, x->dv}, size, PRODUCT_FULL);
         for (int64_t e = 0; x->sums && e < D; e++) {
-            column[e] = part->read ? column[e] * (x->decay ? room->whole[e] : 1) : 0;
+            column[e] = part->read ? column[e] * (x->decay ? buffers->whole[e] : 1) : 0;
             for (int64_t t = 0; part->values && t < c->count; t++)
                 column[e] += k->plain_late[t * x->d + e];
         }

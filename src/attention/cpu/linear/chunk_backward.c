@@ -98,10 +98,10 @@ static written written_of(const linear_chunk_place *at, int n) {
     const linear_walk *x = at->x;
     const linear_keys *k = at->k;
     return (written){
-        .rows = part_u(&w->room, k, x, n),
+        .rows = part_u(&w->buffers, k, x, n),
         .late = x->delta ? k->late_removed : k->late,
         .near = x->delta ? k->near_removed : k->near,
-        .columns = x->removal ? w->room.removed_columns : w->room.key_columns,
+        .columns = x->removal ? w->buffers.removed_columns : w->buffers.key_columns,
         .d_rows = part_d_u(at, n),
         .d_keys = (x->removal ? w->d_removed : w->d_keys) + at->c->row * x->d,
     };
@@ -115,7 +115,7 @@ static written values_of(const linear_chunk_place *at) {
         .rows = k->values,
         .late = k->late,
         .near = k->near,
-        .columns = w->room.key_columns,
+        .columns = w->buffers.key_columns,
         .d_rows = w->d_beside,
         .d_keys = w->d_keys + at->c->row * at->x->d,
     };
@@ -144,7 +144,7 @@ static void add_onward(const linear_chunk_place *at, int level) {
     const real *r = linear_column_at(&at->w->gradient, x, level);
     const real *s = linear_column_at(at->state, x, level);
     double *onward = at->w->onward;
-    const real *whole = at->w->room.whole;
+    const real *whole = at->w->buffers.whole;
     if (x->decays == 1)
         onward[0] +=
             (double)whole[0] * (matrix_dot(R, S, x) + (x->sums ? row_dot(r, s, x->p->D) : 0.0));
@@ -201,11 +201,11 @@ static void states_backward(const linear_chunk_place *at) {
         if (part->read && x->decay)
             add_onward(at, part->level);
         if (part->read)
-            decay_matrix(R, &w->room, x);
+            decay_matrix(R, &w->buffers, x);
         else
             memset(R, 0, (size_t)linear_matrix(x->p) * sizeof(real));
         for (int64_t e = 0; e < x->p->D; e++)
-            column[e] *= part->read ? (x->decay ? w->room.whole[e] : 1) : 0;
+            column[e] *= part->read ? (x->decay ? w->buffers.whole[e] : 1) : 0;
     }
     const written own = written_of(at, 0);
     add_changes(at, own.late, w->d_late, -1.0);
@@ -251,8 +251,9 @@ static void column_backward(const query_at *q, const linear_part *part) {
     const linear_walk *x = at->x;
     const real *s = linear_column_at(at->state, x, part->level);
     real *gradient = linear_column_at(&at->w->gradient, x, part->level);
-    const real *plain = scaled_rows(
-        at->w->room.risen_queries, queries_of(q, at->w->rows.plain_queries), at->k->rise, x, at->c);
+    const real *plain =
+        scaled_rows(at->w->buffers.risen_queries, queries_of(q, at->w->rows.plain_queries),
+                    at->k->rise, x, at->c);
     for (int64_t r = 0; r < at->c->count; r++) {
         const double level = q->levels ? q->levels[r * x->p->levels + part->level] : 1.0;
         const double along = row_dot(plain + r * x->d, s, x->p->D) * (double)q->d_row_sum[r];
@@ -279,7 +280,7 @@ static void read_backward(const query_at *q, const linear_part *part) {
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const real *risen =
-        scaled_rows(w->room.risen_queries, queries_of(q, w->rows.queries), at->k->rise, x, c);
+        scaled_rows(w->buffers.risen_queries, queries_of(q, w->rows.queries), at->k->rise, x, c);
     const real *dy = q->dy;
     through_transposed(at, dy);
     for (int64_t r = 0; q->levels && r < c->count; r++) {
@@ -369,27 +370,27 @@ static void part_pairs_backward(const query_at *q, const linear_part *part, cons
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
-    const linear_buffers *room = &w->room;
+    const linear_buffers *buffers = &w->buffers;
     const real *near =
-        scaled_rows(room->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, own->near, own->columns, pair_decays(room, x), 1};
+        scaled_rows(buffers->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
+    const linear_pairs pairs = {near, own->near, own->columns, pair_decays(buffers, x), 1};
     const bool keys = own->near == at->k->near; /* whose weights the row sum adds up */
     const bool sums = x->sums && !x->rotated && part->values && keys;
-    pair_products(room->s, &pairs, x, c);
+    pair_products(buffers->s, &pairs, x, c);
     weights_gradient(w->d_weights, at, q->dy, own->rows);
     for (int64_t i = 0; sums && i < c->count; i++)
         for (int64_t j = 0; j <= i; j++)
             w->d_weights[i * x->token + j] += q->d_row_sum[i];
     if (q->levels) {
-        levels_backward(q, room->s, w->d_weights, part);
-        weigh_levels(w->weights, room->s, q->levels, part, x, c);
+        levels_backward(q, buffers->s, w->d_weights, part);
+        weigh_levels(w->weights, buffers->s, q->levels, part, x, c);
         weigh_levels(w->d_weights, w->d_weights, q->levels, part, x, c);
     }
     rows_product((product_target){own->d_rows, x->dv, true},
-                 (product_operand){q->levels ? w->weights : room->s, 1, x->token},
+                 (product_operand){q->levels ? w->weights : buffers->s, 1, x->token},
                  (product_rows){q->dy, x->dv}, (product_size){c->count, value_columns(x), c->count},
                  PRODUCT_A_UPPER);
-    pairs_backward(at, room->s, w->d_weights,
+    pairs_backward(at, buffers->s, w->d_weights,
                    &(pair_gradients){&pairs, q->d_queries, own->d_keys, at->k->near_rise,
                                      at->k->near_fall, false});
 }
@@ -400,21 +401,21 @@ static void sums_backward(const query_at *q) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
-    const linear_buffers *room = &w->room;
+    const linear_buffers *buffers = &w->buffers;
     const linear_part *part = &c->part[c->parts - 1];
-    const real *near = scaled_rows(room->near_queries, queries_of(q, w->rows.plain_queries),
+    const real *near = scaled_rows(buffers->near_queries, queries_of(q, w->rows.plain_queries),
                                    at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x),
-                                1};
-    pair_products(room->plain_s, &pairs, x, c);
+    const linear_pairs pairs = {near, at->k->plain_near, buffers->plain_columns,
+                                pair_decays(buffers, x), 1};
+    pair_products(buffers->plain_s, &pairs, x, c);
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t j = 0; j <= i; j++)
             w->d_weights[i * x->token + j] = q->d_row_sum[i];
     if (q->levels) {
-        levels_backward(q, room->plain_s, w->d_weights, part);
+        levels_backward(q, buffers->plain_s, w->d_weights, part);
         weigh_levels(w->d_weights, w->d_weights, q->levels, part, x, c);
     }
-    pairs_backward(at, room->plain_s, w->d_weights,
+    pairs_backward(at, buffers->plain_s, w->d_weights,
                    &(pair_gradients){&pairs, q->d_plain, w->d_plain_keys + c->row * x->d,
                                      at->k->near_rise, at->k->near_fall, false});
 }
@@ -425,7 +426,7 @@ static void sums_backward(const query_at *q) {
 static const real *part_error(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     return w->errors ? w->errors + at->c->at * at->x->dv
-                     : w->room.error + n * linear_part_rows(at->x->p) * at->x->dv;
+                     : w->buffers.error + n * linear_part_rows(at->x->p) * at->x->dv;
 }
 
 /* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what
@@ -455,7 +456,7 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
-    const real *erasing = w->room.erasing;
+    const real *erasing = w->buffers.erasing;
     for (int64_t from = (c->count - 1) / ROWS * ROWS; from >= 0; from -= ROWS) {
         const int64_t past = from + ROWS < c->count ? from + ROWS : c->count;
         if (past < c->count) /* d_u has whole blocks of rows before its last */
@@ -498,12 +499,12 @@ static void reading_backward(const linear_chunk_place *at, const real *B) {
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const written own = values_of(at);
-    const linear_pairs pairs = reading_pairs(&w->room, at->k, x);
+    const linear_pairs pairs = reading_pairs(&w->buffers, at->k, x);
     rows_product((product_target){own.d_rows, x->dv, true},
-                 (product_operand){w->room.reading, 1, x->token}, (product_rows){B, x->dv},
+                 (product_operand){w->buffers.reading, 1, x->token}, (product_rows){B, x->dv},
                  (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_UPPER);
     turn_written(at, own.rows);
-    erase_pairs_backward(at, &pairs, w->room.reading, B, &own);
+    erase_pairs_backward(at, &pairs, w->buffers.reading, B, &own);
 }
 
 /* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state
@@ -533,10 +534,10 @@ static void rule_backward(const linear_chunk_place *at, int n) {
     }
     if (c->count == 1)
         return;
-    const linear_pairs pairs = erasing_pairs(&w->room, at->k, x);
+    const linear_pairs pairs = erasing_pairs(&w->buffers, at->k, x);
     if (x->removal)
         turn_written(at, own.rows);
-    erase_pairs_backward(at, &pairs, w->room.erasing, B, &own);
+    erase_pairs_backward(at, &pairs, w->buffers.erasing, B, &own);
     if (x->removal)
         reading_backward(at, B);
 }
@@ -549,7 +550,7 @@ static void recall_u(const linear_chunk_place *at) {
     const real *error = part_error(at, 0);
     for (int64_t r = 0; r < at->c->count; r++)
         for (int64_t d = 0; d < value_columns(x); d += LANES)
-            vec_store(at->w->room.u + r * x->dv + d,
+            vec_store(at->w->buffers.u + r * x->dv + d,
                       at->k->beta[r] * vec_load(error + r * x->dv + d));
 }
 
@@ -596,7 +597,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
     if (w->errors)
         recall_u(at);
     else
-        linear_write(&w->room, at->k, x, c, at->state);
+        linear_write(&w->buffers, at->k, x, c, at->state);
     states_backward(at);
     for (int64_t n = 0; n < c->count * x->decays; n += x->decays)
         for (int64_t e = 0; e < x->decays; e++) /* what the late keys took, the gate behind has */

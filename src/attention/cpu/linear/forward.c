@@ -8,7 +8,7 @@
 
 typedef struct workspace {
     linear_rows rows;
-    linear_buffers room;
+    linear_buffers buffers;
     linear_state state;
     real *weights;    /* (rows, stride of tokens) */
     real *part;       /* (rows, stride of Dv): what one level says */
@@ -33,7 +33,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
             .rows = linear_rows_place(p, layout),
-            .room = linear_buffers_place(p, layout),
+            .buffers = linear_buffers_place(p, layout),
             .state = linear_state_place(p, layout),
             .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
             .part = take_rows(layout, dv),
@@ -90,7 +90,7 @@ static void sum_rows(const workspace *w, real *sums, const real *queries, const 
     for (int64_t r = 0; r < c->count; r++) {
         double sum = 0.0;
         for (int64_t j = 0; j <= r; j++)
-            sum += (double)w->room.plain_s[r * x->token + j];
+            sum += (double)w->buffers.plain_s[r * x->token + j];
         for (int n = 0; n < c->parts; n++)
             if (c->part[n].read)
                 sum += row_dot(queries + r * x->d, linear_column_at(&w->state, x, c->part[n].level),
@@ -111,31 +111,31 @@ static void add_pairs(real *result, const real *weights, const real *written, co
 /* Numerators and row sums of the chunk's queries of head g. */
 static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
                        const linear_chunk *c, int g) {
-    const linear_buffers *room = &w->room;
+    const linear_buffers *buffers = &w->buffers;
     real *result = w->numerators + (g * BLOCK_ROWS + c->row) * x->dv;
     const real *queries = w->rows.queries + (g * BLOCK_ROWS + c->row) * x->d;
     const real *plain = w->rows.plain_queries + (g * BLOCK_ROWS + c->row) * x->d;
     const double *levels = chunk_levels(x, c, g);
-    const real *between = pair_decays(room, x);
-    const real *near = scaled_rows(room->near_queries, queries, k->near_rise, x, c);
-    const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
-    const linear_pairs pairs = {near, k->near, room->key_columns, between, 1};
+    const real *between = pair_decays(buffers, x);
+    const real *near = scaled_rows(buffers->near_queries, queries, k->near_rise, x, c);
+    const real *risen = scaled_rows(buffers->risen_queries, queries, k->rise, x, c);
+    const linear_pairs pairs = {near, k->near, buffers->key_columns, between, 1};
     read_states(w, result, risen, levels, x, c);
     if (x->removal) {
-        const linear_pairs removed = {near, k->near_removed, room->removed_columns, between, 1};
-        pair_products(room->s, &removed, x, c);
-        add_pairs(result, room->s, part_u(room, k, x, 0), x, c);
-        pair_products(room->s, &pairs, x, c);
-        add_pairs(result, room->s, k->values, x, c);
+        const linear_pairs removed = {near, k->near_removed, buffers->removed_columns, between, 1};
+        pair_products(buffers->s, &removed, x, c);
+        add_pairs(result, buffers->s, part_u(buffers, k, x, 0), x, c);
+        pair_products(buffers->s, &pairs, x, c);
+        add_pairs(result, buffers->s, k->values, x, c);
     } else {
-        pair_products(room->s, &pairs, x, c);
+        pair_products(buffers->s, &pairs, x, c);
     }
     for (int n = 0; n < c->parts; n++) {
         if (!is_written(x, &c->part[n]) || x->removal)
             continue;
         if (levels)
-            weigh_levels(w->weights, room->s, levels, &c->part[n], x, c);
-        add_pairs(result, levels ? w->weights : room->s, part_u(room, k, x, n), x, c);
+            weigh_levels(w->weights, buffers->s, levels, &c->part[n], x, c);
+        add_pairs(result, levels ? w->weights : buffers->s, part_u(buffers, k, x, n), x, c);
     }
     real *sums = w->row_sums + g * BLOCK_ROWS + c->row;
     if (!x->sums) {
@@ -144,13 +144,13 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     }
     if (x->rotated) {
         const linear_pairs plain_pairs = {
-            scaled_rows(room->near_queries, plain, k->near_rise, x, c), k->plain_near,
-            room->plain_columns, between, 1};
-        pair_products(room->plain_s, &plain_pairs, x, c);
-        risen = scaled_rows(room->risen_queries, plain, k->rise, x, c);
+            scaled_rows(buffers->near_queries, plain, k->near_rise, x, c), k->plain_near,
+            buffers->plain_columns, between, 1};
+        pair_products(buffers->plain_s, &plain_pairs, x, c);
+        risen = scaled_rows(buffers->risen_queries, plain, k->rise, x, c);
     }
     if (levels)
-        weigh_levels(room->plain_s, room->plain_s, levels, &c->part[c->parts - 1], x, c);
+        weigh_levels(buffers->plain_s, buffers->plain_s, levels, &c->part[c->parts - 1], x, c);
     sum_rows(w, sums, risen, levels, x, c);
 }
 
@@ -185,13 +185,13 @@ static void walk_task(void *untyped, int64_t task, int worker) {
         for (int64_t row = 0; row < b.count;) {
             const linear_chunk c = linear_chunk_at(&walk, &b, row);
             linear_merge(&w.state, &walk, &c);
-            const linear_keys k = linear_keys_of(&w.room, &w.rows, &walk, &c, &w.state, true);
-            linear_write(&w.room, &k, &walk, &c, &w.state);
+            const linear_keys k = linear_keys_of(&w.buffers, &w.rows, &walk, &c, &w.state, true);
+            linear_write(&w.buffers, &k, &walk, &c, &w.state);
             for (int g = 0; g < walk.group; g++)
                 read_chunk(&w, &k, &walk, &c, g);
             row += c.count;
             if (x->states || at + row < walk.document->length)
-                linear_move(&w.state, &w.room, &k, &walk, &c);
+                linear_move(&w.state, &w.buffers, &k, &walk, &c);
         }
         write_outputs(x, &w, &walk, &b);
         at += b.count;

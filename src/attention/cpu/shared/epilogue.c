@@ -64,9 +64,9 @@ static void norm_row(real *out, const real *x, const sr_row_norm *rule, double f
 }
 
 /* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of
- * weight (n) and bias (n) in `partial`. `room` has 2 n numbers. */
+ * weight (n) and bias (n) in `partial`. `scratch` has 2 n numbers. */
 static void norm_row_backward(double *dx, double *partial, const double *du, const double *x,
-                              const sr_row_norm *rule, double *room) {
+                              const sr_row_norm *rule, double *scratch) {
     const double *weight = rule->weight;
     const int n = rule->n;
     switch (rule->norm) {
@@ -74,7 +74,7 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         memcpy(dx, du, (size_t)n * sizeof *dx);
         return;
     case SRNN_NORM_LAYER: {
-        double *hat = room, *d_hat = room + n;
+        double *hat = scratch, *d_hat = scratch + n;
         memcpy(hat, x, (size_t)n * sizeof *hat);
         const double inverse = sr_row_centre(hat, n, rule->epsilon);
         for (int d = 0; d < n; d++) {
@@ -89,7 +89,7 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         return;
     }
     case SRNN_NORM_RMS: {
-        double *d_hat = room;
+        double *d_hat = scratch;
         const double inverse = 1.0 / sqrt(sr_row_dot(x, x, n) / n + rule->epsilon);
         for (int d = 0; d < n; d++) {
             d_hat[d] = du[d] * weight[d];
@@ -434,7 +434,7 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     const real *numerator = row->numerator;
     const int n = rule->n;
     double x[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
-    double room[2 * SR_VALUE_SIZE_MAX];
+    double scratch[2 * SR_VALUE_SIZE_MAX];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
         x[d] = s.gate / s.normaliser * (double)numerator[d];
@@ -445,7 +445,7 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     }
     for (int d = 0; d < n; d++)
         du[d] = s.post * (double)d_o[d];
-    norm_row_backward(dx, partial, du, x, rule, room);
+    norm_row_backward(dx, partial, du, x, rule, scratch);
     for (int d = 0; d < n; d++)
         du[d] = (double)numerator[d] / s.normaliser;
     const double d_gate = sr_row_dot(dx, du, n); /* <dx, y> */
@@ -532,7 +532,7 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     const sr_attention_call *call = w->x->call;
     const int n = w->rule->n;
     double normed[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], d_z[SR_VALUE_SIZE_MAX];
-    double room[2 * SR_VALUE_SIZE_MAX];
+    double scratch[2 * SR_VALUE_SIZE_MAX];
     memcpy(normed, row, (size_t)n * sizeof *normed);
     if (w->rule->norm != SRNN_NORM_NONE)
         sr_row_normalise(normed, w->rule, 1.0, 1.0);
@@ -540,7 +540,7 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     post_backward(du, d_z, call, w->at, normed);
     put_gate_gradient(call, w->at, d_z, true);
     bonus_backward(w, du);
-    norm_row_backward(dx, w->partial, du, row, w->rule, room);
+    norm_row_backward(dx, w->partial, du, row, w->rule, scratch);
 }
 
 /* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar
@@ -602,7 +602,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
                                 int first, int64_t t, double *rows) {
     const srnn_problem *p = &x->call->plan->problem;
     const int n = rule->n, heads = n / p->Dv;
-    double *row = rows, *normed = row + n, *du = normed + n, *dx = du + n, *room = dx + n;
+    double *row = rows, *normed = row + n, *du = normed + n, *dx = du + n, *scratch = dx + n;
     for (int h = first; h < first + heads; h++) {
         const int64_t at = sr_row_index(p, p->H, b, h, t), from = (int64_t)(h - first) * p->Dv;
         const real *z = gate_numbers(x->call, b, h, t);
@@ -625,8 +625,8 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         post_backward(du + from, d_z, x->call, (sr_rows){b, h, t, 1}, normed + from);
         put_gate_gradient(x->call, (sr_rows){b, h, t, 1}, d_z, true);
     }
-    double *partial = room + 2 * n; /* weight, bias of the whole group */
-    norm_row_backward(dx, partial, du, row, rule, room);
+    double *partial = scratch + 2 * n; /* weight, bias of the whole group */
+    norm_row_backward(dx, partial, du, row, rule, scratch);
     for (int h = 0; h < heads; h++)
         memcpy(x->row_work->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
                dx + (int64_t)h * p->Dv, (size_t)p->Dv * sizeof *dx);

@@ -212,14 +212,14 @@ static bool turns_first(const srnn_problem *p) {
     return p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
 }
 
-/* The row itself, or rotated in `room` where positions come before features. */
-static const real *placed_row(real *room, const real *x, const sr_row_workspace *row_work,
+/* The row itself, or in `rotated` with RoPE applied where positions come before features. */
+static const real *placed_row(real *rotated, const real *x, const sr_row_workspace *row_work,
                               const srnn_plan *plan, int64_t b, int64_t t) {
     const int D = plan->problem.D;
     if (!turns_first(&plan->problem))
         return x;
-    rope_row(room, x, turn_of(row_work, plan, b, t), D, D, 1);
-    return room;
+    rope_row(rotated, x, turn_of(row_work, plan, b, t), D, D, 1);
+    return rotated;
 }
 
 /* ---- rows of queries and keys ---- */
@@ -255,11 +255,11 @@ void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_wor
                                          const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const int head = sr_shared_head(p, rows.h);
-    real room[SR_HEAD_SIZE_MAX];
+    real rotated[SR_HEAD_SIZE_MAX];
     feature_rule rule = query_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
         const real *x = tensor_row(call->in->q, rows.b, head, rows.t + r);
-        feature_row(out + r * ld, placed_row(room, x, row_work, call->plan, rows.b, rows.t + r),
+        feature_row(out + r * ld, placed_row(rotated, x, row_work, call->plan, rows.b, rows.t + r),
                     &rule);
         if (rule.inverse)
             rule.inverse += p->D;
@@ -269,11 +269,11 @@ void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_wor
 void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
                                        const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
-    real room[SR_HEAD_SIZE_MAX];
+    real rotated[SR_HEAD_SIZE_MAX];
     feature_rule rule = key_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
         const real *x = key_source(row_work, call, rows.b, rows.h, rows.t + r);
-        feature_row(out + r * ld, placed_row(room, x, row_work, call->plan, rows.b, rows.t + r),
+        feature_row(out + r * ld, placed_row(rotated, x, row_work, call->plan, rows.b, rows.t + r),
                     &rule);
         if (rule.inverse)
             rule.inverse += p->D;
@@ -283,10 +283,10 @@ void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_works
 /* out = gradient of the row x from that of its feature. */
 static void row_backward(real *out, const real *gradient, const real *x, const feature_rule *rule,
                          const real *angles) {
-    real room[SR_HEAD_SIZE_MAX];
+    real rotated[SR_HEAD_SIZE_MAX];
     if (angles)
-        rope_row(room, x, angles, rule->D, rule->D, 1);
-    feature_row_backward(out, gradient, angles ? room : x, rule);
+        rope_row(rotated, x, angles, rule->D, rule->D, 1);
+    feature_row_backward(out, gradient, angles ? rotated : x, rule);
     if (angles)
         rope_row(out, out, angles, rule->D, rule->D, -1);
 }

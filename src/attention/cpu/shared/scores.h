@@ -533,10 +533,10 @@ static inline void row_weights_cap_backward(const score_row *row, const score_ru
 }
 
 /* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes
- * from that of C_j: w dw on the weights, s ds on the logits. It is in `room` (width), or d itself:
- * exp is its own slope. */
+ * from that of C_j: w dw on the weights, s ds on the logits. It is in `scratch` (width), or d
+ * itself: exp is its own slope. */
 static inline const real *row_weights_decay_backward(score_row *row, const score_rule *rule,
-                                                     real *d, real d_row_sum, real *room) {
+                                                     real *d, real d_row_sum, real *scratch) {
     real factor[TILE] __attribute__((aligned(64)));
     const int from = row->low / LANES * LANES;
     const bool logits = rule->logit_decay;
@@ -547,16 +547,17 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
     if (logits)
         row_decay_logits(row, rule, factor);
     for (int j = from; j < row->high; j += LANES)
-        vec_store(room + j, logits ? vec_load(row->s + j) : vec_load(d + j) + d_row_sum);
+        vec_store(scratch + j, logits ? vec_load(row->s + j) : vec_load(d + j) + d_row_sum);
     row_weights_cap_backward(row, rule, d, d_row_sum);
     const real *other = logits ? d : row->s;
     for (int j = from; j < row->high; j += LANES) {
-        vec_store(room + j, hide_columns(vec_load(room + j) * vec_load(other + j), row, j, 0));
+        vec_store(scratch + j,
+                  hide_columns(vec_load(scratch + j) * vec_load(other + j), row, j, 0));
         if (logits)
             vec_store(d + j, vec_load(d + j) * hide_columns(vec_load(factor + j), row, j, 0));
     }
-    row_clear_hidden(room, row->low, row->high, row->width);
-    return room;
+    row_clear_hidden(scratch, row->low, row->high, row->width);
+    return scratch;
 }
 
 /* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken

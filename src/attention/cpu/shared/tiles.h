@@ -176,11 +176,11 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
 static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t capacity,
                                               sr_layout *layout) {
     const int64_t ring = p->attention.window ? tiles_in(capacity) + 1 : 0;
-    const int64_t room = ring ? ring * TILE : capacity;
-    packed_head head = packed_head_place(p, room, layout);
+    const int64_t entries = ring ? ring * TILE : capacity;
+    packed_head head = packed_head_place(p, entries, layout);
     head.ring = ring;
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
-        head.decay = sr_layout_take(layout, (size_t)room, sizeof *head.decay);
+        head.decay = sr_layout_take(layout, (size_t)entries, sizeof *head.decay);
     return head;
 }
 
@@ -313,22 +313,22 @@ static inline double decay_from(double decay, double reference) {
     return exact < -most && exact > -INFINITY ? -most : exact;
 }
 
-/* Puts columns into `room` (2, TILE); columns that no row sees are zero. */
-static inline void tile_decays_set(tile_decays *own, real *room, tile_sums decay,
+/* Puts columns into `buffer` (2, TILE); columns that no row sees are zero. */
+static inline void tile_decays_set(tile_decays *own, real *buffer, tile_sums decay,
                                    const tile_pairs *pairs) {
     own->rows = decay.rows;
     own->columns = own->column_rests = NULL;
     if (!decay.rows)
         return;
-    own->columns = room;
-    own->column_rests = room + TILE;
+    own->columns = buffer;
+    own->column_rests = buffer + TILE;
     set_references(own, pairs);
     for (int64_t j = 0; j < TILE; j++) {
         const int64_t key = pairs->tile * TILE + j, row = key < pairs->at ? 0 : key - pairs->at;
         const bool seen = key >= pairs->first[0] && key < pairs->past;
         const double exact = seen ? decay_from(decay.keys[j], own->reference[row]) : 0.0;
-        room[j] = (real)exact;
-        room[TILE + j] = (real)(exact - (double)room[j]);
+        buffer[j] = (real)exact;
+        buffer[TILE + j] = (real)(exact - (double)buffer[j]);
     }
 }
 

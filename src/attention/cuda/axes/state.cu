@@ -230,8 +230,8 @@ static srnn_status copy_entries(const sr_state_memory *state, state_piece piece,
     return SRNN_OK;
 }
 
-/* Calls copy_entries for the arrays of all heads, through `room` where the types differ. */
-static srnn_status copy_cache(const sr_state_memory *state, float *room, char *out,
+/* Calls copy_entries for the arrays of all heads, through `widened` where the types differ. */
+static srnn_status copy_cache(const sr_state_memory *state, float *widened, char *out,
                               const char *in) {
     const srnn_problem *p = &state->plan->core;
     sr_layout layout = {state->memory, 0};
@@ -244,16 +244,16 @@ static srnn_status copy_cache(const sr_state_memory *state, float *room, char *o
         for (size_t i = 0; widens && in && i < u; i++) {
             double number;
             memcpy(&number, in + i * sizeof number, sizeof number);
-            room[i] = (float)number;
+            widened[i] = (float)number;
         }
-        SR_TRY(copy_entries(state, piece, n / CACHE_PIECES, out && widens ? (char *)room : out,
-                            widens ? (const char *)room : in));
+        SR_TRY(copy_entries(state, piece, n / CACHE_PIECES, out && widens ? (char *)widened : out,
+                            widens ? (const char *)widened : in));
         for (size_t i = 0; widens && out && i < u; i++) {
-            const double number = (double)room[i];
+            const double number = (double)widened[i];
             memcpy(out + i * sizeof number, &number, sizeof number);
         }
         if (widens && in)
-            SR_TRY(srnn_device_wait(state->plan->device)); /* before the room is used again */
+            SR_TRY(srnn_device_wait(state->plan->device)); /* before the buffer is used again */
         const size_t bytes = entries * piece.bytes * (widens ? 2 : 1);
         out = out ? out + bytes : nullptr;
         in = in ? in + bytes : nullptr;
@@ -264,11 +264,12 @@ static srnn_status copy_cache(const sr_state_memory *state, float *room, char *o
 static srnn_status move_cache(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
     const bool delta = p->attention.write == SRNN_WRITE_DELTA;
-    void *room;
-    SR_TRY(sr_alloc(&room, delta ? (size_t)entries_of(p, state->position) * (size_t)p->Dv + 1 : 1,
+    void *widened;
+    SR_TRY(sr_alloc(&widened,
+                    delta ? (size_t)entries_of(p, state->position) * (size_t)p->Dv + 1 : 1,
                     sizeof(float)));
-    const srnn_status status = copy_cache(state, (float *)room, out, in);
-    free(room);
+    const srnn_status status = copy_cache(state, (float *)widened, out, in);
+    free(widened);
     return status;
 }
 
