@@ -377,10 +377,13 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
     if (memcmp(&header, &expected, sizeof header) != 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "the saved state belongs to another problem than %s",
                        expected.attention);
+    /* a bound before the product: a cache has at least one number for each entry, and with pool an
+     * entry for each chunk */
+    const int64_t pool = state->plan.problem.attention.pool;
+    const int64_t entries = header.position / (pool > 0 ? pool : 1);
     if (header.position < 0 ||
-        header.position >
-            (int64_t)(size / sizeof(float)) * (has_fixed_size(state) ? INT32_MAX : 1) ||
-        size != saved_bytes(state, header.position))
+        (!has_fixed_size(state) && entries > (int64_t)(size / sizeof(float))) ||
+        header.position > INT64_MAX / (1 << 20) || size != saved_bytes(state, header.position))
         return SR_FAIL(SRNN_ERR_FORMAT, "a saved state at token %lld cannot have %zu bytes",
                        (long long)header.position, size);
     return SRNN_OK;

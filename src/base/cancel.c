@@ -39,12 +39,20 @@ srnn_status sr_cancel_end(srnn_status status) {
     return status;
 }
 
+/* The callback may itself call the library, as a handler of a signal in Python does: such calls
+ * cannot be stopped, and leave the state of the outer call alone. */
 static void ask(void) {
     const double now = sr_clock_seconds();
     if (now < own.next)
         return;
-    own.next = now + interval;
-    if (own.asked(own.context))
+    bool (*const asked)(void *context) = own.asked;
+    own.asked = NULL;
+    followed = NULL;
+    const bool stop = asked(own.context);
+    followed = &own.stop;
+    own.asked = asked;
+    own.next = sr_clock_seconds() + interval;
+    if (stop)
         atomic_store(&own.stop, true);
 }
 

@@ -87,6 +87,30 @@ static void other_versions_are_named(void **unused) {
     srnn_state_free(state);
 }
 
+/* With pool a state has an entry for each chunk: fewer numbers than tokens. */
+static void pooled_states_are_loaded(void **unused) {
+    (void)unused;
+    enum { T = 300 };
+    static float numbers[T], o[T];
+    srnn_problem problem = {.B = 1, .H = 1, .Hkv = 1, .T = T, .D = 1, .Dv = 1};
+    srnn_state *state, *again;
+    assert_int_equal(srnn_attention_parse(&problem.attention, "softmax,position=none,pool=256"),
+                     SRNN_OK);
+    assert_int_equal(srnn_state_create(&state, &problem), SRNN_OK);
+    assert_int_equal(srnn_state_create(&again, &problem), SRNN_OK);
+    const srnn_tensor row = {.data = numbers};
+    const srnn_operands in = {.q = row, .k = row, .v = row, .pool_gate = row};
+    assert_int_equal(srnn_state_feed(state, (srnn_tensor){.data = o}, &in, T), SRNN_OK);
+    const size_t size = srnn_state_saved_bytes(state);
+    void *bytes = malloc(size);
+    assert_int_equal(srnn_state_save(state, bytes, size), SRNN_OK);
+    assert_int_equal(srnn_state_load(again, bytes, size), SRNN_OK);
+    assert_int_equal(srnn_state_position(again), T);
+    free(bytes);
+    srnn_state_free(state);
+    srnn_state_free(again);
+}
+
 static void other_problems_are_refused(void **unused) {
     (void)unused;
     srnn_state *state = make_state("order:2"), *other = make_state("power:2");
@@ -105,6 +129,7 @@ int main(void) {
         cmocka_unit_test(two_changed_signs_are_refused),
         cmocka_unit_test(other_versions_are_named),
         cmocka_unit_test(other_problems_are_refused),
+        cmocka_unit_test(pooled_states_are_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,6 +187,39 @@ static void questions_change_nothing(void **state) {
     free_all(memory);
 }
 
+/* A callback that calls the library itself, as a signal handler in Python may. */
+static bool ask_within(void *context) {
+    srnn_plan *plan = *(srnn_plan **)context;
+    float one = 1, o;
+    const srnn_tensor number = {.data = &one};
+    const srnn_operands in = {.q = number, .k = number, .v = number};
+    questions++;
+    return srnn_attention_forward(plan, (srnn_tensor){.data = &o}, &in, NULL) == SRNN_OK && o == 1;
+}
+
+static void callbacks_may_call(void **state) {
+    (void)state;
+    const long_call call = {"softmax", NULL, SRNN_FORM_PARALLEL, 16384};
+    const srnn_problem problem = problem_of(&call);
+    float *memory[MOST_OPERANDS];
+    const srnn_operands in = operands_of(&problem, 0.125f, memory);
+    float *o = filled((size_t)call.T * 64, NAN);
+    srnn_plan *plan, *within;
+    assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
+    assert_int_equal(
+        srnn_plan_create(&within, &(srnn_problem){.B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 1}),
+        SRNN_OK);
+    questions = 0;
+    srnn_stop_when(ask_within, &within);
+    check_stopped(srnn_attention_forward(plan, (srnn_tensor){.data = o}, &in, NULL), o,
+                  (size_t)call.T * 64);
+    srnn_stop_when(NULL, NULL);
+    srnn_plan_free(within);
+    srnn_plan_free(plan);
+    free(o);
+    free_all(memory);
+}
+
 int main(void) {
     struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(a_call_stops, (void *)(uintptr_t)&calls[0]),
@@ -199,6 +232,7 @@ int main(void) {
         cmocka_unit_test_prestate(a_stopped_state_is_empty, (void *)(uintptr_t)&calls[3]),
         cmocka_unit_test_prestate(a_stopped_state_is_empty, (void *)(uintptr_t)&calls[4]),
         cmocka_unit_test(questions_change_nothing),
+        cmocka_unit_test(callbacks_may_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

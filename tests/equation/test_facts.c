@@ -148,6 +148,7 @@ static void wrong_descriptors(void **state) {
         {{.pool = -1}, "pool"},
         {{.window = -1}, "window"},
         {{.cap = -50}, "cap"},
+        {{.cap = 1e39}, "at most"},
         {{.score = SRNN_SCORE_SIGMOID, .score_bias = (double)NAN}, "score_bias"},
         {{.score_bias = -2}, "score=sigmoid"},
         {{.window = 4, .pool = 4}, "pool"},
