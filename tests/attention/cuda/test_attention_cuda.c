@@ -260,6 +260,25 @@ static void large_logits(void **state) {
     }
 }
 
+/* Sinks far above a row's maximum, whose gradient is tiny but not zero. */
+static void large_sinks(void **state) {
+    (void)state;
+    static const char *const specs[] = {"softmax,sink=learned",
+                                        "score=linear,feature=elu1,sink=learned"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        attention_call run, oracle;
+        create_both(&run, &oracle, problem_of(specs[n], 0));
+        float *narrow = run.host.operand[SR_OPERAND_SINKS];
+        double *exact = oracle.host.operand[SR_OPERAND_SINKS];
+        for (int h = 0; h < run.problem.H; h++)
+            exact[h] = (double)(narrow[h] = 60);
+        assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+        check_kernels(specs[n], &run, &oracle, 1e-5);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
 /* Numbers that are difficult for recurrences: gates of e^-40, e^-3000 and 1, betas of 1, keys that
  * are the same, nearly the same, and zero. */
 static void awkward_recurrences(void **state) {
@@ -491,6 +510,7 @@ int main(void) {
         cmocka_unit_test(one_token_at_a_time),  cmocka_unit_test(states_in_bf16),
         cmocka_unit_test(long_and_wide_states), cmocka_unit_test(states_move_between_devices),
         cmocka_unit_test(states_of_every_axis), cmocka_unit_test(awkward_recurrences),
+        cmocka_unit_test(large_sinks),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     srnn_device_close(gpu);

@@ -45,7 +45,7 @@ static void place_backward(sr_axes_scratch *s, const srnn_plan *plan, sr_layout 
     const bool levels = a->levels == SRNN_LEVELS_FENWICK, delta = a->write == SRNN_WRITE_DELTA;
     s->d_numerator = take<float>(true, q_rows * p->Dv, layout);
     s->d_skip = take<float>(a->skip != SRNN_SKIP_NONE, q_rows * p->Dv, layout);
-    s->d_row_sum = take<float>(true, q_rows, layout);
+    s->d_row_sum = take<double>(true, q_rows, layout);
     s->d_cumulative = take<double>(cumulates(a), q_rows, layout);
     s->zeroed = (char *)sr_layout_take(layout, 0, 1);
     s->d_q = take<float>(true, q_rows * F, layout);

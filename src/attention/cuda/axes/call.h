@@ -69,7 +69,7 @@ struct sr_axes_scratch {
     double *norm;                 /* (B, norm groups, T, 4): statistics of a row's norm */
     /* Backward only. By the epilogue: */
     float *d_numerator, *d_skip; /* (B, H, T, Dv) */
-    float *d_row_sum;            /* (B, H, T) */
+    double *d_row_sum;           /* (B, H, T): a sink multiplies it by up to e^700 */
     double *d_cumulative;        /* (B, H, T) */
     /* By the core, which finds zeros in them: */
     float *d_q, *d_rotated_q; /* as the features */

@@ -165,7 +165,7 @@ __global__ void rows_backward(const __grid_constant__ sr_axes_call call) {
     normaliser_backward(call, row, -divided / row.normaliser / row.normaliser, &d_row_sum,
                         &d_cumulative);
     d_number += gate_backward(call, row, d_gate, &d_cumulative);
-    call.scratch.d_row_sum[n] = (float)d_row_sum;
+    call.scratch.d_row_sum[n] = d_row_sum;
     if (call.scratch.d_cumulative)
         call.scratch.d_cumulative[n] = d_cumulative;
     if (call.gated && wanted && !channels)
@@ -243,8 +243,7 @@ struct bonus_weight_term {
 struct sink_term {
     SR_DEVICE static double of(const sr_axes_call &call, int64_t n, int h) {
         const int64_t row = call.row(call.H, (int)(n / call.T), h, n % call.T);
-        return (double)call.scratch.d_row_sum[row] *
-               axes_sink(call, h, (double)call.saved_maximum[row]);
+        return call.scratch.d_row_sum[row] * axes_sink(call, h, (double)call.saved_maximum[row]);
     }
 };
 

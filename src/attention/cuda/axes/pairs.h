@@ -41,7 +41,8 @@ struct axes_pass {
     bool sums; /* forward: row sums too */
     /* Backward: gradients of the numerators, or of what has their place, and of row sums (NULL:
      * none). */
-    const float *d_out, *d_row_sum;
+    const float *d_out;
+    const double *d_row_sum;
     /* Added to; NULL: not wanted. */
     float *d_queries, *d_keys, *d_values;
     double *row_decay, *column_decay;

@@ -59,7 +59,7 @@ SR_DEVICE void pairs_gradients(backward_memory<WIDTH> &shared, const sr_axes_cal
                                                 pass.kappa ? 0 : call.saved_maximum[row]);
             float factor = 1;
             if (pass.d_row_sum)
-                gradient += pass.d_row_sum[row];
+                gradient += (float)pass.d_row_sum[row];
             if (call.scratch.level && !pass.kappa) {
                 level = axes_level_of(pass, start, i, j);
                 factor = call.scratch.level[row * call.levels + level];

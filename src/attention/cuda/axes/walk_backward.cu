@@ -210,7 +210,7 @@ SR_DEVICE void read_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
         const int64_t row = call.row(call.H, at.b, at.kv * call.group + g, t);
         float d[COLUMNS], d_q[ROWS];
         columns_of(d, call, at, call.scratch.d_numerator + row * call.Dv,
-                   call.scratch.d_row_sum[row]);
+                   (float)call.scratch.d_row_sum[row]);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int f = r * SR_WARP + axes_lane();
