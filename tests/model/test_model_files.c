@@ -3,6 +3,7 @@
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "model/config/family.h"
+#include "model/config/mlp.h"
 #include "model/files/model_folder.h"
 #include "model/layer/rope.h"
 #include "small_model.h"
@@ -391,6 +392,55 @@ static void families_have_their_defaults(void **state) {
     assert_non_null(strstr(srnn_error_detail(), "qwen2"));
 }
 
+/* What a family's members mean: the layers, theta and scaling of RoPE, and the activation. */
+static void read_meaning(char text[1024], const char *members) {
+    char path[256], *layers;
+    sr_model_config config;
+    snprintf(text, 1024,
+             "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"head_dim\": 4,"
+             " \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2,"
+             " \"max_position_embeddings\": 64, \"model_type\": %s}",
+             members);
+    write_text("config.json", text);
+    path_in(path, "config.json");
+    if (sr_model_config_read(&config, path) != SRNN_OK) {
+        snprintf(text, 1024, "%s", srnn_error_detail());
+        return;
+    }
+    assert_int_equal(sr_model_config_attention_text(&layers, &config), SRNN_OK);
+    snprintf(text, 1024, "%s theta=%g scaling=%d activation=%s", layers, config.rope_theta,
+             (int)config.rope_scaling.kind, sr_config_activation_word(config.activation));
+    free(layers);
+    sr_model_config_free(&config);
+}
+
+static void members_mean_what_transformers_says(void **state) {
+    (void)state;
+    static const struct {
+        const char *members, *meaning;
+    } cases[] = {
+        {"\"gemma3_text\", \"sliding_window\": 64, \"rope_local_base_freq\": 77, "
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
+         "rope_theta=77"},
+        {"\"olmo_hybrid\", \"layer_types\": [\"linear_attention\", \"full_attention\"], "
+         "\"rope_parameters\": {\"rope_theta\": null, \"rope_type\": \"default\"}",
+         "1-1:score=exp,position=none,"},
+        {"\"olmo_hybrid\"", "1-1:score=exp"},
+        {"\"qwen3_5_text\", \"hidden_act\": \"gelu\"", "with silu alone"},
+        {"\"mistral\", \"sliding_window\": 4, "
+         "\"layer_types\": [\"attention\", \"sliding_attention\"]",
+         "0-0:score=exp,1-1:score=exp,window=4"},
+        {"\"gemma\", \"hidden_act\": \"gelu\"", "activation=gelu_pytorch_tanh"},
+        {"\"llama\", \"hidden_act\": \"swish\"", "activation=silu"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        read_meaning(text, cases[i].members);
+        if (!strstr(text, cases[i].meaning))
+            fail_msg("%s: %s", cases[i].members, text);
+    }
+}
+
 static bool config_holds(const char *part) {
     char path[256];
     sr_mapping file;
@@ -700,6 +750,7 @@ int main(void) {
         cmocka_unit_test(rope_scalings),
         cmocka_unit_test(yarn_is_that_of_transformers),
         cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(members_mean_what_transformers_says),
         cmocka_unit_test(what_is_no_llama_says_so),
         cmocka_unit_test(a_head_that_differs_is_kept),
         cmocka_unit_test(unreadable_weights),

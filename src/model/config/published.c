@@ -47,14 +47,19 @@ static bool has_experts(const json_t *root) {
     return false;
 }
 
+/* transformers has two words for full attention. */
+static const char *word_of_type(const json_t *type) {
+    const char *word = json_is_string(type) ? json_string_value(type) : "";
+    return strcmp(word, "attention") == 0 ? "full_attention" : word;
+}
+
 static bool has_full_layer(const json_t *root) {
     const json_t *types = sr_config_value(root, "layer_types"), *type;
     size_t i;
     if (!types)
         return true;
-    json_array_foreach(types, i, type) if (json_is_string(type) &&
-                                           strcmp(json_string_value(type), "full_attention") ==
-                                               0) return true;
+    json_array_foreach(types, i,
+                       type) if (strcmp(word_of_type(type), "full_attention") == 0) return true;
     return false;
 }
 
@@ -115,7 +120,10 @@ static bool flag(sr_config_reader *r, const char *key) {
 
 static void read_mlp(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
     const char *key = f->activation ? f->activation : "hidden_act";
-    sr_config_mlp_set(r, c, key, sr_config_word(r, r->root, key, "silu"), !f->plain_mlp);
+    const char *word = sr_config_word(r, r->root, key, "silu");
+    if (f->gelu_is_tanh && strcmp(word, "gelu") == 0)
+        word = "gelu_pytorch_tanh";
+    sr_config_mlp_set(r, c, key, word, !f->plain_mlp);
     c->F = sr_config_integer(r, "intermediate_size", 0);
     c->mlp_bias = flag(r, f->mlp_bias);
 }
@@ -191,9 +199,10 @@ static positions read_positions(sr_config_reader *r, sr_model_config *c) {
     }
     if (all)
         sr_config_rope_set(r, c, all);
-    /* A file that says null of both has no position at all. */
-    p.none = json_is_null(json_object_get(r->root, "rope_parameters")) &&
-             json_is_null(json_object_get(r->root, "rope_theta"));
+    /* A file that says null of both, or of theta among the parameters, has no position at all. */
+    p.none = json_is_null(json_object_get(all, "rope_theta")) ||
+             (json_is_null(json_object_get(r->root, "rope_parameters")) &&
+              json_is_null(json_object_get(r->root, "rope_theta")));
     return p;
 }
 
@@ -211,11 +220,12 @@ static const char *type_of(sr_config_reader *r, const sr_published *f, int layer
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)L))
         sr_config_refuse(r, "layer_types", "is not a list of one word for each layer");
     if (types)
-        return json_is_string(type) ? json_string_value(type) : "";
+        return word_of_type(type);
     const int interval =
         f->interval_member ? sr_config_integer(r, f->interval_member, f->interval) : f->interval;
+    const bool only_full = f->some_full && L < interval && layer == L - 1;
     if (interval > 0)
-        return (layer + 1) % interval ? f->between : "full_attention";
+        return (layer + 1) % interval && !only_full ? f->between : "full_attention";
     if (json_object_get(r->root, "max_window_layers"))
         return windows && !below_windows(r, layer) ? "sliding_attention" : "full_attention";
     if (json_object_get(r->root, "no_rope_layers"))
@@ -268,7 +278,8 @@ static const char *qk_norm_text(sr_config_reader *r) {
     return json_is_true(norm) ? ",qk_norm=layer" : "";
 }
 
-static void write_attention(layer_reader *l, int window, bool rope) {
+/* A sliding layer whose window is as wide as the longest text has none, but its own theta. */
+static void write_attention(layer_reader *l, bool sliding, int window, bool rope) {
     sr_config_reader *r = l->r;
     const double scale = scale_of(r), cap = sr_config_real(r, r->root, "attn_logit_softcapping", 0);
     add(l, "softmax%s%s", l->family->layer ? l->family->layer : "", qk_norm_text(r));
@@ -278,13 +289,13 @@ static void write_attention(layer_reader *l, int window, bool rope) {
         add(l, ",position=none");
     if (rope && l->positions.part < 1)
         add(l, ",rope_part=%.17g", l->positions.part);
-    if (rope && window && l->positions.local > 0)
+    if (rope && sliding && l->positions.local > 0)
         add(l, ",rope_theta=%.17g", l->positions.local);
     if (scale > 0)
         add(l, ",softmax_scale=%.17g", scale);
     if (cap > 0)
         add(l, ",cap=%.17g", cap);
-    if (window)
+    if (sliding && window)
         add(l, ",window=%d", window);
 }
 
@@ -300,6 +311,11 @@ static sr_layer_sizes write_linear(layer_reader *l) {
         sr_config_integer(r, "linear_key_head_dim", sr_config_integer(r, "linear_head_dim", usual));
     s.Dv = sr_config_integer(r, "linear_value_head_dim",
                              sr_config_integer(r, "linear_head_dim", 2 * s.D));
+    if (c->mlp != SR_MLP_SWIGLU && r->status == SRNN_OK)
+        r->status = SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                            "%s: hidden_act is \"%s\"; layers of linear attention are computed "
+                            "with silu alone",
+                            r->path, sr_config_word(r, r->root, "hidden_act", ""));
     add(l, "%s,short_conv=%d", l->family->linear,
         sr_config_integer(r, "linear_conv_kernel_dim", 4));
     if (!strstr(l->family->linear, "norm_epsilon"))
@@ -327,9 +343,9 @@ static srnn_status read_layer(layer_reader *l, int layer) {
     *sizes = (sr_layer_sizes){.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
     SR_TRY(l->r->status);
     if (strcmp(type, "sliding_attention") == 0)
-        write_attention(l, window, listed);
+        write_attention(l, true, window, listed);
     else if (strcmp(type, "full_attention") == 0)
-        write_attention(l, 0,
+        write_attention(l, false, 0,
                         listed && !(l->family->nope_if_window &&
                                     sr_config_value(l->r->root, "sliding_window")));
     else if (strcmp(type, "linear_attention") == 0 && l->family->linear)
