@@ -432,6 +432,21 @@ static void members_mean_what_transformers_says(void **state) {
          "0-0:score=exp,1-1:score=exp,window=4"},
         {"\"gemma\", \"hidden_act\": \"gelu\"", "activation=gelu_pytorch_tanh"},
         {"\"llama\", \"hidden_act\": \"swish\"", "activation=silu"},
+        {"\"apertus\", \"rope_theta\": 7", "theta=1.2e+07 scaling=2"},
+        {"\"apertus\", \"rope_parameters\": null", "theta=1.2e+07 scaling=2"},
+        {"\"apertus\", \"rope_theta\": 7, \"rope_scaling\": {\"rope_type\": \"linear\"}",
+         "theta=7 scaling=1"},
+        {"\"llama\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+         "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7}",
+         "theta=10000 scaling=1"},
+        {"\"qwen3\", \"rope_theta\": 9, \"rope_scaling\": {\"rope_type\": \"linear\"}, "
+         "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7}",
+         "theta=9 scaling=1"},
+        {"\"llama\", \"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 10}", "theta=10000 "},
+        {"\"hunyuan_v1_dense\", \"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 10}",
+         "theta=1e+06 "},
+        {"\"llama\", \"rope_scaling\": 3", "rope_scaling is not an object"},
+        {"\"qwen3\", \"rope_parameters\": []", "rope_parameters is not an object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];

@@ -91,25 +91,33 @@ srnn_status sr_published_missing(const json_t *root, const char *path) {
 
 /* ---- members */
 
+/* Members of which null says nothing, where a family has a default. */
+static bool is_required(const char *key) {
+    static const char *const keys[] = {"vocab_size",        "hidden_size",         "rms_norm_eps",
+                                       "intermediate_size", "num_hidden_layers",   "layer_norm_eps",
+                                       "hidden_act",        "num_attention_heads", "norm_eps",
+                                       "hidden_activation", "rope_parameters"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
 /* What the family knows: the file's members over transformers' defaults; free with json_decref. */
 static json_t *merged(const json_t *file, const char *defaults) {
     json_t *root = json_loads(defaults, 0, NULL), *value;
     const char *key;
     void *next;
-    const bool old_rope =
-        sr_config_value(file, "rope_theta") || sr_config_value(file, "rope_scaling");
-    if (old_rope && !sr_config_value(file, "rope_parameters"))
-        json_object_del(root, "rope_parameters");
     json_object_foreach_safe(root, next, key, value) {
         json_t *own = json_object_get(file, key);
-        if (own)
+        if (own && !(json_is_null(own) && is_required(key)))
             sr_json_set(root, key, json_incref(own));
     }
     /* Members of every family. */
     static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
                                          "rope_scaling", "rope_parameters"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
-        if (json_object_get(file, common[i]))
+        if (json_object_get(file, common[i]) && !json_object_get(root, common[i]))
             sr_json_set(root, common[i], json_incref(json_object_get(file, common[i])));
     return root;
 }
@@ -179,13 +187,19 @@ static void check_local(sr_config_reader *r, const json_t *local) {
                             r->path);
 }
 
-static positions read_positions(sr_config_reader *r, sr_model_config *c) {
-    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
+/* HunYuan's dynamic scaling with a fixed alpha is another theta. */
+static void read_alpha(sr_config_reader *r, const json_t *all, sr_model_config *c) {
+    const double alpha = sr_config_real(r, all, "alpha", 0);
+    const char *kind = sr_config_rope_kind(r, all);
+    if (alpha > 0 && c->D > 2 && strcmp(kind, "dynamic") == 0)
+        c->rope_theta *= pow(alpha, (double)c->D / (c->D - 2));
+}
+
+static positions read_positions(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    const json_t *parameters = sr_config_rope_object(r);
     const json_t *full = rope_of(parameters, "full_attention");
     const json_t *local = rope_of(parameters, "sliding_attention");
-    const json_t *all = full         ? full
-                        : parameters ? parameters
-                                     : sr_config_value(r->root, "rope_scaling");
+    const json_t *all = full ? full : parameters;
     positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
     p.part = sr_config_real(r, all, "partial_rotary_factor",
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
@@ -199,6 +213,8 @@ static positions read_positions(sr_config_reader *r, sr_model_config *c) {
     }
     if (all)
         sr_config_rope_set(r, c, all);
+    if (f->rope_alpha)
+        read_alpha(r, all, c);
     /* A file that says null of both, or of theta among the parameters, has no position at all. */
     p.none = json_is_null(json_object_get(all, "rope_theta")) ||
              (json_is_null(json_object_get(r->root, "rope_parameters")) &&
@@ -387,7 +403,7 @@ srnn_status sr_published_read(sr_config_reader *reader, const sr_published *fami
         status = sr_published_missing(reader->root, reader->path);
     if (status == SRNN_OK) {
         read_model(&r, family, config);
-        layers.positions = read_positions(&r, config);
+        layers.positions = read_positions(&r, family, config);
         status = r.status;
     }
     if (status == SRNN_OK)

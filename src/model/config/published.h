@@ -20,6 +20,7 @@ typedef struct sr_published {
     bool embedding_root;                      /* embeddings are multiplied by sqrt(hidden_size) */
     bool own_head_size;  /* head_dim is not read: hidden_size over num_attention_heads */
     bool gelu_is_tanh;   /* hidden_act "gelu" of old files means gelu_pytorch_tanh */
+    bool rope_alpha;     /* dynamic RoPE may have a fixed alpha */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
     /* Without layer_types: every n-th layer has full attention, n the member or else `interval`; the

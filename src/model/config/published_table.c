@@ -305,7 +305,7 @@ const sr_family sr_published_families[] = {
          .defaults = "{" SIZES(290943, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
                   "tie_word_embeddings": false) "}",
-         .layer = ",qk_norm=head_rotated", ATTENTION_BIAS,
+         .layer = ",qk_norm=head_rotated", .rope_alpha = true, ATTENTION_BIAS,
          .names = {.root = "model.",
                    .layers.pairs = {{"self_attn.q_norm.", "self_attn.query_layernorm."},
                                     {"self_attn.k_norm.", "self_attn.key_layernorm."}}}}},
