@@ -289,7 +289,8 @@ static void refusals_name_what_is_missing(void **state) {
         {"\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 8", "multi-head latent attention"},
         {"\"model_type\": \"qwen3\", \"quantization_config\": {\"bits\": 4}", "quantised weights"},
         {"\"model_type\": \"qwen3_next\"", "mixture of experts"},
-        {"\"model_type\": \"qwen3\", \"layer_types\": [\"conv\"]", "layers of type \"conv\""},
+        {"\"model_type\": \"qwen3\", \"num_key_value_heads\": 2, \"layer_types\": [\"conv\"]",
+         "layers of type \"conv\""},
         {"\"model_type\": \"qwen3\", \"hidden_act\": \"mish\"", "hidden_act is mish"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -447,6 +448,13 @@ static void members_mean_what_transformers_says(void **state) {
          "theta=1e+06 "},
         {"\"llama\", \"rope_scaling\": 3", "rope_scaling is not an object"},
         {"\"qwen3\", \"rope_parameters\": []", "rope_parameters is not an object"},
+        {"\"smollm3\", \"no_rope_layers\": [1]", "no_rope_layers is not a list"},
+        {"\"smollm3\", \"no_rope_layers\": 1", "no_rope_layers is not a list"},
+        {"\"granite\", \"embedding_multiplier\": 0", "embedding_multiplier is not above 0"},
+        {"\"granite\", \"logits_scaling\": -8", "logits_scaling is not above 0"},
+        {"\"gemma2\", \"attn_logit_softcapping\": -1", "attn_logit_softcapping is not above 0"},
+        {"\"olmo_hybrid\", \"linear_key_head_dim\": 2147483647", "linear_key_head_dim makes no"},
+        {"\"gemma\", \"hidden_act\": null", "activation=gelu_pytorch_tanh"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];

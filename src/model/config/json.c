@@ -156,6 +156,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
     SR_TRY(r->status);
     r->status = sr_config_foreign(r->root, config->positions, r->path);
     SR_TRY(r->status);
+    SR_TRY(sr_model_config_check_common(config));
     SR_TRY(sr_model_config_attention(config, attention));
     sr_config_sizes_read(r, config);
     read_parts(r, config);

@@ -29,7 +29,7 @@ static bool lists(const json_t *root, const char *key, int layer) {
 /* Whether the MLP of some layer is a mixture of experts. */
 static bool has_experts(const json_t *root) {
     const json_t *kinds = sr_config_value(root, "mlp_layer_types"), *kind;
-    const int L = (int)json_integer_value(sr_config_value(root, "num_hidden_layers"));
+    const json_int_t L = json_integer_value(sr_config_value(root, "num_hidden_layers"));
     const json_int_t step = json_integer_value(sr_config_value(root, "decoder_sparse_step"));
     size_t i;
     if (!has_number(root, "num_experts") && !has_number(root, "num_local_experts") &&
@@ -41,7 +41,7 @@ static bool has_experts(const json_t *root) {
                                      strcmp(json_string_value(kind), "dense") != 0) return true;
         return false;
     }
-    for (int layer = 0; layer < L; layer++)
+    for (int layer = 0; layer < L && layer < SR_LAYERS_MAX; layer++)
         if (!lists(root, "mlp_only_layers", layer) && (step < 1 || (layer + 1) % step == 0))
             return true;
     return false;
@@ -136,14 +136,21 @@ static void read_mlp(sr_config_reader *r, const sr_published *f, sr_model_config
     c->mlp_bias = flag(r, f->mlp_bias);
 }
 
+/* 0 if the member is not there; else a number above 0. */
+static double multiplier(sr_config_reader *r, const char *key) {
+    const double number = sr_config_real(r, r->root, key, 1);
+    if (!(number > 0))
+        sr_config_refuse(r, key, "is not above 0");
+    return sr_config_value(r->root, key) ? number : 0;
+}
+
 static void read_multipliers(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
-    c->embedding_multiplier = f->embedding_root
-                                  ? (double)sqrtf((float)c->C)
-                                  : sr_config_real(r, r->root, "embedding_multiplier", 0);
-    c->residual_multiplier = sr_config_real(r, r->root, "residual_multiplier", 0);
-    const double divisor = sr_config_real(r, r->root, "logits_scaling", 0);
+    c->embedding_multiplier =
+        f->embedding_root ? (double)sqrtf((float)c->C) : multiplier(r, "embedding_multiplier");
+    c->residual_multiplier = multiplier(r, "residual_multiplier");
+    const double divisor = multiplier(r, "logits_scaling");
     c->logit_multiplier = divisor != 0 ? 1 / divisor : 0;
-    c->logit_cap = sr_config_real(r, r->root, "final_logit_softcapping", 0);
+    c->logit_cap = multiplier(r, "final_logit_softcapping");
 }
 
 static void read_model(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
@@ -253,6 +260,8 @@ static const char *type_of(sr_config_reader *r, const sr_published *f, int layer
 static bool has_rope(sr_config_reader *r, int layer) {
     const json_t *list = sr_config_value(r->root, "no_rope_layers");
     const int interval = sr_config_integer(r, "no_rope_layer_interval", 0);
+    if (list && !json_is_integer(json_array_get(list, (size_t)layer)))
+        sr_config_refuse(r, "no_rope_layers", "is not a list of one whole number for each layer");
     if (list)
         return json_integer_value(json_array_get(list, (size_t)layer)) != 0;
     return interval < 1 || (layer + 1) % interval != 0;
@@ -266,8 +275,8 @@ static int window_of(sr_config_reader *r, const sr_model_config *c) {
 }
 
 static double scale_of(sr_config_reader *r) {
-    const double scalar = sr_config_real(r, r->root, "query_pre_attn_scalar", 0);
-    return scalar > 0 ? 1 / sqrt(scalar) : sr_config_real(r, r->root, "attention_multiplier", 0);
+    const double scalar = multiplier(r, "query_pre_attn_scalar");
+    return scalar > 0 ? 1 / sqrt(scalar) : multiplier(r, "attention_multiplier");
 }
 
 typedef struct layer_reader {
@@ -297,7 +306,7 @@ static const char *qk_norm_text(sr_config_reader *r) {
 /* A sliding layer whose window is as wide as the longest text has none, but its own theta. */
 static void write_attention(layer_reader *l, bool sliding, int window, bool rope) {
     sr_config_reader *r = l->r;
-    const double scale = scale_of(r), cap = sr_config_real(r, r->root, "attn_logit_softcapping", 0);
+    const double scale = scale_of(r), cap = multiplier(r, "attn_logit_softcapping");
     add(l, "softmax%s%s", l->family->layer ? l->family->layer : "", qk_norm_text(r));
     if (flag(r, "use_parallel_residual"))
         add(l, ",block_norm=parallel");
@@ -315,18 +324,23 @@ static void write_attention(layer_reader *l, bool sliding, int window, bool rope
         add(l, ",window=%d", window);
 }
 
+/* Heads or channels of layers of linear attention. */
+static int linear_size(sr_config_reader *r, const char *key, const char *other, int otherwise) {
+    const int size = sr_config_integer(r, key, sr_config_integer(r, other, otherwise));
+    if (size >= 0 && size <= SR_WIDTH_MAX)
+        return size;
+    sr_config_refuse(r, key, "makes no sense");
+    return 0;
+}
+
 static sr_layer_sizes write_linear(layer_reader *l) {
     sr_config_reader *r = l->r;
     const sr_model_config *c = l->config;
-    sr_layer_sizes s = {.Hkv = sr_config_integer(r, "linear_num_key_heads",
-                                                 sr_config_integer(r, "linear_num_heads", c->H))};
-    s.H = sr_config_integer(r, "linear_num_value_heads",
-                            sr_config_integer(r, "linear_num_heads", c->H));
+    sr_layer_sizes s = {.Hkv = linear_size(r, "linear_num_key_heads", "linear_num_heads", c->H)};
+    s.H = linear_size(r, "linear_num_value_heads", "linear_num_heads", c->H);
     const int usual = s.Hkv > 0 ? (int)(0.75 * c->C / s.Hkv) : 0;
-    s.D =
-        sr_config_integer(r, "linear_key_head_dim", sr_config_integer(r, "linear_head_dim", usual));
-    s.Dv = sr_config_integer(r, "linear_value_head_dim",
-                             sr_config_integer(r, "linear_head_dim", 2 * s.D));
+    s.D = linear_size(r, "linear_key_head_dim", "linear_head_dim", usual);
+    s.Dv = linear_size(r, "linear_value_head_dim", "linear_head_dim", 2 * s.D);
     if (c->mlp != SR_MLP_SWIGLU && r->status == SRNN_OK)
         r->status = SR_FAIL(SRNN_ERR_UNSUPPORTED,
                             "%s: hidden_act is \"%s\"; layers of linear attention are computed "
@@ -406,6 +420,8 @@ srnn_status sr_published_read(sr_config_reader *reader, const sr_published *fami
         layers.positions = read_positions(&r, family, config);
         status = r.status;
     }
+    if (status == SRNN_OK)
+        status = sr_model_config_check_common(config);
     if (status == SRNN_OK)
         status = read_layers(&layers);
     if (status == SRNN_OK)
