@@ -464,6 +464,38 @@ static void members_mean_what_transformers_says(void **state) {
     }
 }
 
+/* Numbers of xIELU that files hold are those that are computed with, in the type of the file. */
+static void constants_are_compared(void **state) {
+    (void)state;
+    static const struct {
+        sr_dtype dtype;
+        uint32_t bits;
+        bool right;
+    } cases[] = {{SR_DTYPE_F32, 0xb58637bd, true},  /* -1e-6 */
+                 {SR_DTYPE_F32, 0xb5863700, false}, /* near it */
+                 {SR_DTYPE_BF16, 0xb586, true},     {SR_DTYPE_BF16, 0xb587, false},
+                 {SR_DTYPE_F16, 0x8011, true},      {SR_DTYPE_F16, 0x8012, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sr_tensor tensor = {.name = "model.layers.0.mlp.act_fn.eps",
+                                  .dtype = cases[i].dtype,
+                                  .data = &cases[i].bits};
+        char path[256], text[1024];
+        sr_safetensors_writer *writer;
+        sr_model *model;
+        read_meaning(text, "\"apertus\"");
+        path_in(path, "model.safetensors");
+        assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+        assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+        assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+        sr_safetensors_writer_free(writer);
+        assert_int_not_equal(sr_model_load(&model, cpu, folder), SRNN_OK);
+        const char *why = cases[i].right ? "the files hold no" : "act_fn.eps is not -1e-06";
+        if (!strstr(srnn_error_detail(), why))
+            fail_msg("case %zu: %s", i, srnn_error_detail());
+        unlink(path);
+    }
+}
+
 static bool config_holds(const char *part) {
     char path[256];
     sr_mapping file;
@@ -774,6 +806,7 @@ int main(void) {
         cmocka_unit_test(yarn_is_that_of_transformers),
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(members_mean_what_transformers_says),
+        cmocka_unit_test(constants_are_compared),
         cmocka_unit_test(what_is_no_llama_says_so),
         cmocka_unit_test(a_head_that_differs_is_kept),
         cmocka_unit_test(unreadable_weights),
