@@ -3,6 +3,7 @@
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "model/config/family.h"
+#include "model/config/mlp.h"
 #include "model/files/model_folder.h"
 #include "model/layer/rope.h"
 #include "small_model.h"
@@ -288,7 +289,8 @@ static void refusals_name_what_is_missing(void **state) {
         {"\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 8", "multi-head latent attention"},
         {"\"model_type\": \"qwen3\", \"quantization_config\": {\"bits\": 4}", "quantised weights"},
         {"\"model_type\": \"qwen3_next\"", "mixture of experts"},
-        {"\"model_type\": \"qwen3\", \"layer_types\": [\"conv\"]", "layers of type \"conv\""},
+        {"\"model_type\": \"qwen3\", \"num_key_value_heads\": 2, \"layer_types\": [\"conv\"]",
+         "layers of type \"conv\""},
         {"\"model_type\": \"qwen3\", \"hidden_act\": \"mish\"", "hidden_act is mish"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -389,6 +391,109 @@ static void families_have_their_defaults(void **state) {
     assert_int_equal(read_members("\"model_type\": \"bloom\""), SRNN_ERR_UNSUPPORTED);
     assert_non_null(strstr(srnn_error_detail(), "bloom"));
     assert_non_null(strstr(srnn_error_detail(), "qwen2"));
+}
+
+/* What a family's members mean: the layers, theta and scaling of RoPE, and the activation. */
+static void read_meaning(char text[1024], const char *members) {
+    char path[256], *layers;
+    sr_model_config config;
+    snprintf(text, 1024,
+             "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"head_dim\": 4,"
+             " \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2,"
+             " \"max_position_embeddings\": 64, \"model_type\": %s}",
+             members);
+    write_text("config.json", text);
+    path_in(path, "config.json");
+    if (sr_model_config_read(&config, path) != SRNN_OK) {
+        snprintf(text, 1024, "%s", srnn_error_detail());
+        return;
+    }
+    assert_int_equal(sr_model_config_attention_text(&layers, &config), SRNN_OK);
+    snprintf(text, 1024, "%s theta=%g scaling=%d activation=%s", layers, config.rope_theta,
+             (int)config.rope_scaling.kind, sr_config_activation_word(config.activation));
+    free(layers);
+    sr_model_config_free(&config);
+}
+
+static void members_mean_what_transformers_says(void **state) {
+    (void)state;
+    static const struct {
+        const char *members, *meaning;
+    } cases[] = {
+        {"\"gemma3_text\", \"sliding_window\": 64, \"rope_local_base_freq\": 77, "
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
+         "rope_theta=77"},
+        {"\"olmo_hybrid\", \"layer_types\": [\"linear_attention\", \"full_attention\"], "
+         "\"rope_parameters\": {\"rope_theta\": null, \"rope_type\": \"default\"}",
+         "1-1:score=exp,position=none,"},
+        {"\"olmo_hybrid\"", "1-1:score=exp"},
+        {"\"qwen3_5_text\", \"hidden_act\": \"gelu\"", "with silu alone"},
+        {"\"mistral\", \"sliding_window\": 4, "
+         "\"layer_types\": [\"attention\", \"sliding_attention\"]",
+         "0-0:score=exp,1-1:score=exp,window=4"},
+        {"\"gemma\", \"hidden_act\": \"gelu\"", "activation=gelu_pytorch_tanh"},
+        {"\"llama\", \"hidden_act\": \"swish\"", "activation=silu"},
+        {"\"apertus\", \"rope_theta\": 7", "theta=1.2e+07 scaling=2"},
+        {"\"apertus\", \"rope_parameters\": null", "theta=1.2e+07 scaling=2"},
+        {"\"apertus\", \"rope_theta\": 7, \"rope_scaling\": {\"rope_type\": \"linear\"}",
+         "theta=7 scaling=1"},
+        {"\"llama\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+         "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7}",
+         "theta=10000 scaling=1"},
+        {"\"qwen3\", \"rope_theta\": 9, \"rope_scaling\": {\"rope_type\": \"linear\"}, "
+         "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7}",
+         "theta=9 scaling=1"},
+        {"\"llama\", \"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 10}", "theta=10000 "},
+        {"\"hunyuan_v1_dense\", \"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 10}",
+         "theta=1e+06 "},
+        {"\"llama\", \"rope_scaling\": 3", "rope_scaling is not an object"},
+        {"\"qwen3\", \"rope_parameters\": []", "rope_parameters is not an object"},
+        {"\"smollm3\", \"no_rope_layers\": [1]", "no_rope_layers is not a list"},
+        {"\"smollm3\", \"no_rope_layers\": 1", "no_rope_layers is not a list"},
+        {"\"granite\", \"embedding_multiplier\": 0", "embedding_multiplier is not above 0"},
+        {"\"granite\", \"logits_scaling\": -8", "logits_scaling is not above 0"},
+        {"\"gemma2\", \"attn_logit_softcapping\": -1", "attn_logit_softcapping is not above 0"},
+        {"\"olmo_hybrid\", \"linear_key_head_dim\": 2147483647", "linear_key_head_dim makes no"},
+        {"\"gemma\", \"hidden_act\": null", "activation=gelu_pytorch_tanh"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        read_meaning(text, cases[i].members);
+        if (!strstr(text, cases[i].meaning))
+            fail_msg("%s: %s", cases[i].members, text);
+    }
+}
+
+/* Numbers of xIELU that files hold are those that are computed with, in the type of the file. */
+static void constants_are_compared(void **state) {
+    (void)state;
+    static const struct {
+        sr_dtype dtype;
+        uint32_t bits;
+        bool right;
+    } cases[] = {{SR_DTYPE_F32, 0xb58637bd, true},  /* -1e-6 */
+                 {SR_DTYPE_F32, 0xb5863700, false}, /* near it */
+                 {SR_DTYPE_BF16, 0xb586, true},     {SR_DTYPE_BF16, 0xb587, false},
+                 {SR_DTYPE_F16, 0x8011, true},      {SR_DTYPE_F16, 0x8012, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sr_tensor tensor = {.name = "model.layers.0.mlp.act_fn.eps",
+                                  .dtype = cases[i].dtype,
+                                  .data = &cases[i].bits};
+        char path[256], text[1024];
+        sr_safetensors_writer *writer;
+        sr_model *model;
+        read_meaning(text, "\"apertus\"");
+        path_in(path, "model.safetensors");
+        assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+        assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+        assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+        sr_safetensors_writer_free(writer);
+        assert_int_not_equal(sr_model_load(&model, cpu, folder), SRNN_OK);
+        const char *why = cases[i].right ? "the files hold no" : "act_fn.eps is not -1e-06";
+        if (!strstr(srnn_error_detail(), why))
+            fail_msg("case %zu: %s", i, srnn_error_detail());
+        unlink(path);
+    }
 }
 
 static bool config_holds(const char *part) {
@@ -700,6 +805,8 @@ int main(void) {
         cmocka_unit_test(rope_scalings),
         cmocka_unit_test(yarn_is_that_of_transformers),
         cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(members_mean_what_transformers_says),
+        cmocka_unit_test(constants_are_compared),
         cmocka_unit_test(what_is_no_llama_says_so),
         cmocka_unit_test(a_head_that_differs_is_kept),
         cmocka_unit_test(unreadable_weights),

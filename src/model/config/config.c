@@ -142,7 +142,7 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     return SRNN_OK;
 }
 
-srnn_status sr_model_config_check(const sr_model_config *c) {
+srnn_status sr_model_config_check_common(const sr_model_config *c) {
     const bound bounds[] = {
         {"vocab_size", c->V, 1, SR_VOCAB_MAX},
         {"hidden_size", c->C, 1, SR_WIDTH_MAX},
@@ -160,6 +160,11 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
                        c->H, c->Hkv);
     if (!(c->norm_epsilon >= 0) || !(c->rope_theta > 0))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
+    return SRNN_OK;
+}
+
+srnn_status sr_model_config_check(const sr_model_config *c) {
+    SR_TRY(sr_model_config_check_common(c));
     for (int layer = 0; layer < c->L; layer++) {
         if (c->is_avey)
             break;

@@ -65,6 +65,9 @@ void sr_model_config_free(sr_model_config *config);
 /* *to = a copy of *from, to be freed. */
 srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from);
 
+/* SRNN_OK if the sizes that all layers have in common make a model: attention is not set yet. */
+srnn_status sr_model_config_check_common(const sr_model_config *config);
+
 /* SRNN_OK if the sizes make a model. */
 srnn_status sr_model_config_check(const sr_model_config *config);
 

@@ -62,7 +62,7 @@ static void read_mlp(sr_config_reader *r, sr_model_config *config) {
         sr_config_mlp_set(r, config, "hidden_act", act, strcmp(kind, "plain") != 0);
     config->F = config->mlp == SR_MLP_NONE ? sr_config_integer(r, "intermediate_size", 0)
                                            : needed(r, "intermediate_size");
-    if (config->mlp == SR_MLP_SWIGLU && strcmp(act, "silu") != 0)
+    if (config->mlp == SR_MLP_SWIGLU && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         sr_config_refuse(r, "hidden_act", "must be silu (or mlp_type gelu for a plain MLP)");
 }
 
@@ -156,6 +156,7 @@ static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
     SR_TRY(r->status);
     r->status = sr_config_foreign(r->root, config->positions, r->path);
     SR_TRY(r->status);
+    SR_TRY(sr_model_config_check_common(config));
     SR_TRY(sr_model_config_attention(config, attention));
     sr_config_sizes_read(r, config);
     read_parts(r, config);

@@ -29,7 +29,7 @@ static bool lists(const json_t *root, const char *key, int layer) {
 /* Whether the MLP of some layer is a mixture of experts. */
 static bool has_experts(const json_t *root) {
     const json_t *kinds = sr_config_value(root, "mlp_layer_types"), *kind;
-    const int L = (int)json_integer_value(sr_config_value(root, "num_hidden_layers"));
+    const json_int_t L = json_integer_value(sr_config_value(root, "num_hidden_layers"));
     const json_int_t step = json_integer_value(sr_config_value(root, "decoder_sparse_step"));
     size_t i;
     if (!has_number(root, "num_experts") && !has_number(root, "num_local_experts") &&
@@ -41,10 +41,16 @@ static bool has_experts(const json_t *root) {
                                      strcmp(json_string_value(kind), "dense") != 0) return true;
         return false;
     }
-    for (int layer = 0; layer < L; layer++)
+    for (int layer = 0; layer < L && layer < SR_LAYERS_MAX; layer++)
         if (!lists(root, "mlp_only_layers", layer) && (step < 1 || (layer + 1) % step == 0))
             return true;
     return false;
+}
+
+/* transformers has two words for full attention. */
+static const char *word_of_type(const json_t *type) {
+    const char *word = json_is_string(type) ? json_string_value(type) : "";
+    return strcmp(word, "attention") == 0 ? "full_attention" : word;
 }
 
 static bool has_full_layer(const json_t *root) {
@@ -52,9 +58,8 @@ static bool has_full_layer(const json_t *root) {
     size_t i;
     if (!types)
         return true;
-    json_array_foreach(types, i, type) if (json_is_string(type) &&
-                                           strcmp(json_string_value(type), "full_attention") ==
-                                               0) return true;
+    json_array_foreach(types, i,
+                       type) if (strcmp(word_of_type(type), "full_attention") == 0) return true;
     return false;
 }
 
@@ -86,25 +91,33 @@ srnn_status sr_published_missing(const json_t *root, const char *path) {
 
 /* ---- members */
 
+/* Members of which null says nothing, where a family has a default. */
+static bool is_required(const char *key) {
+    static const char *const keys[] = {"vocab_size",        "hidden_size",         "rms_norm_eps",
+                                       "intermediate_size", "num_hidden_layers",   "layer_norm_eps",
+                                       "hidden_act",        "num_attention_heads", "norm_eps",
+                                       "hidden_activation", "rope_parameters"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
 /* What the family knows: the file's members over transformers' defaults; free with json_decref. */
 static json_t *merged(const json_t *file, const char *defaults) {
     json_t *root = json_loads(defaults, 0, NULL), *value;
     const char *key;
     void *next;
-    const bool old_rope =
-        sr_config_value(file, "rope_theta") || sr_config_value(file, "rope_scaling");
-    if (old_rope && !sr_config_value(file, "rope_parameters"))
-        json_object_del(root, "rope_parameters");
     json_object_foreach_safe(root, next, key, value) {
         json_t *own = json_object_get(file, key);
-        if (own)
+        if (own && !(json_is_null(own) && is_required(key)))
             sr_json_set(root, key, json_incref(own));
     }
     /* Members of every family. */
     static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
                                          "rope_scaling", "rope_parameters"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
-        if (json_object_get(file, common[i]))
+        if (json_object_get(file, common[i]) && !json_object_get(root, common[i]))
             sr_json_set(root, common[i], json_incref(json_object_get(file, common[i])));
     return root;
 }
@@ -115,19 +128,29 @@ static bool flag(sr_config_reader *r, const char *key) {
 
 static void read_mlp(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
     const char *key = f->activation ? f->activation : "hidden_act";
-    sr_config_mlp_set(r, c, key, sr_config_word(r, r->root, key, "silu"), !f->plain_mlp);
+    const char *word = sr_config_word(r, r->root, key, "silu");
+    if (f->gelu_is_tanh && strcmp(word, "gelu") == 0)
+        word = "gelu_pytorch_tanh";
+    sr_config_mlp_set(r, c, key, word, !f->plain_mlp);
     c->F = sr_config_integer(r, "intermediate_size", 0);
     c->mlp_bias = flag(r, f->mlp_bias);
 }
 
+/* 0 if the member is not there; else a number above 0. */
+static double multiplier(sr_config_reader *r, const char *key) {
+    const double number = sr_config_real(r, r->root, key, 1);
+    if (!(number > 0))
+        sr_config_refuse(r, key, "is not above 0");
+    return sr_config_value(r->root, key) ? number : 0;
+}
+
 static void read_multipliers(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
-    c->embedding_multiplier = f->embedding_root
-                                  ? (double)sqrtf((float)c->C)
-                                  : sr_config_real(r, r->root, "embedding_multiplier", 0);
-    c->residual_multiplier = sr_config_real(r, r->root, "residual_multiplier", 0);
-    const double divisor = sr_config_real(r, r->root, "logits_scaling", 0);
+    c->embedding_multiplier =
+        f->embedding_root ? (double)sqrtf((float)c->C) : multiplier(r, "embedding_multiplier");
+    c->residual_multiplier = multiplier(r, "residual_multiplier");
+    const double divisor = multiplier(r, "logits_scaling");
     c->logit_multiplier = divisor != 0 ? 1 / divisor : 0;
-    c->logit_cap = sr_config_real(r, r->root, "final_logit_softcapping", 0);
+    c->logit_cap = multiplier(r, "final_logit_softcapping");
 }
 
 static void read_model(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
@@ -171,13 +194,19 @@ static void check_local(sr_config_reader *r, const json_t *local) {
                             r->path);
 }
 
-static positions read_positions(sr_config_reader *r, sr_model_config *c) {
-    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
+/* HunYuan's dynamic scaling with a fixed alpha is another theta. */
+static void read_alpha(sr_config_reader *r, const json_t *all, sr_model_config *c) {
+    const double alpha = sr_config_real(r, all, "alpha", 0);
+    const char *kind = sr_config_rope_kind(r, all);
+    if (alpha > 0 && c->D > 2 && strcmp(kind, "dynamic") == 0)
+        c->rope_theta *= pow(alpha, (double)c->D / (c->D - 2));
+}
+
+static positions read_positions(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    const json_t *parameters = sr_config_rope_object(r);
     const json_t *full = rope_of(parameters, "full_attention");
     const json_t *local = rope_of(parameters, "sliding_attention");
-    const json_t *all = full         ? full
-                        : parameters ? parameters
-                                     : sr_config_value(r->root, "rope_scaling");
+    const json_t *all = full ? full : parameters;
     positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
     p.part = sr_config_real(r, all, "partial_rotary_factor",
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
@@ -191,9 +220,12 @@ static positions read_positions(sr_config_reader *r, sr_model_config *c) {
     }
     if (all)
         sr_config_rope_set(r, c, all);
-    /* A file that says null of both has no position at all. */
-    p.none = json_is_null(json_object_get(r->root, "rope_parameters")) &&
-             json_is_null(json_object_get(r->root, "rope_theta"));
+    if (f->rope_alpha)
+        read_alpha(r, all, c);
+    /* A file that says null of both, or of theta among the parameters, has no position at all. */
+    p.none = json_is_null(json_object_get(all, "rope_theta")) ||
+             (json_is_null(json_object_get(r->root, "rope_parameters")) &&
+              json_is_null(json_object_get(r->root, "rope_theta")));
     return p;
 }
 
@@ -211,11 +243,12 @@ static const char *type_of(sr_config_reader *r, const sr_published *f, int layer
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)L))
         sr_config_refuse(r, "layer_types", "is not a list of one word for each layer");
     if (types)
-        return json_is_string(type) ? json_string_value(type) : "";
+        return word_of_type(type);
     const int interval =
         f->interval_member ? sr_config_integer(r, f->interval_member, f->interval) : f->interval;
+    const bool only_full = f->some_full && L < interval && layer == L - 1;
     if (interval > 0)
-        return (layer + 1) % interval ? f->between : "full_attention";
+        return (layer + 1) % interval && !only_full ? f->between : "full_attention";
     if (json_object_get(r->root, "max_window_layers"))
         return windows && !below_windows(r, layer) ? "sliding_attention" : "full_attention";
     if (json_object_get(r->root, "no_rope_layers"))
@@ -227,6 +260,8 @@ static const char *type_of(sr_config_reader *r, const sr_published *f, int layer
 static bool has_rope(sr_config_reader *r, int layer) {
     const json_t *list = sr_config_value(r->root, "no_rope_layers");
     const int interval = sr_config_integer(r, "no_rope_layer_interval", 0);
+    if (list && !json_is_integer(json_array_get(list, (size_t)layer)))
+        sr_config_refuse(r, "no_rope_layers", "is not a list of one whole number for each layer");
     if (list)
         return json_integer_value(json_array_get(list, (size_t)layer)) != 0;
     return interval < 1 || (layer + 1) % interval != 0;
@@ -240,8 +275,8 @@ static int window_of(sr_config_reader *r, const sr_model_config *c) {
 }
 
 static double scale_of(sr_config_reader *r) {
-    const double scalar = sr_config_real(r, r->root, "query_pre_attn_scalar", 0);
-    return scalar > 0 ? 1 / sqrt(scalar) : sr_config_real(r, r->root, "attention_multiplier", 0);
+    const double scalar = multiplier(r, "query_pre_attn_scalar");
+    return scalar > 0 ? 1 / sqrt(scalar) : multiplier(r, "attention_multiplier");
 }
 
 typedef struct layer_reader {
@@ -268,9 +303,10 @@ static const char *qk_norm_text(sr_config_reader *r) {
     return json_is_true(norm) ? ",qk_norm=layer" : "";
 }
 
-static void write_attention(layer_reader *l, int window, bool rope) {
+/* A sliding layer whose window is as wide as the longest text has none, but its own theta. */
+static void write_attention(layer_reader *l, bool sliding, int window, bool rope) {
     sr_config_reader *r = l->r;
-    const double scale = scale_of(r), cap = sr_config_real(r, r->root, "attn_logit_softcapping", 0);
+    const double scale = scale_of(r), cap = multiplier(r, "attn_logit_softcapping");
     add(l, "softmax%s%s", l->family->layer ? l->family->layer : "", qk_norm_text(r));
     if (flag(r, "use_parallel_residual"))
         add(l, ",block_norm=parallel");
@@ -278,28 +314,38 @@ static void write_attention(layer_reader *l, int window, bool rope) {
         add(l, ",position=none");
     if (rope && l->positions.part < 1)
         add(l, ",rope_part=%.17g", l->positions.part);
-    if (rope && window && l->positions.local > 0)
+    if (rope && sliding && l->positions.local > 0)
         add(l, ",rope_theta=%.17g", l->positions.local);
     if (scale > 0)
         add(l, ",softmax_scale=%.17g", scale);
     if (cap > 0)
         add(l, ",cap=%.17g", cap);
-    if (window)
+    if (sliding && window)
         add(l, ",window=%d", window);
+}
+
+/* Heads or channels of layers of linear attention. */
+static int linear_size(sr_config_reader *r, const char *key, const char *other, int otherwise) {
+    const int size = sr_config_integer(r, key, sr_config_integer(r, other, otherwise));
+    if (size >= 0 && size <= SR_WIDTH_MAX)
+        return size;
+    sr_config_refuse(r, key, "makes no sense");
+    return 0;
 }
 
 static sr_layer_sizes write_linear(layer_reader *l) {
     sr_config_reader *r = l->r;
     const sr_model_config *c = l->config;
-    sr_layer_sizes s = {.Hkv = sr_config_integer(r, "linear_num_key_heads",
-                                                 sr_config_integer(r, "linear_num_heads", c->H))};
-    s.H = sr_config_integer(r, "linear_num_value_heads",
-                            sr_config_integer(r, "linear_num_heads", c->H));
+    sr_layer_sizes s = {.Hkv = linear_size(r, "linear_num_key_heads", "linear_num_heads", c->H)};
+    s.H = linear_size(r, "linear_num_value_heads", "linear_num_heads", c->H);
     const int usual = s.Hkv > 0 ? (int)(0.75 * c->C / s.Hkv) : 0;
-    s.D =
-        sr_config_integer(r, "linear_key_head_dim", sr_config_integer(r, "linear_head_dim", usual));
-    s.Dv = sr_config_integer(r, "linear_value_head_dim",
-                             sr_config_integer(r, "linear_head_dim", 2 * s.D));
+    s.D = linear_size(r, "linear_key_head_dim", "linear_head_dim", usual);
+    s.Dv = linear_size(r, "linear_value_head_dim", "linear_head_dim", 2 * s.D);
+    if (c->mlp != SR_MLP_SWIGLU && r->status == SRNN_OK)
+        r->status = SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                            "%s: hidden_act is \"%s\"; layers of linear attention are computed "
+                            "with silu alone",
+                            r->path, sr_config_word(r, r->root, "hidden_act", ""));
     add(l, "%s,short_conv=%d", l->family->linear,
         sr_config_integer(r, "linear_conv_kernel_dim", 4));
     if (!strstr(l->family->linear, "norm_epsilon"))
@@ -327,9 +373,9 @@ static srnn_status read_layer(layer_reader *l, int layer) {
     *sizes = (sr_layer_sizes){.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
     SR_TRY(l->r->status);
     if (strcmp(type, "sliding_attention") == 0)
-        write_attention(l, window, listed);
+        write_attention(l, true, window, listed);
     else if (strcmp(type, "full_attention") == 0)
-        write_attention(l, 0,
+        write_attention(l, false, 0,
                         listed && !(l->family->nope_if_window &&
                                     sr_config_value(l->r->root, "sliding_window")));
     else if (strcmp(type, "linear_attention") == 0 && l->family->linear)
@@ -371,9 +417,11 @@ srnn_status sr_published_read(sr_config_reader *reader, const sr_published *fami
         status = sr_published_missing(reader->root, reader->path);
     if (status == SRNN_OK) {
         read_model(&r, family, config);
-        layers.positions = read_positions(&r, config);
+        layers.positions = read_positions(&r, family, config);
         status = r.status;
     }
+    if (status == SRNN_OK)
+        status = sr_model_config_check_common(config);
     if (status == SRNN_OK)
         status = read_layers(&layers);
     if (status == SRNN_OK)

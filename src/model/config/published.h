@@ -19,6 +19,8 @@ typedef struct sr_published {
     bool layer_norm, norm_is_minus_one;       /* as in sr_model_config */
     bool embedding_root;                      /* embeddings are multiplied by sqrt(hidden_size) */
     bool own_head_size;  /* head_dim is not read: hidden_size over num_attention_heads */
+    bool gelu_is_tanh;   /* hidden_act "gelu" of old files means gelu_pytorch_tanh */
+    bool rope_alpha;     /* dynamic RoPE may have a fixed alpha */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
     /* Without layer_types: every n-th layer has full attention, n the member or else `interval`; the
@@ -27,6 +29,7 @@ typedef struct sr_published {
     const char *interval_member;
     int interval;
     const char *between;
+    bool some_full; /* with fewer layers than the interval the last one is full */
     bool window_everywhere;
 
     sr_tensor_names names;

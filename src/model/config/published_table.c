@@ -56,7 +56,7 @@ const sr_family sr_published_families[] = {
      .published = &(const sr_published){
          .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
-                  "tie_word_embeddings": false) "}",
+                  "layer_types": null, "tie_word_embeddings": false) "}",
          .window_everywhere = true,
          .names = {.root = "model."}}},
     {.model_type = "ministral", .architecture = "MinistralForCausalLM", TRANSFORMERS,
@@ -150,7 +150,7 @@ const sr_family sr_published_families[] = {
                   "layer_types": null, "tie_word_embeddings": false) "}",
          .layer = ",qk_norm=row,block_norm=after",
          .linear = "gated_delta_net,norm_epsilon=1e-5", ATTENTION_BIAS,
-         .interval = 4, .between = "linear_attention",
+         .interval = 4, .between = "linear_attention", .some_full = true,
          .names = {.root = "model.",
                    .layers.pairs = {{"post_self_attn_layernorm.", "feedforward_layer_norm."},
                                     {"post_mlp_layernorm.", "post_feedforward_layernorm."}},
@@ -190,7 +190,8 @@ const sr_family sr_published_families[] = {
              JSON("head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
                   "rope_theta": 10000.0, "attention_bias": false,
                   "use_bidirectional_attention": null, "tie_word_embeddings": true) "}",
-         .norm_is_minus_one = true, .embedding_root = true, ATTENTION_BIAS,
+         .norm_is_minus_one = true, .embedding_root = true, .gelu_is_tanh = true,
+         ATTENTION_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "gemma2", .architecture = "Gemma2ForCausalLM", TRANSFORMERS,
      .published = &(const sr_published){
@@ -304,7 +305,7 @@ const sr_family sr_published_families[] = {
          .defaults = "{" SIZES(290943, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
                   "tie_word_embeddings": false) "}",
-         .layer = ",qk_norm=head_rotated", ATTENTION_BIAS,
+         .layer = ",qk_norm=head_rotated", .rope_alpha = true, ATTENTION_BIAS,
          .names = {.root = "model.",
                    .layers.pairs = {{"self_attn.q_norm.", "self_attn.query_layernorm."},
                                     {"self_attn.k_norm.", "self_attn.key_layernorm."}}}}},

@@ -79,29 +79,33 @@ static void read_longrope(sr_config_reader *r, const json_t *scaling, sr_model_c
         config->positions = (int)s->original_positions;
 }
 
+static const json_t *object_of(sr_config_reader *r, const char *key) {
+    const json_t *found = sr_config_value(r->root, key);
+    if (found && !json_is_object(found))
+        sr_config_refuse(r, key, "is not an object");
+    return json_object_size(found) ? found : NULL;
+}
+
+const json_t *sr_config_rope_object(sr_config_reader *r) {
+    const json_t *scaling = object_of(r, "rope_scaling");
+    const json_t *parameters = object_of(r, "rope_parameters");
+    return scaling ? scaling : parameters;
+}
+
+const char *sr_config_rope_kind(sr_config_reader *r, const json_t *scaling) {
+    return sr_config_word(r, scaling, "rope_type", sr_config_word(r, scaling, "type", "default"));
+}
+
 void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
-    const json_t *scaling = sr_config_value(r->root, "rope_scaling");
-    /* Newer files keep theta and scaling together. */
-    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
-    config->rope_theta = sr_config_real(r, r->root, "rope_theta", 10000.0);
-    if (parameters) {
-        config->rope_theta = sr_config_real(r, parameters, "rope_theta", config->rope_theta);
-        scaling = parameters;
-    }
+    const json_t *scaling = sr_config_rope_object(r);
+    config->rope_theta =
+        sr_config_real(r, scaling, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000.0));
     if (scaling)
         sr_config_rope_set(r, config, scaling);
 }
 
-/* HunYuan's dynamic scaling with a fixed alpha is another theta. */
-static void read_dynamic(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
-    const double alpha = sr_config_real(r, scaling, "alpha", 0);
-    if (alpha > 0 && config->D > 2)
-        config->rope_theta *= pow(alpha, (double)config->D / (config->D - 2));
-}
-
 void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json_t *scaling) {
-    const char *kind =
-        sr_config_word(r, scaling, "rope_type", sr_config_word(r, scaling, "type", "default"));
+    const char *kind = sr_config_rope_kind(r, scaling);
     config->rope_scaling.factor = sr_config_real(r, scaling, "factor", 1.0);
     if (strcmp(kind, "linear") == 0)
         config->rope_scaling.kind = SR_ROPE_LINEAR;
@@ -109,11 +113,10 @@ void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json
         read_llama3(r, scaling, config);
     else if (strcmp(kind, "yarn") == 0)
         read_yarn(r, scaling, config);
-    else if (strcmp(kind, "dynamic") == 0) /* within the model's positions it changes nothing */
-        read_dynamic(r, scaling, config);
     else if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0)
         read_longrope(r, scaling, config);
-    else if (strcmp(kind, "default") != 0)
+    else if (strcmp(kind, "default") != 0 &&
+             strcmp(kind, "dynamic") != 0) /* which changes nothing within the model's positions */
         sr_config_refuse(r, "rope_scaling",
                          "must be default, linear, dynamic, llama3, yarn or longrope");
     if (!(config->rope_scaling.factor > 0))

@@ -5,6 +5,13 @@
 #include "model/config/config.h"
 #include "model/config/member.h"
 
+/* The object that tells of RoPE: rope_scaling, else rope_parameters, which newer files have; NULL if
+ * there is none. */
+const json_t *sr_config_rope_object(sr_config_reader *reader);
+
+/* The word for the scaling that an object says. */
+const char *sr_config_rope_kind(sr_config_reader *reader, const json_t *scaling);
+
 /* Sets theta and scaling; config->positions is set. */
 void sr_config_rope_read(sr_config_reader *reader, sr_model_config *config);
 

@@ -95,15 +95,44 @@ static const char *name_in_layer(const char *name) {
 }
 
 /* Numbers that are computed and not learned, but kept in files all the same. */
-static bool is_buffer(const char *name, const sr_tensor_names *names) {
+static bool is_buffer(const char *name) {
     static const char *const usual[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
         if (ends_in(name, usual[i]))
             return true;
+    return false;
+}
+
+/* The constant that a tensor of the files is; NULL: none. */
+static const sr_layer_constant *constant_of(const char *name, const sr_tensor_names *names) {
     for (int i = 0; names && i < SR_CONSTANTS && names->constants[i].name; i++)
         if (ends_in(name, names->constants[i].name))
-            return true;
-    return false;
+            return &names->constants[i];
+    return NULL;
+}
+
+/* Whether a tensor is the constant, rounded to the tensor's type. */
+static bool is_constant(const sr_tensor *tensor, float value) {
+    const bool narrow = tensor->dtype == SR_DTYPE_F16 || tensor->dtype == SR_DTYPE_BF16;
+    uint16_t rounded;
+    float found;
+    if (tensor->count != 1)
+        return false;
+    if (narrow) {
+        const sr_tensor one = {.dtype = tensor->dtype, .data = &value, .count = 1};
+        return sr_stream_round(&rounded, &one, 1) == SRNN_OK &&
+               memcmp(&rounded, tensor->data, sizeof rounded) == 0;
+    }
+    sr_tensor_to_float(&found, tensor);
+    return found == value;
+}
+
+static srnn_status check_constant(const sr_tensor *tensor, const sr_layer_constant *constant,
+                                  const char *folder) {
+    return is_constant(tensor, constant->value)
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s is not %g, with which models are computed",
+                         folder, tensor->name, (double)constant->value);
 }
 
 /* The reference may keep tensors that the attention it names does not use. */
@@ -162,9 +191,11 @@ static srnn_status used_names(json_t **used, const sr_model_config *config,
 static srnn_status check_tensor(const sr_tensor *tensor, const sr_model_config *config,
                                 const json_t *used, const char *folder) {
     const char *root = sr_tensor_root(config->names);
+    const sr_layer_constant *constant = constant_of(tensor->name, config->names);
+    if (constant)
+        return check_constant(tensor, constant, folder);
     if (!is_of_model(tensor->name, root) || json_object_get(used, tensor->name) ||
-        is_buffer(tensor->name, config->names) ||
-        (config->reference && is_of_reference(tensor->name)))
+        is_buffer(tensor->name) || (config->reference && is_of_reference(tensor->name)))
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                    "%s: the files hold %s, for which this model has no place: it may be of "
@@ -212,7 +243,7 @@ static srnn_status find_file(const sr_tensor **found, const sr_tensor_source *so
 static bool fits(const sr_tensor *tensor, const sr_tensor_source *source) {
     int64_t shape[SR_SPEC_RANK];
     const int rank = sr_tensor_source_shape(shape, source);
-    if (source->files > 1 && rank > 0 && tensor->rank == rank)
+    if (source->files > 1 && source->joined->here[1] && rank > 0 && tensor->rank == rank)
         shape[0] = tensor->shape[0];
     return sr_tensor_has_shape(tensor, rank, shape);
 }
