@@ -141,6 +141,7 @@ void sr_study_options_free(sr_study_options *options) {
 
 srnn_status sr_study_member(const sr_study *study, const sr_study_request *request,
                             const char *id) {
+    SR_TRY(sr_study_check_rate(study, request->out, id));
     return sr_worker_member(study, request->out, id);
 }
 
@@ -181,6 +182,7 @@ static srnn_status tune(sr_study *study, const sr_study_options *options, const 
         return SRNN_OK;
     SR_TRY(find_text(text, study, r));
     SR_TRY(sr_study_tune(study, r->out, text, options));
+    SR_TRY(sr_study_check(study, r->out)); /* no run has another rate than the tuned one */
     return sr_study_write(study, r->out, command);
 }
 
