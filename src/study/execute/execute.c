@@ -203,6 +203,14 @@ static srnn_status sum_up(sr_summary *summary, const sr_study *study,
     return status;
 }
 
+/* A run that failed may have been unable to write that into its record. */
+static void count_failures(sr_summary *summary, const sr_study *study, const sr_run_view *views) {
+    size_t failed = 0;
+    for (size_t i = 0; i < study->run_count; i++)
+        failed += views[i].ending == SR_ENDING_FAILED;
+    summary->failed = summary->failed > failed ? summary->failed : failed;
+}
+
 static srnn_status execute(const sr_study *study, sr_study_options *options, const char *folder,
                            sr_run_view *views) {
     sr_executor *launch = execute_by[options->launcher];
@@ -224,6 +232,7 @@ srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;
+        count_failures(summary, study, views);
     }
     sr_folder_unlock(lock);
     return status;
