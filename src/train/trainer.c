@@ -557,8 +557,9 @@ void sr_validation_free(sr_validation *validation) {
     *validation = (sr_validation){0};
 }
 
+/* NaN: of nothing. */
 static double mean(double sum, int64_t count) {
-    return sum / (double)(count > 0 ? count : 1);
+    return count > 0 ? sum / (double)count : NAN;
 }
 
 /* One batch of the validation split. */
@@ -592,8 +593,16 @@ static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, cons
     return SRNN_OK;
 }
 
+/* Further batches would have rows that were there before. */
+static int64_t fresh_batches(const sr_trainer *trainer, const sr_source *source) {
+    const int64_t rows = source->rows[SR_SPLIT_VALIDATION], B = trainer->settings.B;
+    return rows / B + (rows % B > 0);
+}
+
 srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source) {
+    const int64_t fresh = fresh_batches(trainer, source);
+    result->batches = result->batches < fresh ? result->batches : fresh;
     const int64_t count = trainer->ranks->count, rounds = (result->batches + count - 1) / count;
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_stats)));

@@ -57,7 +57,7 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer);
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step);
 
-/* Loss and accuracy on the first batches of the validation split. */
+/* Loss and accuracy on the first batches of the validation split; NaN: of no targets. */
 typedef struct sr_validation {
     int64_t batches;
     double *losses;  /* (batches), owned: the mean over each batch's targets */
@@ -68,7 +68,7 @@ typedef struct sr_validation {
 srnn_status sr_validation_create(sr_validation *validation, int64_t batches);
 void sr_validation_free(sr_validation *validation);
 
-/* Validates the current model. */
+/* Validates the current model. Reduces the batches to those that the split has. */
 srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source);
 

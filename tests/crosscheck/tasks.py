@@ -231,7 +231,7 @@ def compression(draw, train, length, vocab):
 
 def memorization(draw, train, length, vocab):
     keys = (vocab - 1) // 2
-    order = philox(draw.seed, MASK, 0)
+    order = 0x6D656D6F72697A65  # the same for every seed
     ids, targets = [], []
     for _ in range(length // 2):
         key = draw.below(keys)

@@ -133,9 +133,11 @@ static void what_settles(void **state) {
 
 static void wrong_settings_are_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"seeds: [1, 2]\nsettle: 0.1\n", "three seeds or more"},
-                                           {"seeds: [1, 2, 3]\nsettle: 0\n", "above 0"},
-                                           {"seeds: [1, 2, 3]\nsettle: x\n", "above 0"}};
+    static const char *const cases[][2] = {
+        {"seeds: [1, 2]\nsettle: 0.1\n", "three seeds or more"},
+        {"seeds: [1, 2, 3]\nsettle: 0\n", "above 0"},
+        {"seeds: [1, 2, 3]\nsettle: x\n", "above 0"},
+        {"seeds: [1, 2, 3]\nsettle: 1\nlearning-rates: [1, 2]\n", "several learning-rates"}};
     for (size_t i = 0; i < 3; i++) {
         char whole[200];
         sr_study study;

@@ -19,7 +19,7 @@ static const char file[] = "tuned_study.yaml";
 static const char text[] =
     "seeds: [1, 5]\n"
     "variants: {softmax: softmax, norm: norm}\n"
-    "tune: {learning-rate: [1.0e-7, 0.01, 1.0e+30], per: variant}\n"
+    "tune: {learning-rate: [1.0e-7, 0.01, 1000], per: variant}\n"
     "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16, batch: 16, steps: 40, warmup: 2,\n"
     "  validate-every: 20, validate-batches: 2, bad-steps: 2, threads: 1}\n"
     "tasks: {recall: {measure: accuracy, settings: {data: 'recall:pairs=1,vocab=8,length=8'}}}\n";
@@ -93,8 +93,8 @@ static void rounds_are_not_the_comparison(void **state) {
     static const struct {
         const char *run;
         int64_t steps, seed;
-    } cases[] = {{"round-1/runs/recall.norm.lr0.01.6", 10, 6},
-                 {"round-2/runs/recall.norm.lr0.01.7", 20, 7}};
+    } cases[] = {{"round-1/runs/recall.norm.lr0.01.1000000000", 10, 1000000000},
+                 {"round-2/runs/recall.norm.lr0.01.1000000001", 20, 1000000001}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sr_run_settings s;
         char path[200];
@@ -152,6 +152,94 @@ static void later_variants_are_tuned_alone(void **state) {
     assert_int_equal(unlink(file), 0);
 }
 
+static void write_changed(const char *from, const char *to) {
+    char changed[1024];
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    write_file(changed);
+}
+
+static void discard(void) {
+    assert_int_equal(sr_folder_remove(folder), SRNN_OK);
+    assert_int_equal(unlink(file), 0);
+}
+
+static void no_run_starts_before_its_rate_is_tuned(void **state) {
+    (void)state;
+    const sr_study_request request = {.file = file, .out = folder};
+    sr_study study = {0};
+    sr_study_options options = {0};
+    write_file(text);
+    assert_int_equal(sr_study_prepare(&study, &options, &request), SRNN_OK);
+    assert_int_equal(sr_study_member(&study, &request, "recall.norm.1"), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "no tuned learning rate"));
+    assert_int_not_equal(access("tuned_study/runs/recall.norm.1", F_OK), 0);
+    sr_study_options_free(&options);
+    sr_study_free(&study);
+    discard();
+}
+
+static void a_task_without_any_finite_loss_is_named(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    write_changed("[1.0e-7, 0.01, 1000]", "[1.0e+31, 1.0e+30]");
+    assert_int_equal(execute(&study, &summary, "norm"), SRNN_ERR_ARGUMENT);
+    if (!strstr(srnn_error_detail(), "task recall, variant norm: no learning rate"))
+        fail_msg("%s", srnn_error_detail());
+    assert_int_not_equal(access("tuned_study/tuning.json", F_OK), 0);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    discard();
+}
+
+/* Returns whether tuning.json gives the run of the study in the file a rate. */
+static bool has_rate(void) {
+    const sr_study_request request = {.file = file, .out = folder};
+    sr_study study = {0};
+    sr_study_options options = {0};
+    bool missing;
+    assert_int_equal(sr_study_prepare(&study, &options, &request), SRNN_OK);
+    assert_int_equal(sr_study_take_rates(&study, folder, &options, &missing), SRNN_OK);
+    sr_study_options_free(&options);
+    sr_study_free(&study);
+    return !missing;
+}
+
+/* With other rates or settings a rate is tuned again, not reused. */
+static void rates_belong_to_their_settings(void **state) {
+    (void)state;
+    static const char *const changes[][2] = {{"0.01, 1000", "0.02, 0.01"},
+                                             {"steps: 40", "steps: 80"},
+                                             {"norm: norm", "norm: gate"},
+                                             {"length=8", "length=10"}};
+    sr_study study;
+    sr_summary summary;
+    write_file(text);
+    assert_int_equal(execute(&study, &summary, NULL), SRNN_OK);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    assert_true(has_rate());
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        write_changed(changes[i][0], changes[i][1]);
+        assert_false(has_rate());
+    }
+    /* The runs of the comparison are removed, those of the tuning are replaced. */
+    assert_int_equal(sr_folder_remove("tuned_study/runs"), SRNN_OK);
+    write_changed("steps: 40", "steps: 20");
+    if (execute(&study, &summary, NULL) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    assert_true(has_rate());
+    json_t *tuning;
+    assert_int_equal(sr_json_read(&tuning, folder, "tuning.json", "softrnn-tuning"), SRNN_OK);
+    assert_int_equal(sr_json_count_of(tuning, "rates"), 2);
+    json_decref(tuning);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    discard();
+}
+
 static void the_cost_is_known_before(void **state) {
     (void)state;
     sr_study study;
@@ -188,6 +276,17 @@ static void wrong_tuning_is_refused(void **state) {
     }
 }
 
+/* Those of the tuning stay apart from any that a comparison gets later. */
+static void seeds_of_the_tuning_are_refused(void **state) {
+    (void)state;
+    static const char seeds[] = "variants: {a: softmax}\nseeds: [1000000000]\ntasks: {t: {}}\n"
+                                "tune: {learning-rate: [0.1, 1]}\n";
+    sr_study study;
+    assert_int_equal(sr_study_read(&study, "test", seeds, strlen(seeds)), SRNN_ERR_FORMAT);
+    assert_non_null(strstr(srnn_error_detail(), "below 1000000000"));
+    sr_study_free(&study);
+}
+
 /* Every variant is run with each optimizer; the first keeps the names, and tasks list both. */
 static void optimizers_are_an_axis(void **state) {
     (void)state;
@@ -218,8 +317,12 @@ int main(void) {
         cmocka_unit_test(every_variant_has_a_rate_of_its_own),
         cmocka_unit_test(rounds_are_not_the_comparison),
         cmocka_unit_test(later_variants_are_tuned_alone),
+        cmocka_unit_test(no_run_starts_before_its_rate_is_tuned),
+        cmocka_unit_test(a_task_without_any_finite_loss_is_named),
+        cmocka_unit_test(rates_belong_to_their_settings),
         cmocka_unit_test(the_cost_is_known_before),
         cmocka_unit_test(wrong_tuning_is_refused),
+        cmocka_unit_test(seeds_of_the_tuning_are_refused),
         cmocka_unit_test(optimizers_are_an_axis),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

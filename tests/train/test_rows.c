@@ -183,8 +183,40 @@ static void text_is_whole(void **state) {
     sr_tokenizer_free(bytes);
 }
 
+static srnn_status fill_without_targets(const sr_source *source, sr_token_row *row, sr_split split,
+                                        int64_t number) {
+    (void)split;
+    (void)number;
+    for (int t = 0; t < source->T; t++) {
+        row->ids[t] = 0;
+        row->targets[t] = -1;
+    }
+    row->starts[0] = 0;
+    row->documents = 1;
+    return SRNN_OK;
+}
+
+/* Nothing to predict is no perfect loss; rows that were there before are no further batches. */
+static void validation_counts_what_is_there(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
+    const sr_source source = {.T = T, .vocab = 2, .rows = {5, 5}, .fill = fill_without_targets};
+    const sr_trainer_settings settings = {.B = 2, .T = T, .accumulate = 1, .epsilon = 1e-7};
+    sr_trainer *trainer;
+    sr_validation validation;
+    assert_int_equal(sr_validation_create(&validation, 7), SRNN_OK);
+    assert_int_equal(sr_trainer_create(&trainer, model, &settings), SRNN_OK);
+    assert_int_equal(sr_trainer_validate(trainer, &validation, &source), SRNN_OK);
+    assert_int_equal(validation.batches, 3);
+    assert_true(isnan(validation.loss) && isnan(validation.accuracy));
+    sr_trainer_free(trainer);
+    sr_validation_free(&validation);
+    sr_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(validation_counts_what_is_there),
         cmocka_unit_test(packed_documents_are_alone),
         cmocka_unit_test(rows_count_once),
         cmocka_unit_test(exact_rows_stay),

@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "data/rows/synthetic.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,11 +114,36 @@ srnn_status sr_mixture_create(sr_source **source, const char *text, uint64_t see
     return SRNN_OK;
 }
 
+/* Targets of a validation row, estimated from the first ones: in some tasks they vary by row. */
+static srnn_status mean_targets(double *mean, const sr_source *part) {
+    enum { ROWS = 64 };
+    void *memory;
+    const size_t T = (size_t)part->T;
+    SR_TRY(sr_alloc(&memory, T, 2 * sizeof(int32_t) + sizeof(int64_t)));
+    int64_t *starts = memory, count = 0;
+    int32_t *ids = (int32_t *)(starts + T);
+    srnn_status status = SRNN_OK;
+    for (int64_t number = 0; number < ROWS && status == SRNN_OK; number++) {
+        sr_token_row row = {.ids = ids, .targets = ids + T, .starts = starts};
+        status = part->fill(part, &row, SR_SPLIT_VALIDATION, number);
+        for (size_t t = 0; t < T && status == SRNN_OK; t++)
+            count += row.targets[t] >= 0;
+    }
+    free(memory);
+    *mean = (double)count / ROWS;
+    return status;
+}
+
 double sr_mixture_chance(const sr_source *source) {
     const mixture *self = (const mixture *)source;
-    double sum = 0;
-    for (int i = 0; i < self->count; i++)
-        sum += (double)(self->ends[i] - (i ? self->ends[i - 1] : 0)) *
-               sr_synthetic_chance(self->parts[i]);
-    return sum / (double)self->ends[self->count - 1];
+    double hits = 0, all = 0;
+    for (int i = 0; i < self->count; i++) {
+        double targets;
+        if (mean_targets(&targets, self->parts[i]) != SRNN_OK)
+            return NAN;
+        targets *= (double)(self->ends[i] - (i ? self->ends[i - 1] : 0));
+        hits += targets * sr_synthetic_chance(self->parts[i]);
+        all += targets;
+    }
+    return hits / all;
 }

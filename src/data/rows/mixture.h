@@ -14,7 +14,7 @@ typedef srnn_status sr_mixture_part(sr_source **source, const char *text, uint64
 srnn_status sr_mixture_create(sr_source **source, const char *text, uint64_t seed,
                               sr_mixture_part *create);
 
-/* The weighted mean over the parts. */
+/* The mean over the targets, which parts have different numbers of. NaN: no memory. */
 double sr_mixture_chance(const sr_source *source);
 
 #endif

@@ -141,6 +141,7 @@ void sr_study_options_free(sr_study_options *options) {
 
 srnn_status sr_study_member(const sr_study *study, const sr_study_request *request,
                             const char *id) {
+    SR_TRY(sr_study_check_rate(study, request->out, id));
     return sr_worker_member(study, request->out, id);
 }
 
@@ -181,6 +182,7 @@ static srnn_status tune(sr_study *study, const sr_study_options *options, const 
         return SRNN_OK;
     SR_TRY(find_text(text, study, r));
     SR_TRY(sr_study_tune(study, r->out, text, options));
+    SR_TRY(sr_study_check(study, r->out)); /* no run has another rate than the tuned one */
     return sr_study_write(study, r->out, command);
 }
 
@@ -199,6 +201,14 @@ static srnn_status sum_up(sr_summary *summary, const sr_study *study,
     const srnn_status status = sr_study_summarise(summary, study, folder, asked);
     free(asked);
     return status;
+}
+
+/* A run that failed may have been unable to write that into its record. */
+static void count_failures(sr_summary *summary, const sr_study *study, const sr_run_view *views) {
+    size_t failed = 0;
+    for (size_t i = 0; i < study->run_count; i++)
+        failed += views[i].ending == SR_ENDING_FAILED;
+    summary->failed = summary->failed > failed ? summary->failed : failed;
 }
 
 static srnn_status execute(const sr_study *study, sr_study_options *options, const char *folder,
@@ -222,6 +232,7 @@ srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;
+        count_failures(summary, study, views);
     }
     sr_folder_unlock(lock);
     return status;

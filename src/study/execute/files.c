@@ -46,7 +46,7 @@ static const char *feature_name(srnn_feature feature) {
     return "";
 }
 
-static json_t *settings_json(const sr_pairs *settings) {
+json_t *sr_study_settings_json(const sr_pairs *settings) {
     json_t *object = json_object();
     for (size_t i = 0; i < settings->count; i++)
         if (json_object_set_new(object, settings->names[i],
@@ -69,7 +69,7 @@ static json_t *variant_json(const sr_study_variant *variant) {
                      sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
                      "fixed_state", !variant->is_avey && srnn_attention_has_state(a), "settings",
-                     settings_json(&variant->settings));
+                     sr_study_settings_json(&variant->settings));
 }
 
 /* The data as written in the study's file: a task's comes before that of the study. */

@@ -6,6 +6,9 @@
 
 #include <jansson.h>
 
+/* Settings as an object of texts; NULL: no memory. */
+json_t *sr_study_settings_json(const sr_pairs *settings);
+
 /* Writes study.yaml and study.json; `command` reproduces the study. */
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command);
 

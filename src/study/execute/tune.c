@@ -4,6 +4,7 @@
 #include "data/rows/shuffle.h"
 #include "files/folder.h"
 #include "files/json.h"
+#include "study/execute/files.h"
 #include "study/execute/folder.h"
 #include "study/execute/worker.h"
 
@@ -53,13 +54,38 @@ static srnn_status read_found(json_t **root, const char *folder) {
                : SRNN_OK;
 }
 
+/* What a tuned rate depends on, as written in the study's file. NULL: no memory. */
+static json_t *conditions_of(const sr_study *study, size_t task, size_t size, size_t variant) {
+    const sr_study_variant *v = &study->variants[variant];
+    const sr_pairs none = {0};
+    json_t *rates = json_array();
+    for (size_t i = 0; i < study->tune_count; i++)
+        sr_json_append(rates, json_sprintf("%.12g", study->tune_rates[i]));
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "attention",
+        sr_json_plain_text(v->attention), "study", sr_study_settings_json(&study->settings), "task",
+        sr_study_settings_json(&study->tasks[task].settings), "size",
+        sr_study_settings_json(study->size_count ? &study->sizes[size].settings : &none), "variant",
+        sr_study_settings_json(&v->settings));
+}
+
+static bool names_place(const json_t *object, const sr_study *study, size_t task, size_t size,
+                        size_t variant) {
+    return strcmp(sr_json_text_of(object, "task"), study->tasks[task].name) == 0 &&
+           strcmp(sr_json_text_of(object, "variant"), study->variants[variant].name) == 0 &&
+           strcmp(sr_json_text_of(object, "size"), size_name(study, size)) == 0;
+}
+
+/* NaN: there is none, or it was tuned from other rates or with other settings. */
 static double found_rate(const json_t *root, const sr_study *study, const sr_study_run *run) {
     for (size_t i = 0; i < sr_json_count_of(root, "rates"); i++) {
         const json_t *object = sr_json_element_of(root, "rates", i);
-        if (strcmp(sr_json_text_of(object, "task"), study->tasks[run->task].name) == 0 &&
-            strcmp(sr_json_text_of(object, "variant"), study->variants[run->variant].name) == 0 &&
-            strcmp(sr_json_text_of(object, "size"), size_name(study, run->size)) == 0)
-            return sr_json_number_of(object, "learning_rate");
+        if (!names_place(object, study, run->task, run->size, run->variant))
+            continue;
+        json_t *conditions = conditions_of(study, run->task, run->size, run->variant);
+        const bool same = json_equal(json_object_get(object, "conditions"), conditions);
+        json_decref(conditions);
+        return same ? sr_json_number_of(object, "learning_rate") : NAN;
     }
     return NAN;
 }
@@ -81,6 +107,23 @@ srnn_status sr_study_take_rates(sr_study *study, const char *folder,
     }
     json_decref(root);
     return SRNN_OK;
+}
+
+srnn_status sr_study_check_rate(const sr_study *study, const char *folder, const char *id) {
+    json_t *root = NULL;
+    bool known = true;
+    if (!study->tune_count)
+        return SRNN_OK;
+    SR_TRY(read_found(&root, folder));
+    for (size_t i = 0; i < study->run_count; i++)
+        if (strcmp(study->runs[i].id, id) == 0)
+            known = found_rate(root, study, &study->runs[i]) > 0;
+    json_decref(root);
+    return known ? SRNN_OK
+                 : SR_FAIL(SRNN_ERR_ARGUMENT,
+                           "run %s has no tuned learning rate in %s/tuning.json: run the study "
+                           "without --run first, which tunes it",
+                           id, folder);
 }
 
 /* ---- the places without a rate */
@@ -141,16 +184,13 @@ static place *place_of(const tuner *t, const sr_study_run *run) {
     return NULL;
 }
 
-/* Seeds above the largest of the comparison, one more in every round. */
+/* Seeds that no comparison has, also not one with seeds added later; one more in every round. */
 static srnn_status set_seeds(sr_study *round, int number) {
-    int64_t largest = 0;
-    for (size_t i = 0; i < round->seed_count; i++)
-        largest = round->seeds[i] > largest ? round->seeds[i] : largest;
     free(round->seeds);
     round->seed_count = (size_t)number;
     round->seeds = calloc(round->seed_count, sizeof *round->seeds);
     for (size_t i = 0; round->seeds && i < round->seed_count; i++)
-        round->seeds[i] = largest + 1 + (int64_t)i;
+        round->seeds[i] = SR_TUNING_SEED + (int64_t)i;
     return round->seeds ? SRNN_OK : no_memory();
 }
 
@@ -264,6 +304,17 @@ static srnn_status read_round(tuner *t, const ended_round *round) {
     return SRNN_OK;
 }
 
+/* Without a finite loss no rate is better than another. */
+static srnn_status check_losses(const tuner *t, const place *p) {
+    for (size_t i = 0; i < t->study->tune_count; i++)
+        if (p->left[i] && isfinite(p->losses[i]))
+            return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "tuning: task %s, variant %s: no learning rate ended with a finite validation "
+                   "loss; give smaller rates, or data with more validation rows",
+                   t->study->tasks[p->task].name, t->study->variants[p->variant].name);
+}
+
 /* The better half stays, at least one; among equals the smaller rates. */
 static void halve(const tuner *t, place *p) {
     const size_t rates = t->study->tune_count;
@@ -307,7 +358,11 @@ static srnn_status execute_round(tuner *t, sr_study *round, int number) {
     for (size_t i = 0; i < round->run_count; i++) {
         char path[SR_PATH_BYTES];
         SR_TRY(sr_study_run_path(path, folder, round->runs[i].id));
-        SR_TRY(sr_worker_check(&round->runs[i], path));
+        const srnn_status status = sr_worker_check(&round->runs[i], path);
+        if (status == SRNN_ERR_ARGUMENT) /* of a tuning with other settings */
+            SR_TRY(sr_folder_remove(path));
+        else
+            SR_TRY(status);
     }
     sr_run_view *views = calloc(round->run_count ? round->run_count : 1, sizeof *views);
     if (!views)
@@ -338,8 +393,10 @@ static srnn_status run_rounds(tuner *t) {
         sr_study *round = &t->studies[number - 1];
         SR_TRY(make_round(round, t, number));
         SR_TRY(execute_round(t, round, number));
-        for (size_t i = 0; i < t->count; i++)
+        for (size_t i = 0; i < t->count; i++) {
+            SR_TRY(check_losses(t, &t->places[i]));
             halve(t, &t->places[i]);
+        }
     }
     return SRNN_OK;
 }
@@ -351,18 +408,29 @@ static json_t *place_json(const tuner *t, const place *p) {
     size_t smaller = 0;
     for (size_t i = 0; i < study->tune_count; i++)
         smaller += study->tune_rates[i] < study->tune_rates[chosen];
-    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:O}", "task",
+    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:o, s:O}", "task",
                      sr_json_plain_text(study->tasks[p->task].name), "size",
                      sr_json_plain_text(size_name(study, p->size)), "variant",
                      sr_json_plain_text(study->variants[p->variant].name), "learning_rate",
                      study->tune_rates[chosen], "edge",
-                     smaller == 0 || smaller + 1 == study->tune_count, "trials", p->trials);
+                     smaller == 0 || smaller + 1 == study->tune_count, "conditions",
+                     conditions_of(study, p->task, p->size, p->variant), "trials", p->trials);
+}
+
+static bool tuned_again(const tuner *t, const json_t *object) {
+    for (size_t i = 0; i < t->count; i++) {
+        const place *p = &t->places[i];
+        if (names_place(object, t->study, p->task, p->size, p->variant))
+            return true;
+    }
+    return false;
 }
 
 static srnn_status write_found(const tuner *t, const json_t *before) {
     json_t *rates = json_array();
     for (size_t i = 0; i < sr_json_count_of(before, "rates"); i++)
-        sr_json_append(rates, json_deep_copy(sr_json_element_of(before, "rates", i)));
+        if (!tuned_again(t, sr_json_element_of(before, "rates", i)))
+            sr_json_append(rates, json_deep_copy(sr_json_element_of(before, "rates", i)));
     for (size_t i = 0; i < t->count; i++)
         sr_json_append(rates, place_json(t, &t->places[i]));
     const double known[] = {sr_json_number_of(before, "runs"), sr_json_number_of(before, "tokens"),

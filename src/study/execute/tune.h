@@ -3,7 +3,8 @@
  * Successive halving: all rates with one seed and few steps, then the better half with twice the
  * steps and one seed more, until one is left. Every round is a separate study in tuning/round-N,
  * with other seeds than the comparison and, for a text, the other half of the validation rows.
- * tuning.json has the results. */
+ * tuning.json has the results, and the rates and settings that they were found with: with others, a
+ * rate is tuned again. */
 #ifndef SR_STUDY_EXECUTE_TUNE_H
 #define SR_STUDY_EXECUTE_TUNE_H
 
@@ -13,6 +14,9 @@
  * has none. */
 srnn_status sr_study_take_rates(sr_study *study, const char *folder,
                                 const sr_study_options *options, bool *missing);
+
+/* Fails if the study tunes and the run has no tuned rate in the folder yet. */
+srnn_status sr_study_check_rate(const sr_study *study, const char *folder, const char *id);
 
 /* The cost of tuning a whole study whose costs are known; zero if it does not tune. */
 typedef struct sr_tuning_cost {

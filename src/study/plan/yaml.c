@@ -4,6 +4,7 @@
 #include "study/plan/study.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -365,6 +366,18 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
                        "%s: settle needs three seeds or more: two make the first "
                        "interval",
                        r->where);
+    for (size_t i = 0; study->tune_count && i < study->seed_count; i++)
+        if (study->seeds[i] >= SR_TUNING_SEED)
+            return SR_FAIL(SRNN_ERR_FORMAT,
+                           "%s: seed %" PRId64 ": with tune, seeds are below %d: those from there "
+                           "on are used to tune",
+                           r->where, study->seeds[i], SR_TUNING_SEED);
+    if (study->settle > 0 && study->rate_count > 1)
+        return SR_FAIL(
+            SRNN_ERR_FORMAT,
+            "%s: settle ends rates after different numbers of seeds, so that the best of "
+            "several learning-rates cannot be chosen: give one rate, or tune instead",
+            r->where);
     return sr_study_add_optimizers(study);
 }
 

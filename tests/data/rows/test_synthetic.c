@@ -2,6 +2,7 @@
 #include "data/rows/synthetic.h"
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,10 +242,31 @@ static void mixtures_take_rows_by_weight(void **state) {
     assert_in_range(of_parity, 260, 340); /* 300 expected */
     assert_true(sr_synthetic_chance(parity) == 0.5);
     assert_true(sr_synthetic_chance(recall) == 1.0 / 16);
-    assert_true(sr_synthetic_chance(mixed) == 0.75 * 0.5 + 0.25 / 16);
+    /* A row of parity has one target, a row of recall eight. */
+    assert_true(fabs(sr_synthetic_chance(mixed) - (0.75 * 0.5 + 0.25 * 8 / 16) / 2.75) < 1e-12);
     sr_source_free(mixed);
     sr_source_free(parity);
     sr_source_free(recall);
+}
+
+/* Runs with other seeds memorize the same values. */
+static void memorized_values_do_not_depend_on_the_seed(void **state) {
+    (void)state;
+    enum { VOCAB = 10 };
+    int32_t values[VOCAB];
+    for (int key = 0; key < VOCAB; key++)
+        values[key] = -1;
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        sr_source *source = make("memorization:length=32,vocab=10", seed);
+        buffers out;
+        get(&out, source, SR_SPLIT_TRAIN, 0);
+        for (int t = 0; t < source->T; t += 2) {
+            int32_t *value = &values[out.ids[t]];
+            *value = *value < 0 ? out.targets[t + 1] : *value;
+            assert_int_equal(*value, out.targets[t + 1]);
+        }
+        sr_source_free(source);
+    }
 }
 
 static const char *const every_task[] = {"recall:length=64,vocab=64",
@@ -421,6 +443,7 @@ int main(void) {
         cmocka_unit_test(copy_repeats_the_symbols),
         cmocka_unit_test(permutation_tracks_the_product),
         cmocka_unit_test(mixtures_take_rows_by_weight),
+        cmocka_unit_test(memorized_values_do_not_depend_on_the_seed),
         cmocka_unit_test(every_task_is_tried),
         cmocka_unit_test(rows_depend_on_seed_split_and_number_only),
         cmocka_unit_test(splits_never_coincide),

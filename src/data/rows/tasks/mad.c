@@ -279,7 +279,8 @@ static srnn_status compression_fill(const sr_source *source, sr_token_row *row, 
 
 /* ---- memorisation: keys whose values are the same in all rows */
 
-static const uint64_t map_stream = UINT64_MAX; /* not used by any row */
+/* The values of the keys: the same for every seed, as in the original. */
+static const uint64_t key_values = 0x6d656d6f72697a65;
 
 static srnn_status memorization_prepare(sr_synthetic *self) {
     int vocab = sr_task_setting(self, SR_TASK_VOCAB);
@@ -292,12 +293,11 @@ static srnn_status memorization_fill(const sr_source *source, sr_token_row *row,
     const sr_synthetic *self = sr_task_begin_row(source, row);
     sr_draws from = sr_draws_of(self, split, number);
     int keys = key_count(self, 1), values = source->vocab - 1 - keys;
-    uint64_t map = sr_random_bits(self->seed, map_stream, 0);
     for (int t = 0; t < source->T; t += 2) {
         row->ids[t] = sr_draw_below(&from, keys);
         row->ids[t + 1] = source->vocab - 1;
         row->targets[t + 1] =
-            keys + (int32_t)sr_permutation_at(map, (uint64_t)values, (uint64_t)row->ids[t]);
+            keys + (int32_t)sr_permutation_at(key_values, (uint64_t)values, (uint64_t)row->ids[t]);
     }
     return SRNN_OK;
 }
