@@ -423,6 +423,10 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"gemma3_text\", \"sliding_window\": 64, \"rope_local_base_freq\": 77, "
          "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
          "rope_theta=77"},
+        {"\"gemma3_text\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, "
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\"], \"rope_parameters\": "
+         "{\"sliding_attention\": {\"rope_theta\": 5}, \"full_attention\": {\"rope_theta\": 9}}",
+         "rope_theta=5,"},
         {"\"olmo_hybrid\", \"layer_types\": [\"linear_attention\", \"full_attention\"], "
          "\"rope_parameters\": {\"rope_theta\": null, \"rope_type\": \"default\"}",
          "1-1:score=exp,position=none,"},
