@@ -340,14 +340,12 @@ static void foreign_members(void **state) {
         "\"partial_rotary_factor\": 0.5",   "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
         "\"attn_logit_softcapping\": 50.0", "\"quantization_config\": {\"bits\": 4}",
         "\"num_local_experts\": 8",         "\"layer_types\": [\"sliding_attention\"]"};
-    static const char *const fine[] = {"\"model_type\": \"llama\"",
-                                       "\"sliding_window\": null",
-                                       "\"sliding_window\": 64",
-                                       "\"sliding_window\": 4, \"use_sliding_window\": false",
-                                       "\"partial_rotary_factor\": 1.0",
-                                       "\"layer_types\": [\"full_attention\"]",
-                                       "\"pretraining_tp\": 1, \"use_cache\": true",
-                                       "\"something_new\": {\"a\": 1}"};
+    static const char *const fine[] = {
+        "\"model_type\": \"llama\"",        "\"sliding_window\": null",
+        "\"sliding_window\": 64",           "\"sliding_window\": 4, \"use_sliding_window\": false",
+        "\"partial_rotary_factor\": 1.0",   "\"layer_types\": [\"full_attention\"]",
+        "\"layer_types\": [\"attention\"]", "\"pretraining_tp\": 1, \"use_cache\": true",
+        "\"something_new\": {\"a\": 1}"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         char name[64];
         assert_int_equal(read_members(foreign[i]), SRNN_ERR_UNSUPPORTED);
@@ -423,6 +421,10 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"gemma3_text\", \"sliding_window\": 64, \"rope_local_base_freq\": 77, "
          "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
          "rope_theta=77"},
+        {"\"gemma3_text\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}, "
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\"], \"rope_parameters\": "
+         "{\"sliding_attention\": {\"rope_theta\": 5}, \"full_attention\": {\"rope_theta\": 9}}",
+         "rope_theta=5,"},
         {"\"olmo_hybrid\", \"layer_types\": [\"linear_attention\", \"full_attention\"], "
          "\"rope_parameters\": {\"rope_theta\": null, \"rope_type\": \"default\"}",
          "1-1:score=exp,position=none,"},

@@ -74,7 +74,7 @@ static srnn_status check_layer_types(const json_t *root, const char *path) {
     const json_t *types = json_object_get(root, "layer_types"), *type;
     size_t layer;
     json_array_foreach(types, layer, type) {
-        if (!is_text(type, "full_attention"))
+        if (!is_text(type, "full_attention") && !is_text(type, "attention"))
             return refuse(path, "layer_types");
     }
     return SRNN_OK;

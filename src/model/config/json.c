@@ -124,10 +124,12 @@ static void read_common(sr_config_reader *r, sr_model_config *config) {
     read_other_ends(r, config);
 }
 
-/* The failure just told, with the file it was found in. */
+/* The failure just told, with the file it was found in, once. */
 static srnn_status name_file(srnn_status status, const char *path) {
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
+    if (strncmp(why, path, strlen(path)) == 0)
+        return status;
     return SR_FAIL(status, "%s: %s", path, why);
 }
 

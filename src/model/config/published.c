@@ -203,17 +203,19 @@ static void read_alpha(sr_config_reader *r, const json_t *all, sr_model_config *
 }
 
 static positions read_positions(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
-    const json_t *parameters = sr_config_rope_object(r);
+    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
+    const json_t *object = sr_config_rope_object(r);
     const json_t *full = rope_of(parameters, "full_attention");
     const json_t *local = rope_of(parameters, "sliding_attention");
-    const json_t *all = full ? full : parameters;
+    const json_t *all = full && object == parameters ? full : object;
     positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
     p.part = sr_config_real(r, all, "partial_rotary_factor",
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
     if (!sr_config_value(r->root, "partial_rotary_factor"))
         p.part = 1; /* the family does not know it */
-    c->rope_theta =
-        sr_config_real(r, all, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000));
+    c->rope_theta = sr_config_real(
+        r, all, "rope_theta",
+        sr_config_real(r, full, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000)));
     if (local) {
         check_local(r, local);
         p.local = sr_config_real(r, local, "rope_theta", p.local);
