@@ -43,6 +43,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attention: str = "softmax", *, do
             raise ValueError(f"{attention} reads {name}, which was not given")
         if name not in names:
             raise ValueError(f"{name} is not read by {attention}, which reads {', '.join(names)}")
+        if not given[name].is_floating_point():
+            raise ValueError(f"{name} is of type {given[name].dtype}; a floating type is needed")
+        if given[name].device != q.device:
+            raise ValueError(f"{name} is on {given[name].device}, and q on {q.device}")
+    for name, value in (("chunk", chunk), ("threads", threads)):
+        if not 0 <= value < 2**31:
+            raise ValueError(f"{name} must be from 0 (chosen by the library) to {2**31 - 1}, not {value}")
     computed, vectors = _types(q)
     tensors = [given[name].to(vectors if given[name].dim() < 3 else computed) for name in names]
     return forward(tensors, documents, attention, form, chunk, threads)[0].to(q.dtype)

@@ -1,5 +1,6 @@
 """Attention and its gradient as operators of torch.library, which autograd and torch.compile know."""
 
+import contextlib
 import ctypes
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -24,12 +25,13 @@ def _device(tensor: Tensor) -> Any:
         return None
     stream = torch.cuda.current_stream(tensor.device).cuda_stream or 1  # cudaStreamLegacy
     key = (tensor.device.index, stream)
-    if key not in _devices:
-        device = ctypes.c_void_p()
-        check(lib.srnn_device_open(ctypes.byref(device), str(tensor.device).encode()))
-        check(lib.srnn_device_stream(device, stream))
-        _devices[key] = device
-    return _devices[key]
+    with _lock:
+        if key not in _devices:
+            device = ctypes.c_void_p()
+            check(lib.srnn_device_open(ctypes.byref(device), str(tensor.device).encode()))
+            check(lib.srnn_device_stream(device, stream))
+            _devices[key] = device
+        return _devices[key]
 
 
 def shares_queries(attention: str) -> bool:
@@ -99,12 +101,17 @@ class _Plan:
         with _lock:
             lib.srnn_plan_free(self.plan)
 
+    def _alone(self) -> Any:
+        """Plans share a device, which takes one call at a time."""
+        return _lock if self.problem.device else contextlib.nullcontext()
+
     def forward(self) -> Tuple[Tensor, Tensor]:
         problem, q = self.problem, self.operands[0]
         o = q.new_empty((problem.B, problem.H, problem.T, problem.Dv))
         # The kernels leave gaps, and an operator's results must be the same each time.
         saved = torch.zeros(lib.srnn_plan_saved_bytes(self.plan), dtype=torch.uint8, device=q.device)
-        check(lib.srnn_attention_forward(self.plan, _tensor(o), ctypes.byref(self.inputs), saved.data_ptr()))
+        with self._alone():
+            check(lib.srnn_attention_forward(self.plan, _tensor(o), ctypes.byref(self.inputs), saved.data_ptr()))
         return o, saved
 
     def backward(self, d_o: Tensor, saved: Tensor) -> List[Tensor]:
@@ -112,8 +119,9 @@ class _Plan:
         gradients, d_o = _bind(self.problem, results), _plain(d_o)
         if saved.data_ptr() % _ALIGNMENT:  # part of another tensor
             saved = saved.clone()
-        check(lib.srnn_attention_backward(self.plan, ctypes.byref(gradients), _tensor(d_o), ctypes.byref(self.inputs),
-                                          saved.data_ptr()))
+        with self._alone():
+            check(lib.srnn_attention_backward(self.plan, ctypes.byref(gradients), _tensor(d_o), ctypes.byref(self.inputs),
+                                              saved.data_ptr()))
         return results
 
 

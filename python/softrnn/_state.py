@@ -1,13 +1,14 @@
 """Attention one piece at a time."""
 
+import contextlib
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _numpy
 from ._attention import _torch_module, is_torch
-from ._library import ArgumentError, ArgumentTypeError, check, ffi, lib, owned, text
+from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, check, ffi, lib, owned, text
 from ._plans import CPU, DTYPES, Binding, Operand, Options, Place, Sizes, _shape, check_layout, make_problem, named_operands
 from ._variants import Variant, operands_of, parse
 
@@ -48,13 +49,27 @@ class State:
         out = ffi.new("srnn_state **")
         check(lib.srnn_state_create(out, self._problem))
         self._state = owned(out, lib.srnn_state_free, self._place.opened)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._used = False
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        """One call at a time. The handler of a signal would wait for its own thread for ever, and is refused."""
+        with self._lock:
+            if self._used:
+                raise SoftrnnError("the state is in use by this thread (a signal handler during feed()?); use it when "
+                                   "that call has ended")
+            try:
+                self._used = True
+                yield
+            finally:
+                self._used = False
 
     def feed(self, q: Any, k: Any, v: Any, **operands: Any) -> Any:
         """o (B, H, T, Dv) for the next T tokens. Operands as in attention(); a tensor whose gradient is asked for is
         refused, since a state gives none."""
         values = named_operands(self.variant, q, k, v, operands)
-        with self._lock:
+        with self._using():
             if is_torch(q):
                 return _torch_module().feed(self, values)
             return self._feed_numpy(values)
@@ -106,12 +121,12 @@ class State:
 
     def reset(self) -> None:
         """Forgets everything: the next token is the first."""
-        with self._lock:
+        with self._using():
             check(lib.srnn_state_reset(self._state[0]))
 
     def save(self) -> bytes:
         """The state as bytes, for load()."""
-        with self._lock:
+        with self._using():
             memory = ffi.new("char[]", lib.srnn_state_saved_bytes(self._state[0]))
             check(lib.srnn_state_save(self._state[0], memory, len(memory)))
             return bytes(ffi.buffer(memory))
@@ -122,7 +137,7 @@ class State:
             memory = ffi.from_buffer(saved)
         except TypeError:
             raise ArgumentTypeError(f"saved must be bytes, not {type(saved).__name__}") from None
-        with self._lock:
+        with self._using():
             check(lib.srnn_state_load(self._state[0], memory, len(memory)))
 
     def copy(self) -> "State":

@@ -571,13 +571,12 @@ def study(out: Any, file: Optional[Any] = None, *, text: Optional[str] = None, o
     caught: List[BaseException] = []
 
     def watch(context: Any, ended: int, runs: int) -> bool:
-        try:
-            return callback is None or callback(int(ended), int(runs)) is not False
-        except BaseException as error:  # an interrupt too: the study is stopped first
-            caught.append(error)
-            return False
+        return callback is None or callback(int(ended), int(runs)) is not False
 
-    kept = [ffi.callback("bool(void *, size_t, size_t)", watch, error=False)]
+    def keep(kind: Any, error: BaseException, trace: Any) -> None:  # an interrupt too: the study is stopped first
+        caught.append(error)
+
+    kept = [ffi.callback("bool(void *, size_t, size_t)", watch, error=False, onerror=keep)]
     asked = ffi.new("srnl_study *", {"jobs": jobs, "watch": kept[0]})
     given = {"file": file, "out": out, "text": text, "only": only, "skip": skip}
     for name, value in given.items():

@@ -67,6 +67,13 @@ class Kernel(unittest.TestCase):
             self.kernel.attention(**given, decay=given["q"])
         with self.assertRaisesRegex(ValueError, "k has the shape"):
             self.kernel.attention(given["q"], given["k"][:, :, 1:], given["v"])
+        with self.assertRaisesRegex(ValueError, "k is of type torch.int64"):
+            self.kernel.attention(given["q"], given["k"].long(), given["v"])
+        with self.assertRaisesRegex(ValueError, "v is on meta, and q on cpu"):
+            self.kernel.attention(given["q"], given["k"], given["v"].to("meta"))
+        for setting in (dict(chunk=-5), dict(chunk=2**40), dict(threads=10**12)):
+            with self.assertRaisesRegex(ValueError, f"{next(iter(setting))} must be from 0"):
+                self.kernel.attention(**given, **setting)
 
     def test_it_needs_nothing_beside_torch(self):
         folder = Path(sys.modules[self.kernel.__name__].__file__).parent

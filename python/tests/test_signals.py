@@ -47,6 +47,15 @@ class Signals(unittest.TestCase):
         self.assertLess(self.seconds_until_it_stops(lambda: state.feed(q, q, q)), 1.0)
         self.assertEqual(state.position, 0)
 
+    def test_a_handler_cannot_use_the_state_of_its_own_thread(self):
+        state = softrnn.State("softmax", B=1, H=8, D=64, piece=32768)
+        q = np.zeros((1, 8, 65536, 64), np.float32)
+        signal.signal(signal.SIGALRM, lambda *_: state.save())
+        signal.setitimer(signal.ITIMER_REAL, SOON)
+        with self.assertRaisesRegex(softrnn.SoftrnnError, "in use by this thread"):
+            state.feed(q, q, q)
+        state.save()
+
     def test_other_threads_are_left_alone(self):
         """A handler runs in the main thread; the call of another one goes on to its end."""
         q = np.random.default_rng(0).normal(size=(1, 2, 4096, 64)).astype("float32")
