@@ -8,19 +8,26 @@ static int first_given(int given, int otherwise) {
     return given ? given : otherwise;
 }
 
+/* x times / over, at most INT_MAX: sizes come from files, and are checked afterwards. */
+static int scaled(int x, int times, int over) {
+    const int64_t product = (int64_t)x * times / over;
+    return product > INT_MAX ? INT_MAX : (int)product;
+}
+
 sr_layer_sizes sr_layer_sizes_usual(const srnn_attention *a, int H, int Hkv, int D,
                                     const sr_layer_sizes *given) {
     const sr_form_sizes *form = &sr_layer_form_of(a)->sizes;
     const int times = first_given(form->heads, 1);
-    const int key = D * first_given(form->key_numerator, 1) / first_given(form->key_denominator, 1);
+    const int key =
+        scaled(D, first_given(form->key_numerator, 1), first_given(form->key_denominator, 1));
     /* Of shared queries: H would share nothing, which some forms do. */
     const int groups = Hkv < H ? Hkv : form->unshared ? H : 1;
     const bool ranked = form->rank > 0 || form->value_rank,
                levelled = a->levels != SRNN_LEVELS_NONE;
     const int value = first_given(given->Dv, D), rank = form->value_rank ? value : form->rank;
     return (sr_layer_sizes){
-        .H = H * times,
-        .Hkv = sr_shares_queries(a) ? groups : Hkv * times,
+        .H = scaled(H, times, 1),
+        .Hkv = sr_shares_queries(a) ? groups : scaled(Hkv, times, 1),
         .D = first_given(given->D, first_given(form->key, key)),
         .Dv = value,
         .rank = ranked ? first_given(given->rank, rank) : 0,
