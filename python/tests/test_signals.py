@@ -57,7 +57,7 @@ class Signals(unittest.TestCase):
         state.save()
 
     def test_other_threads_are_left_alone(self):
-        """A handler runs in the main thread; the call of another one goes on to its end."""
+        """A handler runs in the main thread; a call in another thread runs to completion."""
         q = np.random.default_rng(0).normal(size=(1, 2, 4096, 64)).astype("float32")
         found = []
         worker = threading.Thread(target=lambda: found.append(softrnn.attention(q, q, q)))

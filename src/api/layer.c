@@ -33,7 +33,7 @@ static srnn_status check_size(const char *name, int size, int least) {
     return SRNN_OK;
 }
 
-/* Whoever computes a layer by its description would leave these parts out. */
+/* Parts that the description of a layer does not list: code that follows it would omit them. */
 static srnn_status check_parts(const srnn_wiring *w) {
     if (w->qk_norm || w->rope_part != 0 || w->rope_pairs || w->rope_theta != 0 ||
         w->softmax_scale != 0 || w->block_norm)

@@ -25,7 +25,7 @@ void sr_plan_clear(srnn_plan *plan);
 /* SRNN_OK if a filled problem may use a fixed-size state; else the reason. */
 srnn_status sr_problem_check_state(const srnn_problem *problem);
 
-/* SRNN_OK if the levels reach over a document of so many tokens. */
+/* SRNN_OK if the levels reach over a document of this many tokens. */
 srnn_status sr_problem_check_length(const srnn_problem *problem, int64_t tokens);
 
 /* SRNN_OK if every operand that the variant reads is there, and if tensors have all strides or

@@ -193,8 +193,8 @@ static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     return status;
 }
 
-/* Of so many tokens, those that the memory has to have room for: with a window it is a ring of those
- * that a piece and the tokens before it see. */
+/* Capacity in tokens for a text of `tokens`: with a window, a ring of those that a piece and the
+ * tokens before it see. */
 static int64_t tokens_kept(const srnn_state *state, int64_t tokens) {
     const int64_t window = state->plan.problem.attention.window;
     const int64_t most = window - 1 + state->longest;

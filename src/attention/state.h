@@ -7,8 +7,8 @@
 
 #include "attention/kernel.h"
 
-/* Room for so many tokens in all. *moved (or NULL): the state has other memory now, and what was
- * recorded with the old one must be recorded again. */
+/* Reserves memory for `tokens` tokens in all. *moved (or NULL): the state was reallocated, and what
+ * was recorded with its old memory must be recorded again. */
 srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved);
 
 /* Whether a feed of T tokens can apply RoPE to q and k itself. */

@@ -90,7 +90,7 @@ typedef struct place_of_token {
     int h, kv;
 } place_of_token;
 
-/* Whether the window shows entry j, which is so many tokens before the last one in the ring. */
+/* Whether the window includes entry j, given its distance in tokens to the last one in the ring. */
 static bool is_seen(const place_of_token *a, int64_t j) {
     const int64_t before = a->last - j + (j > a->last ? a->x->capacity : 0);
     return !a->p->attention.window || before < a->p->attention.window;

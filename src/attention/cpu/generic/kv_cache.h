@@ -19,7 +19,7 @@ typedef struct kv_cache_rows {
     double *weights;      /* (entries): room for a row */
 } kv_cache_rows;
 
-/* Entries after so many tokens; with a window those that the next token could see. */
+/* Number of entries after `tokens` tokens; with a window those that the next token could see. */
 int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *core, int64_t tokens);
 
 /* Room for a capacity of tokens, and one entry that does not stay. */

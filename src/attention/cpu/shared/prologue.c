@@ -84,7 +84,7 @@ static int64_t position_of(const prepare_context *x) {
     return x->carry ? *x->carry->position : 0;
 }
 
-/* The numbers z of so many tokens of a head that is given one a token, plus `moved`, into out. */
+/* out (rows.count) = the numbers z of a head with one per token, plus `moved`. */
 static void token_numbers(double *out, srnn_tensor from, sr_rows rows, double moved) {
     for (int64_t r = 0; r < rows.count; r++)
         out[r] = (double)*tensor_row(from, rows.b, rows.h, rows.t + r) + moved;

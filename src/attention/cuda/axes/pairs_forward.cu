@@ -185,7 +185,7 @@ static srnn_status find_maxima(const sr_axes_call &call, const axes_keys &keys, 
     return SRNN_OK;
 }
 
-/* Levels that pairs of so many tokens may have. */
+/* Number of levels of pairs within this many tokens. */
 static int levels_in(const sr_axes_call &call, const axes_keys &keys) {
     int levels = 1;
     while (levels < call.levels && (int64_t)1 << (levels - 1) < keys.capacity)
