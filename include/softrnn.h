@@ -63,11 +63,11 @@ SRNN_API const char *srnn_status_name(srnn_status status);
 /* What was wrong, where, and what to do: this thread's last failure. Valid until the next one. */
 SRNN_API const char *srnn_error_detail(void);
 
-/* Ctrl-C and the like: from now on the calls of sections 6 and 7 ask asked(context), on this thread,
- * which is the one that called them, about twenty times a second. Once it says true, the call ends
- * with SRNN_ERR_INTERRUPTED after the tiles that are being computed; its outputs are undefined, and
- * a state is empty as after srnn_state_reset. NULL: they do not ask. On a GPU calls only start
- * work, and do not ask. */
+/* Ctrl-C and the like: from now on the calls of sections 6 and 7 ask asked(context), on this
+ * thread, which is the one that called them, about twenty times a second. Once it says true, the
+ * call ends with SRNN_ERR_INTERRUPTED after the tiles that are being computed; its outputs are
+ * undefined, and a state is empty as after srnn_state_reset. NULL: they do not ask. On a GPU calls
+ * only start work, and do not ask. */
 SRNN_API void srnn_stop_when(bool (*asked)(void *context), void *context);
 
 /* ---- 2. Describing a variant: one field per axis --------------------------------------------- */
@@ -176,8 +176,8 @@ typedef enum srnn_write {
      * kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and without scale and clamp */
     SRNN_WRITE_DELTA,
     /* e_i = sum_{j<i} <n_i, k_j> v_j - sum_{j<i} <n_i, b_j> e_j with the decays up to the token
-     * before i, n the removal key at length one and b = sigmoid(removal gate) n, channel by channel;
-     * and sum_{j<=i} w_ij v_j loses sum_{j<=i} scale <q_i, b_j> e_j */
+     * before i, n the removal key at length one and b = sigmoid(removal gate) n, channel by
+     * channel; and sum_{j<=i} w_ij v_j loses sum_{j<=i} scale <q_i, b_j> e_j */
     SRNN_WRITE_REMOVAL,
 } srnn_write;
 
@@ -333,8 +333,8 @@ typedef struct srnn_attention {
     srnn_write write;
     srnn_write_gate write_gate; /* of DELTA */
     srnn_write_range write_range;
-    /* channel: u_j = sigmoid(write gate_j) v_j - sum_{m<j} <range sigmoid(erase gate_j) k_j, k_m> u_m,
-     * channel by channel, with the decay, which belongs to the heads of k then */
+    /* channel: u_j = sigmoid(write gate_j) v_j - sum_{m<j} <range sigmoid(erase gate_j) k_j, k_m>
+     * u_m, channel by channel, with the decay, which belongs to the heads of k then */
     srnn_width write_width;
     srnn_levels levels;
     srnn_normaliser normaliser;

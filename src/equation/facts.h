@@ -29,9 +29,9 @@ srnn_status sr_attention_check_values(const srnn_attention *attention);
 
 /* True if what is beyond the plain equation happens to rows before and after the loop over pairs,
  * which is the plain one: one decay per head on the weights, every key seen, its value as it came.
- * Not where the decay has a rate: what a_log and dt_bias get is a sum over all tokens of differences
- * between rows and columns of w dw, which cancel in float; other kernels find each of them
- * directly. */
+ * Not where the decay has a rate: what a_log and dt_bias get is a sum over all tokens of
+ * differences between rows and columns of w dw, which cancel in float; other kernels find each of
+ * them directly. */
 bool sr_pairs_are_plain(const srnn_attention *attention);
 
 /* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */

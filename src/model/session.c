@@ -299,8 +299,8 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-/* Starts the piece that is loaded. The kernels of an Avey model depend on the length of the text, so
- * that nothing can be replayed. */
+/* Starts the piece that is loaded. The kernels of an Avey model depend on the length of the text,
+ * so that nothing can be replayed. */
 static srnn_status start_loaded(sr_session *session) {
     SR_TRY(session->T == 1 && !session->avey
                ? sr_device_repeat(session->backend->device, &session->one, feed, session)

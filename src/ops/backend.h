@@ -256,8 +256,8 @@ struct sr_backend {
     srnn_status (*gelu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
-    /* ---- the same for every other activation; d_alpha: gradients of alpha_p and alpha_n, added to,
-     * NULL unless XIELU. d_x may be d_out where there is no gate. */
+    /* ---- the same for every other activation; d_alpha: gradients of alpha_p and alpha_n, added
+     * to, NULL unless XIELU. d_x may be d_out where there is no gate. */
     srnn_status (*activation_forward)(sr_backend *backend, sr_matrix out, sr_matrix x,
                                       const sr_mlp_activation *activation);
     srnn_status (*activation_backward)(sr_backend *backend, sr_matrix d_x, float *const d_alpha[2],

@@ -83,7 +83,8 @@ static void systems_have_settings_of_their_own(void **state) {
     assert_true(isnan(rat->state_bytes));
     assert_true(rat->cache_bytes == 2.0 * 2 * 8 * 3 * 4); /* one key for each chunk of 4 */
     assert_true(find(&study, "recall.avey.1")->cache_bytes == 16.0 * 12 * 4);
-    /* Of 12 tokens one sees 6 on average, or 1.5 chunks; 4 heads of 5 and 8 numbers, 2 of 8 and 8. */
+    /* Of 12 tokens one sees 6 on average, or 1.5 chunks; 4 heads of 5 and 8 numbers, 2 of 8 and
+     * 8. */
     assert_true(attention_flops(mamba) == 3 * 2.0 * 4 * (5 + 8) * 6);
     assert_true(attention_flops(rat) == 3 * 2.0 * 2 * (8 + 8) * 1.5);
     /* Of 4096 a state is read and written instead. */

@@ -13,8 +13,8 @@ srnn_status sr_avey_feed_create(sr_avey_feed **feed, sr_model *model, int B);
 void sr_avey_feed_free(sr_avey_feed *feed);
 srnn_status sr_avey_feed_reset(sr_avey_feed *feed);
 
-/* Device memory: row b of x (B, C), `stride` numbers apart, = what the blocks make of the next token of sequence
- * b, which is ids[b * id_stride]. */
+/* Device memory: row b of x (B, C), `stride` numbers apart, = what the blocks make of the next
+ * token of sequence b, which is ids[b * id_stride]. */
 srnn_status sr_avey_feed_token(sr_avey_feed *feed, float *x, int64_t stride, const int32_t *ids,
                                int64_t id_stride);
 

@@ -23,8 +23,8 @@ typedef struct sr_published {
     bool rope_alpha;     /* dynamic RoPE may have a fixed alpha */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
-    /* Without layer_types: every n-th layer has full attention, n the member or else `interval`; the
-     * others are `between`. 0: all are full, or windowed where sliding_window is set and
+    /* Without layer_types: every n-th layer has full attention, n the member or else `interval`;
+     * the others are `between`. 0: all are full, or windowed where sliding_window is set and
      * `window_everywhere`. */
     const char *interval_member;
     int interval;

@@ -44,8 +44,8 @@ typedef struct sr_tensor_names {
     const char *root;                  /* in place of "model." */
     sr_name_pair whole[SR_NAME_PAIRS]; /* after the root */
     sr_layer_names layers;
-    sr_layer_names
-        linear; /* of layers with a recurrent form, where `layers` says nothing of them */
+    /* of layers with a recurrent form, where `layers` says nothing of them */
+    sr_layer_names linear;
     sr_name_pair aliases[SR_ALIASES]; /* parts of names there, and what some files have instead */
     sr_layer_constant constants[SR_CONSTANTS];
 } sr_tensor_names;

@@ -19,8 +19,8 @@ typedef struct sr_layer_setup {
     const int64_t *offsets;
     int64_t documents;
 
-    /* (rope_positions, the width that RoPE rotates), see sr_rope_table; backend memory that must outlive the layer. Not read
-     * if the variant has no position. */
+    /* (rope_positions, the width that RoPE rotates), see sr_rope_table; backend memory that must
+     * outlive the layer. Not read if the variant has no position. */
     const float *rope_table;
     int64_t rope_positions;
     double rope_theta; /* of rotations that the equation does itself; 0: 10000 */

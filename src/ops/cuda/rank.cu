@@ -22,8 +22,8 @@ enum {
 };
 static const double SMALL = 1e-8; /* added to lengths and to the divisor */
 
-/* What the cosine of an asking token and its nearest adds to their gradients: others times the other
- * token, less own times the token itself. */
+/* What the cosine of an asking token and its nearest adds to their gradients: others times the
+ * other token, less own times the token itself. */
 struct cosine_share {
     float others, own_asking, own_nearest;
 };
@@ -66,8 +66,8 @@ SR_DEVICE int64_t asking(const rank_call &call, int64_t n) {
 
 /* ---- forward ---- */
 
-/* lengths of all tokens. A warp owns a token; its lanes add squares of every 32nd channel, global ->
- * registers, and lane 0 stores the root of their sum. */
+/* lengths of all tokens. A warp owns a token; its lanes add squares of every 32nd channel, global
+ * -> registers, and lane 0 stores the root of their sum. */
 static __global__ void __launch_bounds__(THREADS) measure(const rank_call call) {
     const int64_t row = (int64_t)blockIdx.x * (THREADS / SR_WARP) + threadIdx.x / SR_WARP;
     const int64_t tokens = call.N * call.chunk;
@@ -174,8 +174,9 @@ SR_DEVICE void find_in_chunk(const rank_call &call, int64_t b, int64_t t, int64_
 }
 
 /* Scores of some asking chunks: scores (B, group, N). Block (x, y, z) owns the score of chunk x for
- * the y-th asking chunk of the group in sequence z. It walks the asking chunk in tiles of 64 tokens;
- * what is nearest goes to shared memory, barrier, and thread 0 adds the cosines in order of time. */
+ * the y-th asking chunk of the group in sequence z. It walks the asking chunk in tiles of 64
+ * tokens; what is nearest goes to shared memory, barrier, and thread 0 adds the cosines in order of
+ * time. */
 static __global__ void __launch_bounds__(THREADS)
     score(double *scores, const rank_call call, int64_t first) {
     __shared__ double cosines[TILE];
@@ -196,10 +197,10 @@ static __global__ void __launch_bounds__(THREADS)
         scores[(b * gridDim.y + blockIdx.y) * call.N + p] = sum;
 }
 
-/* Which chunks stand in the slots of a context. Block (x, y) owns the x-th asking chunk of the group
- * in sequence y. Its threads count, for every 256th earlier chunk, the scores that beat it, global
- * (cached) -> registers, and store whether it is taken; one barrier; thread 0 walks these in order
- * of time and stores slots, weights and the reference. */
+/* Which chunks stand in the slots of a context. Block (x, y) owns the x-th asking chunk of the
+ * group in sequence y. Its threads count, for every 256th earlier chunk, the scores that beat it,
+ * global (cached) -> registers, and store whether it is taken; one barrier; thread 0 walks these in
+ * order of time and stores slots, weights and the reference. */
 static __global__ void __launch_bounds__(THREADS)
     choose(const double *all_scores, int32_t *all_flags, const rank_call call, int64_t first) {
     const int64_t n = first + blockIdx.x, b = blockIdx.y;

@@ -4,8 +4,8 @@
 #include "ops/cuda/elements.h"
 
 /* sign 1 applies RoPE, -1 its inverse, to the first `width` channels of each head. A thread owns W
- * channels of the first half of these and their partner channels of the second half, of one row: loads both and their angles, global ->
- * registers, rotates, stores both in place. */
+ * channels of the first half of these and their partner channels of the second half, of one row:
+ * loads both and their angles, global -> registers, rotates, stores both in place. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256)
     apply_rope(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {

@@ -42,8 +42,8 @@ typedef struct sr_document {
     sr_term *erase_gate;                 /* (heads.key, length, D) */
     sr_term *removal_key, *removal_gate; /* the same: n, b from here on */
     sr_term *output_gate;                /* (H, length) or (H, length, Dv) */
-    sr_term
-        *decay; /* (heads.value, length) or (.., D): z, of heads of k with channel gates, then C */
+    /* (heads.value, length) or (.., D): z, of heads of k with channel gates, then C */
+    sr_term *decay;
     sr_term *level_gate;                /* (H, length, levels): z, then lambda */
     sr_term *pool_gate;                 /* (heads.value, length, max(D, Dv)) */
     sr_term *skip;                      /* (heads.value, length, Dv) */

@@ -6,9 +6,9 @@
  *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S -
  *     sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
  *
- * Where it erases apart, rows f_j take the place of k_j on the left, and beta is 1. With removal the
- * values are written too, and u_j = -(n_j S + sum_{m<j} <n_j, k_m> v_m + <n_j, b_m> u_m), with the
- * decays of the token before j, goes under b_j.
+ * Where it erases apart, rows f_j take the place of k_j on the left, and beta is 1. With removal
+ * the values are written too, and u_j = -(n_j S + sum_{m<j} <n_j, k_m> v_m + <n_j, b_m> u_m), with
+ * the decays of the token before j, goes under b_j.
  *
  * where C without an index is that of the token before the chunk. With one number of decay per
  * head, e^(C_i - C_j) of all pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first -

@@ -115,8 +115,8 @@ void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t 
 void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
                                                 const sr_row_workspace *row_work,
                                                 const sr_attention_call *call, sr_rows rows);
-/* Adds to d_keys (count, ld) what the erase rows got of the keys that sr_prologue_key_rows gave, and
- * writes the gradients of what else they are made of. Its parameters are the forward's and the
+/* Adds to d_keys (count, ld) what the erase rows got of the keys that sr_prologue_key_rows gave,
+ * and writes the gradients of what else they are made of. Its parameters are the forward's and the
  * gradients. */
 void SR_ISA_REAL(sr_prologue_erase_rows_backward)(real *d_keys, sr_erase_rows gradient,
                                                   const real *keys, int64_t ld,

@@ -24,10 +24,10 @@ struct axes_keys {
     bool ring; /* key j is in place j mod capacity */
 };
 
-/* One walk over pairs. The delta rule's own, of keys with earlier keys, is one too: `kappa`, without
- * clamp, maximum and levels. With the delta rule and levels there is one walk per level: its values
- * are those of one block of 2^(level-1) tokens, read by the tokens of the block behind it, while the
- * rule runs over both. */
+/* One walk over pairs. The delta rule's own, of keys with earlier keys, is one too: `kappa`,
+ * without clamp, maximum and levels. With the delta rule and levels there is one walk per level:
+ * its values are those of one block of 2^(level-1) tokens, read by the tokens of the block behind
+ * it, while the rule runs over both. */
 struct axes_pass {
     const float *queries; /* (B, heads, T, F) */
     const float *keys;    /* (B Hkv, capacity, F) */
@@ -111,8 +111,8 @@ struct axes_stay_decay {
     int rows;
 };
 
-/* s[r] = <row r of the warp, the lane's row>, with the decay where that is inside and has one number
- * per channel; `other`: C of the lane's row. */
+/* s[r] = <row r of the warp, the lane's row>, with the decay where that is inside and has one
+ * number per channel; `other`: C of the lane's row. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void axes_logits(float (&s)[AXES_OWN], const sr_axes_call &call,
                            const float (*stays)[WIDTH + 1], const sr_float_tile<WIDTH> &comes,

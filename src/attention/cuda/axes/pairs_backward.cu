@@ -38,8 +38,9 @@ SR_DEVICE void add_levels(float *d_level, int level, float gradient) {
     }
 }
 
-/* From the dot products of the lane's pairs to weights and gradients of <q, k>. The warp's rows, from
- * `own` on, are queries and the lane's, `other`, is a key; or, if keys stay, the other way round. */
+/* From the dot products of the lane's pairs to weights and gradients of <q, k>. The warp's rows,
+ * from `own` on, are queries and the lane's, `other`, is a key; or, if keys stay, the other way
+ * round. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void pairs_gradients(backward_memory<WIDTH> &shared, const sr_axes_call &call,
                                const axes_pass &pass, const pairs_place &at, int other) {

@@ -96,8 +96,9 @@ static srnn_status recurrent_from_plain(const sr_state_memory *state, const char
 
 /* ---- keys and values ---- */
 
-/* What the cache keeps of all tokens, also with pool, of which rows see the last of each chunk; with
- * a window they are a ring: arrays as axes_keys has them, and room for what the delta rule writes. */
+/* What the cache keeps of all tokens, also with pool, of which rows see the last of each chunk;
+ * with a window they are a ring: arrays as axes_keys has them, and room for what the delta rule
+ * writes. */
 static axes_keys cache_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
     const size_t entries = (size_t)p->B * (size_t)p->Hkv * (size_t)capacity;
     const size_t D = (size_t)p->D, Dv = (size_t)p->Dv;
@@ -173,7 +174,8 @@ static srnn_status cache_feed(const sr_attention_call *wanted, char *memory, int
 }
 
 /* The plain form, that of the CPU: per head the arrays in this order, of all tokens, with pool of
- * the last ones of chunks, with a window of those that the next token could see; what the delta rule writes is double there. */
+ * the last ones of chunks, with a window of those that the next token could see; what the delta
+ * rule writes is double there. */
 enum { CACHE_PIECES = 6, CACHE_U = CACHE_PIECES - 1 };
 
 static int64_t entries_of(const srnn_problem *p, int64_t tokens) {

@@ -58,9 +58,9 @@ static srnn_status axes_start_running(const sr_axes_call &call, int heads, int w
     return SRNN_OK;
 }
 
-/* Sums over rows. A Term has a number for each row and column. Thread (x, y) of block (columns / 32,
- * part) adds the terms of column x for every 8th row of its part; those of a column are added over
- * y through shared memory in order, and the second kernel adds the parts in order. */
+/* Sums over rows. A Term has a number for each row and column. Thread (x, y) of block (columns /
+ * 32, part) adds the terms of column x for every 8th row of its part; those of a column are added
+ * over y through shared memory in order, and the second kernel adds the parts in order. */
 template <class Term>
 __global__ void axes_partial_sums(const __grid_constant__ sr_axes_call call, int64_t rows,
                                   int columns) {

@@ -1,8 +1,8 @@
 /* walk.cu: forward through a state, token by token.
  *
- * A warp owns one head of keys and values and 4 columns of its values; its lanes share the features.
- * No sum crosses warps, and there is no barrier. One more warp per head has the column of the row
- * sums, whose value is 1 and whose keys are not rotated. */
+ * A warp owns one head of keys and values and 4 columns of its values; its lanes share the
+ * features. No sum crosses warps, and there is no barrier. One more warp per head has the column of
+ * the row sums, whose value is 1 and whose keys are not rotated. */
 #include "attention/cuda/axes/walk.h"
 
 #include "equation/facts.h"

@@ -43,7 +43,8 @@
     "position=rope|none|rope_features|rope_chunks " SR_CUDA_DECAYS "pool=any " SR_CUDA_WRITES \
     "levels=none|fenwick " SR_CUDA_ALL_ROWS
 
-/* Of those, the ones with a state of fixed size (srnn_attention_has_state says which combinations). */
+/* Of those, the ones with a state of fixed size (srnn_attention_has_state says which
+ * combinations). */
 #define SR_CUDA_STATE                                                 \
     SR_CUDA_SERIES                                                    \
     "position=rope|none|rope_features " SR_CUDA_DECAYS SR_CUDA_WRITES \

@@ -137,11 +137,12 @@ SR_DEVICE void multiply_step(float (*sums)[4][4], const sr_bf16 *a_tile, const s
     }
 }
 
-/* Block (x, y, z) owns the 128 x 128 tile (x, y) of d of product z; warp w rows 64 (w / 4) .. and columns 32 (w %
- * 4) .. of it. cp.async copies 32 numbers of K of both operands per step, global -> shared, three
- * stages: the wait and barrier for step n also free the stage of step n + 2, whose copy starts
- * then. Each warp loads fragments by ldmatrix and accumulates with mma.sync in registers over all
- * of K in order. The epilogue adds c and stores; each number of d has one owner. */
+/* Block (x, y, z) owns the 128 x 128 tile (x, y) of d of product z; warp w rows 64 (w / 4) .. and
+ * columns 32 (w % 4) .. of it. cp.async copies 32 numbers of K of both operands per step, global ->
+ * shared, three stages: the wait and barrier for step n also free the stage of step n + 2, whose
+ * copy starts then. Each warp loads fragments by ldmatrix and accumulates with mma.sync in
+ * registers over all of K in order. The epilogue adds c and stores; each number of d has one
+ * owner. */
 template <bool along_a, bool along_b, class Out>
 static __global__ void __launch_bounds__(THREADS)
     multiply_bf16(const product_result<Out> all, const operand<sr_bf16> all_a,
@@ -201,9 +202,10 @@ SR_DEVICE void load_float_tile(float *tile, const operand<float> &x, int64_t fir
     }
 }
 
-/* Block (x, y, z) owns the 64 x 64 tile (x, y) of d of product z; a thread 4 x 4 of it. Per step all threads load
- * 16 numbers of K of both operands, global -> shared (one stage), barrier, FMA from shared memory
- * into registers, barrier. The sum over K has one order; the epilogue adds c and stores. */
+/* Block (x, y, z) owns the 64 x 64 tile (x, y) of d of product z; a thread 4 x 4 of it. Per step
+ * all threads load 16 numbers of K of both operands, global -> shared (one stage), barrier, FMA
+ * from shared memory into registers, barrier. The sum over K has one order; the epilogue adds c and
+ * stores. */
 template <bool along_a, bool along_b>
 static __global__ void __launch_bounds__(THREADS)
     multiply_float(const product_result<float> all, const operand<float> all_a,
