@@ -407,8 +407,9 @@ static void read_meaning(char text[1024], const char *members) {
         return;
     }
     assert_int_equal(sr_model_config_attention_text(&layers, &config), SRNN_OK);
-    snprintf(text, 1024, "%s theta=%g scaling=%d activation=%s", layers, config.rope_theta,
-             (int)config.rope_scaling.kind, sr_config_activation_word(config.activation));
+    snprintf(text, 1024, "%s theta=%g scaling=%d activation=%s eos=%d and %d more", layers,
+             config.rope_theta, (int)config.rope_scaling.kind,
+             sr_config_activation_word(config.activation), config.eos, config.other_end_count);
     free(layers);
     sr_model_config_free(&config);
 }
@@ -457,6 +458,37 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"gemma2\", \"attn_logit_softcapping\": -1", "attn_logit_softcapping is not above 0"},
         {"\"olmo_hybrid\", \"linear_key_head_dim\": 2147483647", "linear_key_head_dim makes no"},
         {"\"gemma\", \"hidden_act\": null", "activation=gelu_pytorch_tanh"},
+        {"\"gemma3_text\", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, "
+         "\"rope_theta\": 7}",
+         "theta=1e+06 scaling=0"},
+        {"\"olmo3\", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, "
+         "\"rope_theta\": 7}",
+         "theta=500000 scaling=0"},
+        {"\"gemma3_text\", \"attn_logit_softcapping\": 50",
+         "score=exp,qk_norm=head,"}, /* stored by transformers, not applied */
+        {"\"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"short_factor\": [1, 2], "
+         "\"long_factor\": [3, 4]}",
+         "scaling=4"},
+        {"\"phi3\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "must be longrope"},
+        {"\"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], "
+         "\"long_factor\": [3]}",
+         "one number for each angle"},
+        {"\"llama\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2, 3]}",
+         "one number for each angle"},
+        {"\"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 0]}",
+         "short_factor above 0"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": {\"head_dim\": 6, "
+         "\"num_heads\": 3, \"short_conv_kernel_size\": 5}",
+         "short_conv=5"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
+         "{\"full_attn_layers\": [2], \"kda_layers\": [1]}",
+         "multi-head latent attention"},
+        {"\"kimi_linear\"", "mixture of experts"},
+        {"\"gemma\"", " eos=1"},
+        {"\"gemma\", \"eos_token_id\": null", " eos=-1"},
+        {"\"glm4\"", " eos=151329 and 2 more"},
+        {"\"llama\"", " eos=2 and 0 more"},
+        {"\"qwen3\"", " eos=-1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];

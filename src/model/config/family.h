@@ -15,8 +15,9 @@ typedef enum sr_family_bias {
 typedef struct sr_family {
     const char *model_type;
     const char *architecture;
-    int key_heads; /* num_key_value_heads; 0: num_attention_heads */
-    int positions; /* max_position_embeddings */
+    int key_heads;    /* num_key_value_heads; 0: num_attention_heads */
+    int positions;    /* max_position_embeddings */
+    const char *ends; /* eos_token_id, as JSON; NULL: none */
     sr_family_bias bias;
     const struct sr_config_system *system; /* NULL: the file is a Llama's, or as the next says */
     const struct sr_published *published;  /* not for files that softrnn wrote */

@@ -34,21 +34,28 @@ static int token_of(sr_config_reader *r, const char *key, const json_t *found) {
 }
 
 /* A token id may be a number, or a list: of beginnings the first counts, of ends all do. */
-static int token(sr_config_reader *r, const char *key) {
-    const json_t *found = sr_config_value(r->root, key);
+static int token(sr_config_reader *r, const char *key, const json_t *found) {
     if (json_is_array(found))
         found = json_array_get(found, 0);
-    return found ? token_of(r, key, found) : -1;
+    return found && !json_is_null(found) ? token_of(r, key, found) : -1;
 }
 
-static void read_other_ends(sr_config_reader *r, sr_model_config *config) {
-    const json_t *found = sr_config_value(r->root, "eos_token_id");
+static void set_ends(sr_config_reader *r, sr_model_config *config, const json_t *found) {
     const size_t count = json_is_array(found) ? json_array_size(found) : 0;
     if (count > SR_OTHER_ENDS + 1)
         sr_config_refuse(r, "eos_token_id", "has more tokens than this program keeps");
+    config->eos = token(r, "eos_token_id", found);
     for (size_t i = 1; i < count && i <= SR_OTHER_ENDS; i++)
         config->other_ends[config->other_end_count++] =
             token_of(r, "eos_token_id", json_array_get(found, i));
+}
+
+/* A file without the member means transformers' default; null means none. */
+static void read_ends(sr_config_reader *r, const sr_family *family, sr_model_config *config) {
+    const json_t *own = json_object_get(r->root, "eos_token_id");
+    json_t *usual = family->ends ? json_loads(family->ends, JSON_DECODE_ANY, NULL) : NULL;
+    set_ends(r, config, own ? own : usual);
+    json_decref(usual);
 }
 
 static void read_mlp(sr_config_reader *r, sr_model_config *config) {
@@ -118,10 +125,9 @@ static void read_shape(sr_config_reader *r, sr_model_config *config) {
 }
 
 /* What every family has. */
-static void read_common(sr_config_reader *r, sr_model_config *config) {
-    config->bos = token(r, "bos_token_id");
-    config->eos = token(r, "eos_token_id");
-    read_other_ends(r, config);
+static void read_common(sr_config_reader *r, const sr_family *family, sr_model_config *config) {
+    config->bos = token(r, "bos_token_id", sr_config_value(r->root, "bos_token_id"));
+    read_ends(r, family, config);
 }
 
 /* The failure just told, with the file it was found in, once. */
@@ -181,7 +187,7 @@ srnn_status sr_config_from_json(sr_model_config *config, const char *path, const
     if (!json_is_object(root))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not a JSON object", path);
     SR_TRY(find_family(&family, root, path));
-    read_common(&r, config);
+    read_common(&r, family, config);
     const srnn_status status = read_family(&r, family, config);
     SR_TRY(r.status); /* which names the file */
     const srnn_status checked = status == SRNN_OK ? sr_model_config_check(config) : status;

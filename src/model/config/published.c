@@ -202,12 +202,23 @@ static void read_alpha(sr_config_reader *r, const json_t *all, sr_model_config *
         c->rope_theta *= pow(alpha, (double)c->D / (c->D - 2));
 }
 
+/* The kind of scaling; Phi-3 has only LongRoPE, under names that mean others elsewhere. */
+static const char *scaling_kind(sr_config_reader *r, const sr_published *f, const json_t *all) {
+    const char *kind = sr_config_rope_kind(r, all);
+    if (!f->rope_long || strcmp(kind, "default") == 0)
+        return kind;
+    if (strcmp(kind, "longrope") != 0 && strcmp(kind, "su") != 0 && strcmp(kind, "yarn") != 0)
+        sr_config_refuse(r, "rope_scaling", "must be longrope in this family");
+    return "longrope";
+}
+
 static positions read_positions(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
     const json_t *parameters = sr_config_value(r->root, "rope_parameters");
     const json_t *object = sr_config_rope_object(r);
     const json_t *full = rope_of(parameters, "full_attention");
     const json_t *local = rope_of(parameters, "sliding_attention");
-    const json_t *all = full && object == parameters ? full : object;
+    const bool by_type = object == parameters && (full || f->rope_by_type);
+    const json_t *all = by_type ? full : object;
     positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
     p.part = sr_config_real(r, all, "partial_rotary_factor",
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
@@ -220,8 +231,9 @@ static positions read_positions(sr_config_reader *r, const sr_published *f, sr_m
         check_local(r, local);
         p.local = sr_config_real(r, local, "rope_theta", p.local);
     }
+    const int width = p.part > 0 && p.part <= 1 ? (int)(c->D * p.part) : 0;
     if (all)
-        sr_config_rope_set(r, c, all);
+        sr_config_rope_set(r, c, all, scaling_kind(r, f, all), width);
     if (f->rope_alpha)
         read_alpha(r, all, c);
     /* A file that says null of both, or of theta among the parameters, has no position at all. */
@@ -407,6 +419,8 @@ static srnn_status keep_source(sr_model_config *config, const json_t *file, cons
 srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
                               sr_model_config *config) {
     json_t *root = merged(reader->root, family->defaults);
+    if (family->translate)
+        family->translate(root, reader->root);
     SR_TRY(sr_json_complete(root, reader->path));
     sr_config_reader r = {.root = root, .path = reader->path};
     layer_reader layers = {.r = &r, .family = family, .config = config};

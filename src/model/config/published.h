@@ -21,6 +21,8 @@ typedef struct sr_published {
     bool own_head_size;  /* head_dim is not read: hidden_size over num_attention_heads */
     bool gelu_is_tanh;   /* hidden_act "gelu" of old files means gelu_pytorch_tanh */
     bool rope_alpha;     /* dynamic RoPE may have a fixed alpha */
+    bool rope_by_type;   /* rope_parameters has an object for each type of layer, or is ignored */
+    bool rope_long;      /* the only scaling is LongRoPE; "su" and "yarn" of old files mean it */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
     /* Without layer_types: every n-th layer has full attention, n the member or else `interval`;
@@ -31,6 +33,9 @@ typedef struct sr_published {
     const char *between;
     bool some_full; /* with fewer layers than the interval the last one is full */
     bool window_everywhere;
+
+    /* Adds to the merged members what the file says in another form; NULL: nothing. */
+    void (*translate)(json_t *merged, const json_t *file);
 
     sr_tensor_names names;
 } sr_published;

@@ -1,6 +1,8 @@
 /* published_table.c: the table of families of published models, as transformers defines them. */
 #include "model/config/published.h"
 
+#include "files/json.h"
+
 #define JSON(...)    #__VA_ARGS__
 #define TRANSFORMERS .loader = "transformers"
 
@@ -41,6 +43,50 @@
     ",\"num_hidden_layers\":" #L ",\"num_attention_heads\":" #H ",\"num_key_value_heads\":" #Hkv \
     ",\"max_position_embeddings\":" #positions ",\"hidden_act\":\"silu\",\"head_dim\":null,"
 
+/* Kimi's own files have an object for the linear layers, whose lists count layers from 1, and the
+ * number of layers before the first with experts. transformers reads both. */
+static json_t *kimi_layer_types(const json_t *linear, size_t L) {
+    const json_t *full = json_object_get(linear, "full_attn_layers"), *value;
+    const bool listed = full && json_object_get(linear, "kda_layers");
+    json_t *types = json_array();
+    size_t i;
+    for (i = 0; i < L; i++)
+        sr_json_append(
+            types, json_string(!listed && i && i % 4 == 0 ? "full_attention" : "linear_attention"));
+    if (listed)
+        json_array_foreach(full, i, value) {
+            const json_int_t layer = json_integer_value(value);
+            if (layer >= 1 && layer <= (json_int_t)L)
+                json_array_set_new(types, (size_t)layer - 1, json_string("full_attention"));
+        }
+    return types;
+}
+
+static json_t *kimi_mlp_types(const json_t *file, size_t L) {
+    const json_t *dense = json_object_get(file, "first_k_dense_replace");
+    const json_int_t count = dense ? json_integer_value(dense) : 1;
+    json_t *types = json_array();
+    for (size_t i = 0; i < L; i++)
+        sr_json_append(types, json_string((json_int_t)i < count ? "dense" : "sparse"));
+    return types;
+}
+
+static void translate_kimi(json_t *merged, const json_t *file) {
+    static const char *const members[][2] = {{"head_dim", "linear_head_dim"},
+                                             {"num_heads", "linear_num_heads"},
+                                             {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
+    const json_t *linear = json_object_get(file, "linear_attn_config");
+    const json_int_t L = json_integer_value(json_object_get(merged, "num_hidden_layers"));
+    const size_t layers = L > 0 && L <= SR_LAYERS_MAX ? (size_t)L : 0;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (json_object_get(linear, members[i][0]))
+            sr_json_set(merged, members[i][1], json_incref(json_object_get(linear, members[i][0])));
+    if (!sr_config_value(merged, "layer_types"))
+        sr_json_set(merged, "layer_types", kimi_layer_types(linear, layers));
+    if (!sr_config_value(merged, "mlp_layer_types"))
+        sr_json_set(merged, "mlp_layer_types", kimi_mlp_types(file, layers));
+}
+
 /* clang-format off */
 /* q, k and v always have a bias, which no member of transformers' says. */
 const sr_published sr_published_qwen2 = {
@@ -53,6 +99,7 @@ const sr_published sr_published_qwen2 = {
 
 const sr_family sr_published_families[] = {
     {.model_type = "mistral", .architecture = "MistralForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
@@ -60,6 +107,7 @@ const sr_family sr_published_families[] = {
          .window_everywhere = true,
          .names = {.root = "model."}}},
     {.model_type = "ministral", .architecture = "MinistralForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096,
@@ -125,6 +173,7 @@ const sr_family sr_published_families[] = {
                                           .here = {"self_attn.b_proj", "self_attn.a_proj"},
                                           .groups = SR_JOINED_KEY_HEADS}}}}}},
     {.model_type = "olmo2", .architecture = "Olmo2ForCausalLM", TRANSFORMERS,
+     .ends = "50279",
      .published = &(const sr_published){
          .defaults = "{" SIZES(50304, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
@@ -132,15 +181,17 @@ const sr_family sr_published_families[] = {
          .layer = ",qk_norm=row,block_norm=after", ATTENTION_BIAS,
          .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
     {.model_type = "olmo3", .architecture = "Olmo3ForCausalLM", TRANSFORMERS,
+     .ends = "50279",
      .published = &(const sr_published){
          .defaults = "{" SIZES(50304, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_local_base_freq": 500000.0,
                   "attention_bias": false, "sliding_window": 4096, "layer_types": null,
                   "tie_word_embeddings": false) "}",
          .layer = ",qk_norm=row,block_norm=after", ATTENTION_BIAS,
-         .interval = 4, .between = "sliding_attention",
+         .interval = 4, .between = "sliding_attention", .rope_by_type = true,
          .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
     {.model_type = "olmo_hybrid", .architecture = "OlmoHybridForCausalLM", TRANSFORMERS,
+     .ends = "100257",
      .published = &(const sr_published){
          .defaults = "{" SIZES(100352, 3840, 11008, 32, 30, null, 65536)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false,
@@ -165,17 +216,19 @@ const sr_family sr_published_families[] = {
                                           .here = {"self_attn.q_conv1d", "self_attn.k_conv1d",
                                                    "self_attn.v_conv1d"}}}}}}},
     {.model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", TRANSFORMERS,
+     .ends = "163586",
      .published = &(const sr_published){
          .defaults = "{" SIZES(163840, 2304, 9216, 27, 32, 32, null)
              JSON("model_max_length": 1048576, "rms_norm_eps": 1e-5, "linear_conv_kernel_dim": 4,
                   "linear_head_dim": 128, "linear_num_heads": 32, "kv_lora_rank": 512,
                   "num_experts": 256, "mlp_layer_types": null, "layer_types": null,
                   "tie_word_embeddings": false) "}",
-         .linear = "kda", .interval = 4, .between = "linear_attention",
+         .linear = "kda", .translate = translate_kimi,
          .names = {.root = "model.",
                    .layers.pairs = {{"mlp.", "block_sparse_moe."}},
                    .aliases = {{"block_sparse_moe.", "mlp."}}}}},
     {.model_type = "smollm3", .architecture = "SmolLM3ForCausalLM", TRANSFORMERS,
+     .ends = "128001",
      .published = &(const sr_published){
          .defaults = "{" SIZES(128256, 2048, 11008, 36, 16, 4, 32768)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 2000000.0, "attention_bias": false,
@@ -185,6 +238,7 @@ const sr_family sr_published_families[] = {
          ATTENTION_BIAS, MLP_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "gemma", .architecture = "GemmaForCausalLM", TRANSFORMERS,
+     .ends = "1",
      .published = &(const sr_published){
          .defaults = "{" SIZES(256000, 3072, 24576, 28, 16, 16, 8192)
              JSON("head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
@@ -194,6 +248,7 @@ const sr_family sr_published_families[] = {
          ATTENTION_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "gemma2", .architecture = "Gemma2ForCausalLM", TRANSFORMERS,
+     .ends = "1",
      .published = &(const sr_published){
          .defaults = "{" SIZES(256000, 2304, 9216, 26, 8, 4, 8192)
              JSON("head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
@@ -206,31 +261,34 @@ const sr_family sr_published_families[] = {
          .interval = 2, .between = "sliding_attention",
          .names = {.root = "model.", .layers.pairs = {SANDWICH_NAMES}}}},
     {.model_type = "gemma3_text", .architecture = "Gemma3ForCausalLM", TRANSFORMERS,
+     .ends = "1",
      .published = &(const sr_published){
          .defaults = "{" SIZES(262208, 2304, 9216, 26, 8, 4, 131072)
              JSON("head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
                   "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
                   "attention_bias": false, "query_pre_attn_scalar": 256, "sliding_window": 4096,
                   "sliding_window_pattern": 6, "layer_types": null,
-                  "final_logit_softcapping": null, "attn_logit_softcapping": null,
-                  "use_bidirectional_attention": false, "tie_word_embeddings": true) "}",
+                  "final_logit_softcapping": null, "use_bidirectional_attention": false, "tie_word_embeddings": true) "}",
          .layer = ",qk_norm=head,block_norm=both", .activation = "hidden_activation",
+         .rope_by_type = true,
          .norm_is_minus_one = true, .embedding_root = true, ATTENTION_BIAS,
          .interval_member = "sliding_window_pattern", .interval = 6, .between = "sliding_attention",
          .names = {.root = "model.", .layers.pairs = {SANDWICH_NAMES}}}},
     {.model_type = "phi3", .architecture = "Phi3ForCausalLM", TRANSFORMERS,
+     .ends = "32000",
      .published = &(const sr_published){
          .defaults = "{" SIZES(32064, 3072, 8192, 32, 32, null, 4096)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 1.0,
                   "original_max_position_embeddings": 4096, "sliding_window": null,
                   "tie_word_embeddings": false) "}",
-         .window_everywhere = true,
+         .window_everywhere = true, .rope_long = true,
          .names = {.root = "model.",
                    .layers.joined = {JOINED_GATE_UP,
                                      {.there = {"self_attn.qkv_proj"},
                                       .here = {"self_attn.q_proj", "self_attn.k_proj",
                                                "self_attn.v_proj"}}}}}},
     {.model_type = "granite", .architecture = "GraniteForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(32000, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false,
@@ -240,6 +298,7 @@ const sr_family sr_published_families[] = {
          ATTENTION_BIAS, MLP_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "stablelm", .architecture = "StableLmForCausalLM", TRANSFORMERS,
+     .ends = "0",
      .published = &(const sr_published){
          .defaults = "{" SIZES(50304, 2560, 6912, 32, 32, 32, 4096)
              JSON("layer_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
@@ -253,6 +312,7 @@ const sr_family sr_published_families[] = {
                                      {.there = {"self_attn.k_layernorm.norms.%d"},
                                       .here = {"self_attn.k_norm"}}}}}},
     {.model_type = "seed_oss", .architecture = "SeedOssForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(155136, 4096, 27648, 64, 80, 8, 524288)
              JSON("head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -261,6 +321,7 @@ const sr_family sr_published_families[] = {
          .qkv_bias = "attention_bias", .o_bias = "attention_out_bias", MLP_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "exaone4", .architecture = "Exaone4ForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(102400, 4096, 16384, 32, 32, 32, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": 4096,
@@ -270,6 +331,7 @@ const sr_family sr_published_families[] = {
          .interval_member = "sliding_window_pattern", .interval = 4, .between = "sliding_attention",
          .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
     {.model_type = "glm4", .architecture = "Glm4ForCausalLM", TRANSFORMERS,
+     .ends = "[151329, 151336, 151338]",
      .published = &(const sr_published){
          .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
              JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,
@@ -278,6 +340,7 @@ const sr_family sr_published_families[] = {
          .layer = ",rope_pairs=neighbours,block_norm=both", .qkv_bias = "attention_bias",
          .names = {.root = "model.", .layers.joined = {JOINED_GATE_UP}}}},
     {.model_type = "glm", .architecture = "GlmForCausalLM", TRANSFORMERS,
+     .ends = "[151329, 151336, 151338]",
      .published = &(const sr_published){
          .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
              JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,
@@ -286,6 +349,7 @@ const sr_family sr_published_families[] = {
          .layer = ",rope_pairs=neighbours", .qkv_bias = "attention_bias",
          .names = {.root = "model.", .layers.joined = {JOINED_GATE_UP}}}},
     {.model_type = "arcee", .architecture = "ArceeForCausalLM", TRANSFORMERS,
+     .ends = "128001",
      .published = &(const sr_published){
          .defaults = "{" SIZES(32000, 2560, 18432, 32, 32, null, 4096)
              JSON("hidden_act": "relu2", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -293,6 +357,7 @@ const sr_family sr_published_families[] = {
          .plain_mlp = true, ATTENTION_BIAS, MLP_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "ernie4_5", .architecture = "Ernie4_5ForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(103424, 1024, 3072, 18, 16, 2, 131072)
              JSON("head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "use_bias": false,
@@ -301,6 +366,7 @@ const sr_family sr_published_families[] = {
          .mlp_bias = "use_bias",
          .names = {.root = "model."}}},
     {.model_type = "hunyuan_v1_dense", .architecture = "HunYuanDenseV1ForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(290943, 4096, 11008, 32, 32, null, 2048)
              JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
@@ -310,6 +376,7 @@ const sr_family sr_published_families[] = {
                    .layers.pairs = {{"self_attn.q_norm.", "self_attn.query_layernorm."},
                                     {"self_attn.k_norm.", "self_attn.key_layernorm."}}}}},
     {.model_type = "nemotron", .architecture = "NemotronForCausalLM", TRANSFORMERS,
+     .ends = "3",
      .published = &(const sr_published){
          .defaults = "{" SIZES(256000, 6144, 24576, 32, 48, null, 4096)
              JSON("hidden_act": "relu2", "norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -319,6 +386,7 @@ const sr_family sr_published_families[] = {
          ATTENTION_BIAS, MLP_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "apertus", .architecture = "ApertusForCausalLM", TRANSFORMERS,
+     .ends = "2",
      .published = &(const sr_published){
          .defaults = "{" SIZES(131072, 4096, 14336, 32, 32, null, 65536)
              JSON("hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_theta": 12000000.0,

@@ -58,7 +58,8 @@ static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_confi
 
 /* Divisors of the frequencies of short texts. Those of texts beyond the original positions are
  * others, for all of their tokens: such texts are refused. */
-static void read_longrope(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+static void read_longrope(sr_config_reader *r, const json_t *scaling, sr_model_config *config,
+                          int width) {
     sr_rope_scaling *s = &config->rope_scaling;
     const json_t *list = sr_config_value(scaling, "short_factor"), *value;
     size_t i;
@@ -67,8 +68,16 @@ static void read_longrope(sr_config_reader *r, const json_t *scaling, sr_model_c
     if (!json_is_array(list) || json_array_size(list) > SR_ROPE_DIVISORS ||
         s->original_positions < 2)
         sr_config_refuse(r, "rope_scaling", "of longrope needs short_factor, a list of numbers");
-    json_array_foreach(list, i, value) if (i < SR_ROPE_DIVISORS) s->divisors[i] =
-        json_number_value(value);
+    if (width && json_array_size(list) != (size_t)width / 2)
+        sr_config_refuse(r, "rope_scaling",
+                         "of longrope needs short_factor with one number for each angle, half the "
+                         "rotated channels of a head");
+    json_array_foreach(list, i, value) {
+        if (!(json_number_value(value) > 0))
+            sr_config_refuse(r, "rope_scaling", "of longrope needs a short_factor above 0");
+        if (i < SR_ROPE_DIVISORS)
+            s->divisors[i] = json_number_value(value);
+    }
     const double factor = sr_config_value(scaling, "factor")
                               ? s->factor
                               : (double)config->positions / (double)s->original_positions;
@@ -100,12 +109,14 @@ void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
     const json_t *scaling = sr_config_rope_object(r);
     config->rope_theta =
         sr_config_real(r, scaling, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000.0));
+    /* A layer's text may rotate a part of its heads. */
+    const int width = sr_config_value(r->root, "softrnn_attention") ? 0 : config->D;
     if (scaling)
-        sr_config_rope_set(r, config, scaling);
+        sr_config_rope_set(r, config, scaling, sr_config_rope_kind(r, scaling), width);
 }
 
-void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json_t *scaling) {
-    const char *kind = sr_config_rope_kind(r, scaling);
+void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json_t *scaling,
+                        const char *kind, int width) {
     config->rope_scaling.factor = sr_config_real(r, scaling, "factor", 1.0);
     if (strcmp(kind, "linear") == 0)
         config->rope_scaling.kind = SR_ROPE_LINEAR;
@@ -114,7 +125,7 @@ void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json
     else if (strcmp(kind, "yarn") == 0)
         read_yarn(r, scaling, config);
     else if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0)
-        read_longrope(r, scaling, config);
+        read_longrope(r, scaling, config, width);
     else if (strcmp(kind, "default") != 0 &&
              strcmp(kind, "dynamic") != 0) /* which changes nothing within the model's positions */
         sr_config_refuse(r, "rope_scaling",
