@@ -4,8 +4,12 @@
 # instructions exist for 90a only, and older targets refuse them.
 set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPUs to compile for")
 enable_language(CXX CUDA)
-# Not by FindCUDAToolkit: that of CMake 3.25 (Debian 12) fails with CUDA 13, which has no nvToolsExt.
-find_library(CUDA_cudart_static_LIBRARY cudart_static REQUIRED HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
+# Not by FindCUDAToolkit: that of CMake 3.25 (Debian 12) fails with CUDA 13, which has no nvToolsExt. With another linker
+# (manylinux.cmake) CMake does not learn nvcc's folders, so those of its toolkit are named.
+cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH cuda_toolkit)
+cmake_path(GET cuda_toolkit PARENT_PATH cuda_toolkit)
+find_library(CUDA_cudart_static_LIBRARY cudart_static REQUIRED HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES}
+  ${cuda_toolkit}/lib64 ${cuda_toolkit}/targets/x86_64-linux/lib)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)

@@ -8,11 +8,12 @@
 # that build wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=$(realpath -m "${1:-build-dist}")
-if [ -n "$(ls -A "$out" 2>/dev/null)" ] && [ ! -f "$out/SHA256SUMS" ]; then
-    echo "dist.sh: $out is not empty and not an earlier release: name another folder" >&2
+release=$(realpath -m "${1:-build-dist}")
+if [ -n "$(ls -A "$release" 2>/dev/null)" ] && [ ! -f "$release/SHA256SUMS" ]; then
+    echo "dist.sh: $release is not empty and not an earlier release: name another folder" >&2
     exit 1
 fi
+out=$release.partial # until it is whole
 rm -rf "$out"
 mkdir -p "$out"
 tools=build-python/tools
@@ -24,8 +25,8 @@ tools/wheel.sh cpu "$out" "$archive"
 kernels=("cpu=$(ls "$out"/softrnn-*.whl)")
 if [ -n "${NVCC:-}" ]; then
     tools/wheel.sh cuda "$out/cuda" "$archive"
-    release=$("$NVCC" --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')
-    kernels+=("cu$release=$(ls "$out"/cuda/softrnn-*.whl)")
+    toolkit=$("$NVCC" --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')
+    kernels+=("cu$toolkit=$(ls "$out"/cuda/softrnn-*.whl)")
 else
     echo "dist.sh: no nvcc: what has CUDA is left out" >&2
 fi
@@ -35,4 +36,6 @@ cp CHANGELOG.md Containerfile "$out"
 build/cli/softrnn --version | { read -r _ version; "$tools/bin/python" tools/sbom.py bom "$version"; } \
     >"$out/sbom.cdx.json"
 (cd "$out" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
-ls -l "$out"
+rm -rf "$release"
+mv "$out" "$release"
+ls -l "$release"

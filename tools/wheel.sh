@@ -25,6 +25,7 @@ cpu) unset NVCC ;;
 cuda)
     NVCC=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)}
     [ -n "$NVCC" ] || { echo "wheel.sh: nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+    tools/deps.sh cuda
     export NVCC
     settings+=(-C cmake.define.SOFTRNN_CUDA=ON -C "cmake.define.CMAKE_CUDA_COMPILER=$NVCC")
     ;;
