@@ -82,7 +82,7 @@ static const sr_backend table = {
     .adamw = sr_cpu_adamw,
 };
 
-/* From now on linear layers multiply in bf16 with sums in float. */
+/* From now on linear layers multiply in bf16 with float accumulation. */
 static srnn_status use_bf16(sr_backend_cpu *cpu) {
     if (!sr_gemm_bf16_available())
         return SR_FAIL(

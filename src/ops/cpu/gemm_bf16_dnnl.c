@@ -1,10 +1,10 @@
-/* gemm_bf16_dnnl.c: one matrix product of bf16 numbers by oneDNN 2. */
+/* gemm_bf16_dnnl.c: one bf16 GEMM by oneDNN 2. */
 #include "ops/cpu/gemm.h"
 
 #include <dnnl.h>
 #include <stdlib.h>
 
-/* Making a primitive takes longer than a small product, so a worker keeps the last ones. */
+/* Creating a primitive takes longer than a small GEMM, so each worker caches its last ones. */
 enum { KEPT = 64 };
 
 typedef struct kept_product {
@@ -17,7 +17,7 @@ struct sr_gemm_bf16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     kept_product kept[KEPT];
-    int count, next; /* next: the place of the oldest once all are taken */
+    int count, next; /* next: the oldest entry once the cache is full */
 };
 
 bool sr_gemm_bf16_available(void) {
@@ -85,7 +85,7 @@ static bool make_primitive(kept_product *kept, dnnl_engine_t engine,
            dnnl_memory_create(&kept->c, &descs[2], engine, DNNL_MEMORY_NONE) == dnnl_success;
 }
 
-/* Attributes that say whether the product is added to what is there. */
+/* Attributes that say whether the product is added to the destination. */
 static bool make_attributes(dnnl_primitive_attr_t *attributes, bool add) {
     dnnl_post_ops_t after;
     if (dnnl_primitive_attr_create(attributes) != dnnl_success)
@@ -119,7 +119,7 @@ static bool make(kept_product *kept, dnnl_engine_t engine, const sr_product_bf16
     return made;
 }
 
-/* The product with this shape, made if need be; NULL if it cannot be. */
+/* The primitive for this shape, created on a cache miss; NULL if that fails. */
 static kept_product *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
     for (int i = 0; i < keeper->count; i++)
         if (keeper->kept[i].primitive && same_shape(&keeper->kept[i].shape, p))

@@ -1,17 +1,17 @@
-/* row_ops.c: the ops that work row by row (norm, position, loss), in fixed tiles of rows. */
+/* row_ops.c: ops that work row by row (norm, RoPE, loss), in fixed tiles of rows. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
 #include <math.h>
 
-/* Rows of logits are long, and few are there at a time. */
+/* Rows of logits are long, and few are processed at a time. */
 enum { TILE_ROWS = 32, LOSS_ROWS = 8 };
 
 typedef struct row_job {
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
-    int32_t *hits; /* of cross_entropy; where `largest` puts its columns */
+    int32_t *hits; /* of cross_entropy; the output of `largest` */
     const float *d_out;
     const sr_rmsnorm *norm;
     const sr_rope *rope;
@@ -43,7 +43,7 @@ static void turn_rows(void *context, int64_t task, int worker) {
                      sr_min((task + 1) * TILE_ROWS, job->rows));
 }
 
-/* True if the target has the largest number of the row, and is the first of those. */
+/* True if the target has the largest number of the row, the first of equals. */
 static bool is_hit(const float *logits, int64_t V, int32_t target) {
     if (target < 0 || isnan(logits[target]))
         return false;

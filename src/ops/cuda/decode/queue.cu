@@ -11,7 +11,7 @@
 
 enum { MARKED = 1 << 23, ACCESSES = 4 * SR_DECODE_TASKS };
 
-/* The tasks that are certain to come before one, in any interleaving of the blocks. */
+/* The tasks that always complete before one, in any interleaving of the blocks. */
 struct task_set {
     uint64_t bits[SR_DECODE_TASKS / 64];
 };
@@ -89,8 +89,8 @@ static void flush(sr_cuda_coalescer *queue, cudaStream_t stream) {
     begin_list(queue);
 }
 
-/* Space for a task of that many bytes in the list. NULL: launch the list first, or there is no
- * space at all. */
+/* Reserves that many bytes for a task in the list. NULL: launch the list first, or the task never
+ * fits. */
 static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t bytes) {
     const size_t rounded = (bytes + 15) / 16 * 16;
     const size_t head = queue->list ? 0 : sizeof(sr_decode_list);
