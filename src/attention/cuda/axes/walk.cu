@@ -238,6 +238,10 @@ SR_DEVICE void write_level(const axes_state &state, const sr_feature_table &tabl
     }
 }
 
+/* For states that do not fit registers. A warp owns COLUMNS columns of the state of one head, in
+ * global memory, and lane l every 32nd feature from l on. It walks the tokens in order: merges
+ * levels, decays the state and writes the token, then sums q times the state over the lanes by
+ * shuffles for every query head of the group and stores the result. Warps share nothing. */
 __global__ void walk_memory(const __grid_constant__ sr_axes_call call,
                             const __grid_constant__ axes_state state,
                             const __grid_constant__ sr_feature_table table) {

@@ -267,6 +267,11 @@ SR_DEVICE void write_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
     add_gates(shared, call, scratch, at.slice * rows + token, d_gate, delta ? d_beta : 0);
 }
 
+/* Block (x, y) owns slice y of the columns of head x; a warp COLUMNS of them, with the state S and
+ * its gradient R in registers, features over lanes. A first pass over all tokens stores S before
+ * each chunk, registers -> workspace. Then, from the last chunk to the first: S is reloaded, the
+ * chunk is run again with S before each token stored, and its tokens are walked backwards, where
+ * gradients of q, k and gates are summed over the warps through shared memory, in order. */
 template <int ROWS>
 __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
     walk_back(const __grid_constant__ sr_axes_call call,
