@@ -36,7 +36,7 @@ static void norm_rows_back(void *context, int64_t task, int worker) {
                                  sr_min((task + 1) * tile, job->rows));
 }
 
-static void turn_rows(void *context, int64_t task, int worker) {
+static void rope_rows(void *context, int64_t task, int worker) {
     (void)worker;
     const row_job *job = context;
     job->loops->rope(job->x, job->rope, job->factor, task * TILE_ROWS,
@@ -118,12 +118,12 @@ srnn_status sr_cpu_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradie
 
 srnn_status sr_cpu_rope_forward(sr_backend *backend, sr_matrix x, const sr_rope *rope) {
     row_job job = {.x = x, .rope = rope, .factor = 1.0f, .rows = x.rows};
-    return run(backend, turn_rows, &job);
+    return run(backend, rope_rows, &job);
 }
 
 srnn_status sr_cpu_rope_backward(sr_backend *backend, sr_matrix d_x, const sr_rope *rope) {
     row_job job = {.x = d_x, .rope = rope, .factor = -1.0f, .rows = d_x.rows};
-    return run(backend, turn_rows, &job);
+    return run(backend, rope_rows, &job);
 }
 
 srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,

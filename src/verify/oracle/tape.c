@@ -20,8 +20,8 @@ typedef struct edge {
 struct sr_tape {
     node *nodes;
     edge *edges;
-    int64_t count, capacity;       /* of nodes */
-    int64_t edge_count, edge_room; /* of edges */
+    int64_t count, capacity;           /* of nodes */
+    int64_t edge_count, edge_capacity; /* of edges */
     bool failed;
     int bits; /* significant bits that numbers are rounded to; 0: no rounding */
 };
@@ -59,8 +59,8 @@ static void *grow(sr_tape *tape, void *array, int64_t *capacity, size_t size) {
 }
 
 static void append_edge(sr_tape *tape, sr_term to, double partial) {
-    if (tape->edge_count == tape->edge_room)
-        tape->edges = grow(tape, tape->edges, &tape->edge_room, sizeof *tape->edges);
+    if (tape->edge_count == tape->edge_capacity)
+        tape->edges = grow(tape, tape->edges, &tape->edge_capacity, sizeof *tape->edges);
     if (!tape->failed)
         tape->edges[tape->edge_count++] = (edge){to, partial};
 }

@@ -96,7 +96,7 @@ SR_DEVICE int slot_of(int tile) {
     return (int)((unsigned)tile % RING);
 }
 
-SR_DEVICE int turn_of(int tile) {
+SR_DEVICE int parity_of(int tile) {
     return (int)((unsigned)tile / RING % 2);
 }
 
@@ -105,7 +105,7 @@ SR_DEVICE void load_tile(const sr_decode_gemm &p, int tile, int first, chain_mem
                          int number) {
     const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
     const int slot = slot_of(number);
-    mbarrier_wait(&memory.empty[slot], turn_of(number) ^ 1);
+    mbarrier_wait(&memory.empty[slot], parity_of(number) ^ 1);
     if (lane == 0)
         mbarrier_arrive_expect(&memory.full[slot], COLUMNS * bytes);
     __syncwarp();
@@ -136,7 +136,7 @@ SR_DEVICE void load_all(chain_memory &memory) {
 SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, int number) {
     const int slot = slot_of(number);
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
-    mbarrier_wait(&memory.full[slot], turn_of(number));
+    mbarrier_wait(&memory.full[slot], parity_of(number));
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (there)
