@@ -22,7 +22,7 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                                    : sr_model_open(model, backend, where, &watcher);
     progress_end(&bar);
     SR_TRY(status);
-    model_tell(&(*model)->config, where);
+    model_warn(&(*model)->config, where);
     return SRNN_OK;
 }
 
@@ -35,7 +35,7 @@ srnn_status model_row_length(int *T, const sr_model *model, int requested) {
     return SRNN_OK;
 }
 
-void model_tell(const sr_model_config *config, const char *where) {
+void model_warn(const sr_model_config *config, const char *where) {
     if (config->head_kept)
         command_say(
             "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "

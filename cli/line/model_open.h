@@ -4,7 +4,7 @@
 
 #include "train/model_open.h"
 
-/* As sr_model_open, or with `attention` sr_model_open_as, with the warnings of model_tell. */
+/* As sr_model_open, or with `attention` sr_model_open_as, with the warnings of model_warn. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                        const char *attention);
 
@@ -14,7 +14,7 @@ srnn_status model_row_length(int *T, const sr_model *model, int requested);
 
 /* Warns on stderr if a separate LM head was used although config.json ties it to the embedding, if
  * the model is not causal, or if a delta rule may diverge. */
-void model_tell(const sr_model_config *config, const char *where);
+void model_warn(const sr_model_config *config, const char *where);
 
 /* Warns on stderr that Avey as published is not causal, for commands that show its losses
  * (sr_avey_leaks). */

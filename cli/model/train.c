@@ -149,7 +149,7 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
     if (ranks->count > 1)
         fprintf(stderr, "softrnn: %d ranks by %s; the memory is of each\n", ranks->count,
                 ranks->link->library);
-    model_tell(&model->config, s->model);
+    model_warn(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
         command_say("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
                     model->table.count, s->model);

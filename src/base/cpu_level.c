@@ -58,7 +58,7 @@ sr_cpu_level sr_cpu_level_machine(void) {
 }
 #endif
 
-bool sr_cpu_level_asked(void) {
+bool sr_cpu_level_requested(void) {
     const char *word = getenv("SOFTRNN_CPU");
     return word && *word;
 }
@@ -76,8 +76,8 @@ static bool requested_level(sr_cpu_level *level) {
 static sr_cpu_level choose(void) {
     const sr_cpu_level best = sr_cpu_level_machine();
     sr_cpu_level requested;
-    return sr_cpu_level_asked() && requested_level(&requested) && requested < best ? requested
-                                                                                   : best;
+    return sr_cpu_level_requested() && requested_level(&requested) && requested < best ? requested
+                                                                                       : best;
 }
 
 sr_cpu_level sr_cpu_level_used(void) {
@@ -99,7 +99,7 @@ srnn_status sr_cpu_level_check(void) {
     if (!has_v2())
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "this processor has no SSE4.2, which the kernels are compiled for");
-    if (sr_cpu_level_asked() && !requested_level(&level))
+    if (sr_cpu_level_requested() && !requested_level(&level))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "SOFTRNN_CPU=%s: the levels are base, v3 and v4",
                        getenv("SOFTRNN_CPU"));
     return SRNN_OK;

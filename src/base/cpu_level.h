@@ -31,6 +31,6 @@ void sr_cpu_level_use(sr_cpu_level level);
 srnn_status sr_cpu_level_check(void);
 
 /* True if SOFTRNN_CPU requests a level. */
-bool sr_cpu_level_asked(void);
+bool sr_cpu_level_requested(void);
 
 #endif

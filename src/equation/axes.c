@@ -8,7 +8,7 @@
 #define FIELD(name) offsetof(srnn_attention, name)
 #define WORDS(...)  ((const char *const[]){__VA_ARGS__, NULL})
 
-/* The score first, then the order of the struct. */
+/* The score first, then in the order of the struct's members. */
 static const sr_axis axes[] = {
     {.name = "score",
      .always = true,
@@ -186,7 +186,7 @@ static int read_int(size_t offset, const srnn_attention *a) {
 double sr_axis_value(const sr_axis *axis, const srnn_attention *a) {
     double number;
     switch (axis->kind) {
-    case SR_AXIS_WORD: /* enumerations have the size of an int; one without meaning may be negative */
+    case SR_AXIS_WORD: /* enumerations have the size of an int; an invalid one may be negative */
         return (double)(unsigned)read_int(axis->offset, a);
     case SR_AXIS_COUNT:
         return (double)read_int(axis->offset, a);

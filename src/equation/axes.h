@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* What an axis says something about. */
+/* The part of a model that an axis describes. */
 typedef enum sr_axis_of {
-    SR_AXIS_OF_EQUATION, /* kernels compute it: they declare what they can (support.h) */
+    SR_AXIS_OF_EQUATION, /* the equation: kernels declare which values they compute (support.h) */
     SR_AXIS_OF_LAYER,    /* the layer around the equation */
 } sr_axis_of;
 
@@ -25,21 +25,20 @@ typedef enum sr_axis_kind {
 typedef struct sr_axis {
     const char *name;
     sr_axis_kind kind;
-    size_t offset;            /* of its field in srnn_attention */
+    size_t offset;            /* offset of its field in srnn_attention */
     const char *const *words; /* the first is the default; ends in NULL */
     sr_axis_of of;
     bool always;         /* printed even if it is the default */
     bool alone;          /* the name alone means its second word */
     unsigned counted;    /* bit n: word n takes a number, as in taylor:3 */
-    size_t count_offset; /* of the field (an int) for that number */
-    bool of_decay;       /* without effect where there is no decay */
+    size_t count_offset; /* offset of the field (an int) for that number */
+    bool of_decay;       /* no effect without a decay */
 } sr_axis;
 
-/* In the order in which they are printed; NULL past the end. They are one array that ends in an
- * axis without a name. */
+/* In printing order; NULL past the end. They are one array that ends in an axis without a name. */
 const sr_axis *sr_axis_at(size_t index);
 
-/* False if another axis leaves it without effect. */
+/* False if another axis makes it irrelevant. */
 bool sr_axis_matters(const sr_axis *axis, const srnn_attention *attention);
 
 /* The number of words. */
@@ -49,7 +48,7 @@ size_t sr_axis_words(const sr_axis *axis);
 double sr_axis_value(const sr_axis *axis, const srnn_attention *attention);
 void sr_axis_set(const sr_axis *axis, srnn_attention *attention, double value);
 
-/* The number beside a word; 0 if there is none. */
+/* The number after a word; 0 if there is none. */
 int sr_axis_count(const sr_axis *axis, const srnn_attention *attention);
 void sr_axis_set_count(const sr_axis *axis, srnn_attention *attention, int count);
 

@@ -1,9 +1,7 @@
-/* epilogue.h: the second half of the equation, in double: from the sum over a row's keys to its
+/* epilogue.h: the epilogue of the equation, in double: from the sum over a row's keys to its
  * output.
- *
- *     o = post_gate * norm(output_gate * numerator / normaliser)
- *
- * The CPU's kernels and the analysis of trained layers share it. */
+ *   o = post_gate * norm(output_gate * numerator / normaliser)
+ * CPU kernels and the analysis of trained layers share it. */
 #ifndef SR_EQUATION_EPILOGUE_H
 #define SR_EQUATION_EPILOGUE_H
 
@@ -19,7 +17,7 @@ enum { SR_ROW_SUMS = 8 };
 
 static const double SR_L2_FLOOR = 1e-12;
 
-/* ---- sums over a row, eight that do not wait for each other */
+/* ---- sums over a row, in eight independent accumulators */
 
 typedef double sr_row_sums __attribute__((vector_size(SR_ROW_SUMS * sizeof(double))));
 
@@ -80,7 +78,7 @@ static inline double sr_row_norm_floor(const srnn_attention *a, double row_sum) 
     return sr_floor_follows_rows(a) ? SR_L2_FLOOR * row_sum : SR_L2_FLOOR;
 }
 
-/* x (n) less its mean, in place; returns 1/deviation. */
+/* x (n) minus its mean, in place; returns 1/deviation. */
 static inline double sr_row_centre(double *x, int n, double epsilon) {
     const double mean = sr_row_total(x, n) / n;
     for (int d = 0; d < n; d++)

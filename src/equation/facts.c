@@ -1,4 +1,4 @@
-/* facts.c: what follows from a descriptor. */
+/* facts.c: facts derived from a descriptor. */
 #include "equation/facts.h"
 
 #include "equation/axes.h"
@@ -371,8 +371,8 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
-/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there:
- * a skip has another factor, and a norm over several heads has several. */
+/* True if the norm cancels a factor of the row, and nothing else is added before it: a skip is not
+ * scaled by the factor, and a norm over several heads sees several factors. */
 static bool norm_ignores_rows(const srnn_attention *a) {
     return sr_norm_is_length(a->norm) && a->skip == SRNN_SKIP_NONE &&
            a->norm_width == SRNN_NORM_WIDTH_HEAD;
@@ -389,7 +389,7 @@ bool sr_delta_is_stable(const srnn_attention *a) {
     const bool narrow = a->write_range == SRNN_WRITE_RANGE_1;
     if (a->write != SRNN_WRITE_DELTA)
         return true;
-    if (a->write_gate == SRNN_WRITE_GATE_GIVEN) /* beta may be anything */
+    if (a->write_gate == SRNN_WRITE_GATE_GIVEN) /* beta is unbounded */
         return false;
     switch (a->score) {
     case SRNN_SCORE_LINEAR:
@@ -410,7 +410,7 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
            norm_ignores_rows(a);
 }
 
-/* True if sums over powers of keys tell a query all that it needs of them. */
+/* True if sums over powers of keys are all that a query needs. */
 static bool is_polynomial(srnn_score score) {
     switch (score) {
     case SRNN_SCORE_EXP:

@@ -1,4 +1,4 @@
-/* facts.h: what the library derives from a descriptor, beside the public facts. */
+/* facts.h: facts that the library derives from a descriptor, in addition to the public ones. */
 #ifndef SR_EQUATION_FACTS_H
 #define SR_EQUATION_FACTS_H
 
@@ -17,34 +17,34 @@ enum {
     SR_POOL_MAX = 4096,
     SR_WINDOW_MAX = 1 << 30,
     SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
-    SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */
+    SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as in published models */
     SR_LEVELS_MAX = 32,
-    SR_LEVELS_USUAL = 15, /* what problem.levels = 0 means */
+    SR_LEVELS_USUAL = 15, /* the default of problem.levels */
 };
 
-enum { SR_ATTENTION_TEXT = 768 }; /* room for any text form */
+enum { SR_ATTENTION_TEXT = 768 }; /* capacity for any text form */
 
-/* SRNN_OK if every field has a value that exists, whatever the others are. */
+/* SRNN_OK if the value of every field exists, regardless of combinations. */
 srnn_status sr_attention_check_values(const srnn_attention *attention);
 
-/* True if what is beyond the plain equation happens to rows before and after the loop over pairs,
- * which is the plain one: one decay per head on the weights, every key seen, its value as it came.
- * Not where the decay has a rate: what a_log and dt_bias get is a sum over all tokens of
- * differences between rows and columns of w dw, which cancel in float; other kernels find each of
- * them directly. */
+/* True if everything beyond the plain equation is done to rows before and after the loop over
+ * pairs, and that loop is the plain one: one decay per head on the weights, every key visible,
+ * values unchanged. False if the decay has a rate: the gradients of a_log and dt_bias are sums over
+ * all tokens of differences between rows and columns of w dw, which cancel in float; other kernels
+ * compute each of them directly. */
 bool sr_pairs_are_plain(const srnn_attention *attention);
 
-/* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
+/* The width of a feature of D channels, and of a decay vector: 1 or the width of a key. */
 int sr_feature_width(const srnn_attention *attention, int D);
 int sr_decay_numbers(const srnn_attention *attention, int D);
 
 /* True if the decay reads a_log and dt_bias. */
 bool sr_decay_has_rate(const srnn_attention *attention);
 
-/* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
+/* True if C_i - C_j is added to the logits: decay_place=logit, or per channel. */
 bool sr_decay_in_logits(const srnn_attention *attention);
 
-/* True if C may rise from a token to the next: weights then grow with the distance. */
+/* True if C may increase from a token to the next: weights then grow with the distance. */
 bool sr_decay_may_rise(const srnn_attention *attention);
 
 /* Keys that row i (from 1) of a document sees. */
@@ -58,23 +58,22 @@ bool sr_shares_queries(const srnn_attention *attention);
  * weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
-/* True if the floor of the norm is a share of the row sum: then a common factor of the row's
+/* True if the floor of the norm is relative to the row sum: then a common factor of the row's
  * weights cancels below the floor too, and a row whose logits are all very negative is not a zero
  * row. */
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
 /* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2)
- * does not exceed 2, which keys of length one ensure where the range of beta times the score of 1
- * does not. */
+ * is at most 2, which unit keys ensure unless the range of beta times the score of 1 exceeds it. */
 bool sr_delta_is_stable(const srnn_attention *attention);
 
 /* True if the delta rule has a gate for each channel. */
 bool sr_writes_channels(const srnn_attention *attention);
 
-/* True if what is erased is found by vectors other than the keys that are written. */
+/* True if the erased content is addressed by vectors other than the keys that are written. */
 bool sr_erases_apart(const srnn_attention *attention);
 
-/* True if every head has weights of the norm of its own. */
+/* True if every head has its own norm weights. */
 bool sr_norm_weighs_heads(const srnn_attention *attention);
 
 /* The largest beta of the delta rule. */
@@ -83,7 +82,7 @@ double sr_write_range(const srnn_attention *attention);
 /* The factor between <feature(q), feature(k)> and s. */
 double sr_scale_factor(const srnn_attention *attention, int D);
 
-/* True if the normaliser is made of sum_j w_ij. */
+/* True if the normaliser reads sum_j w_ij. */
 bool sr_needs_row_sum(const srnn_attention *attention);
 
 /* True if the variant reads operands.output_gate. */
@@ -93,18 +92,18 @@ bool sr_uses_output_gate(const srnn_attention *attention);
  * of n indices. Meaningful for variants with a state. */
 bool sr_has_order(const srnn_attention *attention, int n);
 
-/* The highest order of the score's power series; 0 if the score is none. */
+/* The highest order of the score's power series; 0 if the score is not one. */
 int sr_highest_order(const srnn_attention *attention);
 
-/* What a layer of the variant learns beside the q, k, v and o projections. */
+/* A tensor that a layer of the variant learns in addition to the q, k, v and o projections. */
 typedef struct sr_learned {
-    char name[24];    /* as the reference's checkpoints call it: "out_gate_proj" */
+    char name[24];    /* its name in the reference's checkpoints: "out_gate_proj" */
     char tensors[64]; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
 enum { SR_LEARNED_MAX = 20 };
 
-/* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
+/* Fills `learned` (SR_LEARNED_MAX entries) and returns their number. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
 
 /* True if both describe the same combination. */

@@ -1,4 +1,5 @@
-/* model_names.c: names that stand where an attention's does, and mean a model without one. */
+/* model_names.c: names that are accepted in place of a variant and mean a model without
+ * attention. */
 #include "equation/model_names.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* model_names.h: names that stand where an attention's does, and mean a model without one. */
+/* model_names.h: names that are accepted in place of a variant and mean a model without
+ * attention. */
 #ifndef SR_EQUATION_MODEL_NAMES_H
 #define SR_EQUATION_MODEL_NAMES_H
 

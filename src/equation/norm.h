@@ -1,7 +1,6 @@
-/* norm.h: facts about the norms of the equation, for the C and the CUDA compiler.
- *
- * No switch has a default: the compiler asks for a new norm here, and nobody else compares norms to
- * learn what they are made of. */
+/* norm.h: facts about the norms of the equation, for the C and the CUDA compiler. No switch has a
+ * default: the compiler demands an entry here for a new norm, and no other code compares norms to
+ * find out their parts. */
 #ifndef SR_EQUATION_NORM_H
 #define SR_EQUATION_NORM_H
 
@@ -43,7 +42,7 @@ SR_NORM_FACT bool sr_norm_is_centred(srnn_norm norm) {
     return false;
 }
 
-/* The row is divided by its length, so that nothing is left of a factor of the row. */
+/* The row is divided by its length, so that a factor of the row cancels. */
 SR_NORM_FACT bool sr_norm_is_length(srnn_norm norm) {
     switch (norm) {
     case SRNN_NORM_L2:
@@ -57,7 +56,7 @@ SR_NORM_FACT bool sr_norm_is_length(srnn_norm norm) {
     return false;
 }
 
-/* What a row of n numbers is multiplied by after it was divided by its length. */
+/* The factor of a row of n numbers after it was divided by its length. */
 SR_NORM_FACT float sr_norm_length_factor(srnn_norm norm, int n) {
     switch (norm) {
     case SRNN_NORM_L2_SCALED:
@@ -71,7 +70,7 @@ SR_NORM_FACT float sr_norm_length_factor(srnn_norm norm, int n) {
     return 1;
 }
 
-/* What is added to the mean square unless the variant says otherwise; 0: nothing is. */
+/* The default epsilon, added to the mean square; 0: none. */
 SR_NORM_FACT double sr_norm_usual_epsilon(srnn_norm norm) {
     switch (norm) {
     case SRNN_NORM_LAYER:

@@ -56,7 +56,8 @@ const sr_operand_row *sr_operand_at(sr_operand which) {
     return &rows[which];
 }
 
-/* ---- who reads what: no switch has a default, so that a new value on an axis is answered here */
+/* ---- which axes read which operands: no switch has a default, so a new value must be handled
+ * here */
 
 static bool gate_is_read(srnn_gate gate) {
     switch (gate) {
@@ -85,7 +86,7 @@ static bool decay_is_read(srnn_decay decay) {
     return false;
 }
 
-/* What the skip reads beside v; SR_OPERAND_V for nothing. */
+/* The operand of the skip in addition to v; SR_OPERAND_V: none. */
 static sr_operand skip_reads(srnn_skip skip) {
     switch (skip) {
     case SRNN_SKIP_NONE:
@@ -100,8 +101,8 @@ static sr_operand skip_reads(srnn_skip skip) {
     return SR_OPERAND_V;
 }
 
-/* What the normaliser reads beside the weights; SR_OPERAND_V, which is always there, for
- * nothing. */
+/* The operand of the normaliser in addition to the weights; SR_OPERAND_V, which always exists:
+ * none. */
 static sr_operand normaliser_reads(srnn_normaliser normaliser) {
     switch (normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
@@ -170,7 +171,7 @@ bool sr_operand_is_tensor(sr_operand which) {
     return rows[which].origin != SR_ORIGIN_LEARNED;
 }
 
-/* The size that the variant means by one of its extents; others stay. */
+/* The size of an extent that the variant determines; others are returned unchanged. */
 static sr_extent extent_of(sr_extent extent, const srnn_attention *a) {
     const bool queries = sr_shares_queries(a);
     switch (extent) {
@@ -309,7 +310,7 @@ void sr_operand_set_tensor(sr_operand which, srnn_operands *operands, srnn_tenso
     memcpy((char *)operands + rows[which].offset, &tensor, sizeof tensor);
 }
 
-/* ---- what is learned */
+/* ---- learned tensors */
 
 static const char *extent_name(sr_extent extent, const srnn_attention *a) {
     static const char *const names[] = {"1", "H", "Hkv", "D", "Dv", "levels", "D"};
@@ -325,7 +326,7 @@ static void product_name(char *text, size_t size, const sr_operand_row *row,
              one_number ? "" : width);
 }
 
-/* The name of what a row's tensor belongs to: "out_norm" for out_norm.weight. */
+/* The module name of a tensor: "out_norm" for out_norm.weight. */
 static void add_learned(sr_learned *learned, size_t *count, const sr_operand_row *row,
                         const srnn_attention *a) {
     char numbers[16];

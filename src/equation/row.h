@@ -1,29 +1,29 @@
-/* row.h: what one row is divided by and gated with, in double, for the C and the CUDA compiler. */
+/* row.h: the divisor and the gates of one row, in double, for the C and the CUDA compiler. */
 #ifndef SR_EQUATION_ROW_H
 #define SR_EQUATION_ROW_H
 
 #include "equation/score.h"
 
-/* What a row knows beside its numerator. */
+/* The scalars of a row in addition to its numerator. */
 typedef struct sr_query_row {
     double row_sum;  /* sum_j w_ij */
     double length;   /* keys that it sees */
-    double gate;     /* its output gate, before any function */
-    double gate_sum; /* sum of exp(output gate) over the positions up to here */
-    double least;    /* the smallest normal number of the type that row_sum was summed in */
-    double sink;     /* what the row sum still lacks (sr_row_sink) */
+    double gate;     /* its output gate, before the activation */
+    double gate_sum; /* sum of exp(output gate) over the positions up to this one */
+    double least;    /* the smallest normal number of row_sum's type */
+    double sink;     /* to be added to the row sum (sr_row_sink) */
 } sr_query_row;
 
 /* The sink of a row whose weights were divided by e^maximum; `logit`: 0 or the learned number. The
- * exponent is limited to what e^x can be: beyond it nothing of the row is left. */
+ * exponent is limited to the range of e^x: beyond it the rest of the row vanishes. */
 SR_EQUATION_FUNCTION double sr_row_sink(const srnn_attention *a, double logit, double maximum) {
     const double most = 700.0, x = logit - (maximum == -INFINITY ? 0.0 : maximum);
     return a->sink == SRNN_SINK_NONE ? 0.0 : exp(x > most ? most : x);
 }
 
-/* What the numerator is divided by. Infinity where that would be zero, or too small to have an
- * inverse: a row whose weights are all zero, as those of a zero query under a power,
- * becomes a row of zeros and passes no gradient. */
+/* The divisor of the numerator. Infinity where it would be zero or too small to have an inverse: a
+ * row whose weights are all zero, such as that of a zero query under a power, becomes a row of
+ * zeros and passes no gradient. */
 SR_EQUATION_FUNCTION double sr_row_normaliser(const srnn_attention *a, const sr_query_row *row) {
     const double whole = row->row_sum + row->sink + a->epsilon;
     switch (a->normaliser) {
@@ -56,7 +56,7 @@ SR_EQUATION_FUNCTION double sr_row_output_gate(const srnn_attention *a, const sr
     return 1.0;
 }
 
-/* What a row is multiplied by before the norm, and after it. */
+/* The factors of a row before and after the norm. */
 typedef struct sr_row_factors {
     double normaliser, gate, post;
 } sr_row_factors;

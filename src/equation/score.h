@@ -1,7 +1,6 @@
-/* score.h: the pointwise mathematics of the equation, each function with its derivative beside it.
- *
+/* score.h: the pointwise mathematics of the equation, each function followed by its derivative.
  * Compiled by the C and the CUDA compiler; double only, because it is the definition that fast
- * kernels are measured against and the rare-case path they fall back to. */
+ * kernels are measured against and the slow path that they fall back to. */
 #ifndef SR_EQUATION_SCORE_H
 #define SR_EQUATION_SCORE_H
 
@@ -34,7 +33,7 @@ SR_EQUATION_FUNCTION double sr_cap_slope(double cap, double s) {
     return 4.0 * e / ((1.0 + e) * (1.0 + e));
 }
 
-/* What a gate makes of its number. */
+/* The activation of a gate. */
 SR_EQUATION_FUNCTION double sr_gate_value(srnn_gate_shape shape, double z) {
     const double sigmoid = sr_sigmoid(z);
     switch (shape) {
@@ -149,11 +148,10 @@ SR_EQUATION_FUNCTION double sr_score_slope(srnn_score score, int order, double s
     return NAN;
 }
 
-/* For scores other than exp: the logarithm of what the weights of a row are divided by so that
- * neither they nor their sums leave the range of a float, from the largest |s| of the row; 0 where
- * there is no need, minus infinity where all weights are zero. Only for attention that does not
- * notice (sr_row_scale_invariant). Small powers of higher order vanish as easily as large ones
- * overflow. */
+/* For scores other than exp: the logarithm of the divisor of a row's weights that keeps them and
+ * their sums in the range of a float, from the largest |s| of the row; 0 if none is needed, minus
+ * infinity if all weights are zero. Only for attention that is invariant to it
+ * (sr_row_scale_invariant). Small high powers underflow as easily as large ones overflow. */
 enum { SR_TAME_POWER = 8 };
 
 SR_EQUATION_FUNCTION double sr_score_log_scale(srnn_score score, int order, double largest) {
@@ -177,11 +175,11 @@ SR_EQUATION_FUNCTION double sr_score_log_scale(srnn_score score, int order, doub
     return bound > harmless ? bound : 0.0;
 }
 
-/* feature(x) for the features that act on one number. */
+/* feature(x) for elementwise features. */
 SR_EQUATION_FUNCTION double sr_feature_value(srnn_feature feature, double x) {
     switch (feature) {
     case SRNN_FEATURE_RELU:
-        return x < 0.0 ? 0.0 : x; /* this way round a NaN stays one */
+        return x < 0.0 ? 0.0 : x; /* written so that a NaN stays one */
     case SRNN_FEATURE_ELU1:
         return x > 0.0 ? x + 1.0 : exp(x);
     case SRNN_FEATURE_IDENTITY:

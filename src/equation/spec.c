@@ -11,10 +11,10 @@
 
 enum { ITEM_MAX = 96, AXES_MAX = 64 };
 
-/* Other words for the same, as people write them. */
+/* Synonyms that are accepted. */
 typedef struct synonym {
     const char *axis, *word;
-    int means; /* the number of the word in the axis's list */
+    int means; /* index of the word in the axis's list */
 } synonym;
 
 static const synonym synonyms[] = {
@@ -43,17 +43,17 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 /* ---- Parsing */
 
-/* Where a word stands, for messages. */
+/* The position of a word, for messages. */
 typedef struct place {
     const char *word;
     size_t column; /* 1-based */
 } place;
 
-/* As many words as a message can list. */
+/* The most words that a message lists. */
 enum { LISTED_WORDS = 10 };
 
-/* 'X' is not a known Y; did you mean 'Z'? Where nothing is near and the words are few: there are A,
- * B, C. */
+/* 'X' is not a known Y; did you mean 'Z'? If none is close and the words are few: there are A, B,
+ * C. */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
     char list[128] = "";
@@ -70,7 +70,7 @@ static srnn_status fail_word(place at, const char *what, const char *const *word
                    nearest ? nearest : "", nearest ? "'?" : "");
 }
 
-/* The number of `word` in a NULL-terminated list, or -1. */
+/* The index of `word` in a NULL-terminated list, or -1. */
 static int find_word(const char *const *words, const char *word) {
     for (int i = 0; words[i]; i++)
         if (strcmp(words[i], word) == 0)
@@ -86,7 +86,7 @@ static bool parse_count(int *count, const char *text) {
     return true;
 }
 
-/* A decimal number, whatever the locale of the program says about decimal points. */
+/* A decimal number, independent of the locale's decimal point. */
 static bool parse_number(double *number, const char *text) {
     if (!*text || text[strspn(text, "0123456789.eE+-")])
         return false;
@@ -166,7 +166,7 @@ static srnn_status parse_value(srnn_attention *a, const sr_axis *axis, char *tex
     return SRNN_OK;
 }
 
-/* The number of the axis, or -1. */
+/* The index of the axis, or -1. */
 static int find_axis(const char *name) {
     if (strcmp(name, "output_norm") == 0)
         name = "norm";
@@ -177,7 +177,7 @@ static int find_axis(const char *name) {
     return -1;
 }
 
-/* The names of the axes into `words`, which has room; returns how many there are. */
+/* Writes the names of the axes to `words`, which is large enough; returns their number. */
 static size_t axis_names(const char **words) {
     size_t count = 0;
     for (; sr_axis_at(count); count++)
@@ -192,7 +192,7 @@ static const srnn_variant *find_family(const char *name) {
     return NULL;
 }
 
-/* Fails with the nearest of the names and keys that may stand first. */
+/* Fails, naming the closest of the names and keys that are allowed here. */
 static srnn_status fail_name(place at) {
     const char *words[128];
     size_t count = axis_names(words);
@@ -232,7 +232,7 @@ static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {
     return SRNN_OK;
 }
 
-/* One item: name, key or key=value. `seen` has a bit for every key that stood before. */
+/* One item: name, key or key=value. `seen` has a bit for every earlier key. */
 static srnn_status parse_item(srnn_attention *a, uint64_t *seen, char *item, size_t column,
                               bool first) {
     char *equals = strchr(item, '=');
@@ -267,7 +267,7 @@ static srnn_status parse_item(srnn_attention *a, uint64_t *seen, char *item, siz
     return SRNN_OK;
 }
 
-/* One item at a time: whether they fit each other is known when all of them are there. */
+/* One item at a time: combinations are checked after all items are read. */
 static srnn_status check_item(const srnn_attention *a, size_t column) {
     if (sr_attention_check_values(a) == SRNN_OK)
         return SRNN_OK;
@@ -311,7 +311,7 @@ srnn_status srnn_attention_parse(srnn_attention *attention, const char *text) {
 
 /* ---- Printing */
 
-/* Text that grows like snprintf's: `length` counts what would be there. */
+/* Text that grows like snprintf's: `length` counts what would have been written. */
 typedef struct output {
     char *text;
     size_t size, length;
@@ -329,7 +329,7 @@ static void put_count(output *out, int count) {
     put(out, text);
 }
 
-/* As many digits, up to 17, as reading back the same number takes. */
+/* The fewest digits, up to 17, that read back as the same number. */
 static void put_number(output *out, double number) {
     char text[40];
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A piece of a declaration. */
+/* A substring of a declaration. */
 typedef struct piece {
     const char *text;
     size_t length;
@@ -14,7 +14,7 @@ static bool piece_is(piece p, const char *word) {
     return strlen(word) == p.length && strncmp(word, p.text, p.length) == 0;
 }
 
-/* The piece up to a separator or the end; moves *at behind it. */
+/* The substring up to a separator or the end; advances *at past it. */
 static piece next_piece(const char **at, char separator) {
     const char *end = strchr(*at, separator);
     const piece p = {*at, end ? (size_t)(end - *at) : strlen(*at)};
@@ -30,7 +30,7 @@ static piece split_entry(piece *values, piece entry) {
     return (piece){entry.text, name};
 }
 
-/* The next of the values "a|b"; moves behind it. False: there is none. */
+/* The next of the values "a|b"; advances past it. False: there are no more. */
 static bool next_value(piece *value, piece *values) {
     if (values->length == 0)
         return false;
@@ -41,7 +41,7 @@ static bool next_value(piece *value, piece *values) {
     return true;
 }
 
-/* Whether the variant's value is among those that were listed. */
+/* Whether the variant's value is among the listed ones. */
 static bool is_listed(const sr_axis *axis, double value, piece values) {
     piece one;
     while (next_value(&one, &values)) {

@@ -19,7 +19,7 @@ extern "C" {
  * wanted) is the first axis that it does not cover. */
 bool sr_computes(const char *declaration, const srnn_attention *attention, const sr_axis **missing);
 
-/* The same for a table of axes that ends in one without a name. */
+/* The same for a table of axes that ends in an axis without a name. */
 bool sr_computes_axes(const char *declaration, const sr_axis *axes, const srnn_attention *attention,
                       const sr_axis **missing);
 

@@ -9,7 +9,7 @@
 #define UNDIVIDED  SRNN_NORMALISER_NONE
 #define SIGMOID    SRNN_GATE_SIGMOID
 
-/* What the rows of a family share. */
+/* Fields shared by the rows of a family. */
 #define MAMBA_DECAY                                                                                \
     .position = SRNN_POSITION_NONE, .share = SRNN_SHARE_QK, .scale = SRNN_SCALE_ONE,               \
     .decay = SRNN_DECAY_SOFTPLUS, .value_gate = SRNN_VALUE_GATE_TIME_STEP, .output_gate = SIGMOID, \
@@ -40,9 +40,9 @@
     .post_gate = true, .gate_width = SRNN_WIDTH_CHANNEL, .gate_shape = SRNN_GATE_SHAPE_SILU, \
     .norm = SRNN_NORM_LAYER, .norm_width = SRNN_NORM_WIDTH_ROW
 
-/* The reference's names first, each followed by what its name or README promised where the
- * published code computes something else; then short names. A row says how the variant differs from
- * softmax. */
+/* The reference's names first, each followed by the variant that its name or README promised where
+ * the published code computes something else; then short names. A row says how the variant differs
+ * from softmax. */
 /* clang-format off */
 static const srnn_variant variants[] = {
     {"softmax", {0}, ""},

@@ -2,7 +2,7 @@
 #ifndef SR_MODEL_PASS_H
 #define SR_MODEL_PASS_H
 
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 #include "model/model.h"
 
 typedef struct sr_pass_setup {

@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "model/avey/feed.h"
 #include "model/ends.h"
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 #include "model/layer/kinds.h"
 
 #include <stdlib.h>

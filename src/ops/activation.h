@@ -13,13 +13,13 @@
 #define SR_ACTIVATION static inline
 #endif
 
-/* xIELU's constants: its slope at 0, and the number above which e^x - 1 is not taken. */
+/* xIELU's constants: its slope at 0, and the threshold above which e^x - 1 is not evaluated. */
 #define SR_XIELU_BETA  0.5f
 #define SR_XIELU_SMALL (-1e-6f)
 
 typedef struct sr_activation_function {
     sr_activation which;
-    float positive, negative; /* of XIELU: softplus(alpha_p), beta + softplus(alpha_n) */
+    float positive, negative; /* XIELU only: softplus(alpha_p), beta + softplus(alpha_n) */
 } sr_activation_function;
 
 SR_ACTIVATION float sr_activation_sigmoid(float x) {
@@ -30,7 +30,7 @@ SR_ACTIVATION float sr_activation_softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/* Reads the two numbers that XIELU learns. */
+/* Reads the two learned parameters of XIELU. */
 SR_ACTIVATION sr_activation_function sr_activation_of(const sr_mlp_activation *a) {
     sr_activation_function f = {a->function, 0, 0};
     if (a->function == SR_ACTIVATION_XIELU) {
@@ -45,7 +45,7 @@ SR_ACTIVATION float sr_gelu_argument(float x) {
     return 0.7978845608f * (x + 0.044715f * x * x * x);
 }
 
-/* e^x - 1 of what xIELU has below 0. */
+/* e^x - 1, as xIELU uses it below 0. */
 SR_ACTIVATION float sr_xielu_below(float x) {
     return expm1f(fminf(x, SR_XIELU_SMALL));
 }

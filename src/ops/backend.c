@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Which kinds of devices (device/registry.c) have the ops of a model. */
+/* The kinds of devices (device/registry.c) that implement the ops of a model. */
 static const struct {
     const char *kind;
     srnn_status (*create)(sr_backend **backend, const sr_backend_settings *settings);

@@ -1,4 +1,4 @@
-/* backends.h (private): the backends there are; sr_backend_create chooses. */
+/* backends.h (private): the existing backends; sr_backend_create chooses one. */
 #ifndef SR_OPS_BACKENDS_H
 #define SR_OPS_BACKENDS_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* As sr_backend_create, which has looked at the name of the device only. */
+/* As sr_backend_create, which has only read the name of the device. */
 srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings);
 srnn_status sr_backend_cuda_create(sr_backend **backend, const sr_backend_settings *settings);
 

@@ -4,7 +4,7 @@
 
 #include "attention/kernel.h"
 
-/* Element (r, c) stands r * stride + c numbers after data. */
+/* Element (r, c) is at data + r * stride + c. */
 typedef struct sr_matrix {
     void *data;
     int64_t rows;

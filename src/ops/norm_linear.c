@@ -1,5 +1,5 @@
-/* norm_linear.c: linear layers of a norm, step by step: for backends that gain nothing by doing it
- * at once. */
+/* norm_linear.c: a norm and its linear layers as separate ops: for backends without a fused
+ * kernel. */
 #include "ops/backend.h"
 
 srnn_status sr_norm_linear_steps(sr_backend *backend, sr_matrix y, const sr_norm_linear *of) {

@@ -8,7 +8,7 @@
 
 const char *const form_words[] = {"auto", "parallel", "chunked", "recurrent", NULL};
 
-/* One array of a call: its host and device pointers and its bytes; bytes 0: the call has none. */
+/* One array of a call: its host and device pointers and its bytes; bytes 0: absent. */
 typedef struct call_array {
     void **host, **device;
     size_t bytes;
@@ -16,7 +16,7 @@ typedef struct call_array {
 
 enum { ARRAYS = 2 * SR_OPERANDS + 2 };
 
-/* What goes in first: ENTERING arrays; then what comes out. */
+/* Inputs first, ENTERING of them; then outputs. */
 enum { ENTERING = SR_OPERANDS + 1 };
 
 static void list_arrays(call_array *arrays, attention_call *call) {
@@ -38,7 +38,7 @@ static void list_arrays(call_array *arrays, attention_call *call) {
     arrays[ARRAYS - 1] = (call_array){&host->o, &device->o, output_bytes};
 }
 
-/* True if the arrays of the host are those of the device. */
+/* True if host and device use the same arrays. */
 static bool at_home(const attention_call *call) {
     return !call->problem.device || sr_device_is_host(call->problem.device);
 }

@@ -9,18 +9,18 @@ extern const char *const form_words[];
 
 /* The arrays of a call: contiguous, of the problem's dtype (see sr_operand_dtype). */
 typedef struct call_arrays {
-    void *operand[SR_OPERANDS];  /* NULL where the variant has no use for it */
-    void *gradient[SR_OPERANDS]; /* beside every operand */
+    void *operand[SR_OPERANDS];  /* NULL: not read by the variant */
+    void *gradient[SR_OPERANDS]; /* one per operand */
     void *o, *d_o;               /* (B, H, T, Dv) */
 } call_arrays;
 
-/* What goes in, what comes out. */
+/* The arrays of a call: inputs, outputs. */
 typedef struct attention_call {
-    srnn_problem problem; /* sizes all given; offsets are the caller's */
+    srnn_problem problem; /* all sizes set; the caller sets offsets */
     call_arrays host;
-    /* the same in the memory of the problem's device; the host's own on the CPU */
+    /* copies in device memory; on the CPU the host arrays themselves */
     call_arrays device;
-    const char *kernel; /* what the last call ran: static text */
+    const char *kernel; /* name of the kernel that ran last: static text */
     srnn_form form;
 } attention_call;
 
@@ -30,11 +30,11 @@ srnn_status call_create(attention_call *call, const srnn_problem *problem);
 /* Leaves { 0 }, which may be freed again. */
 void call_free(attention_call *call);
 
-/* Copies what goes in to the device, and what came out back; nothing to do on the CPU. */
+/* Copies inputs to the device, outputs back to the host; a no-op on the CPU. */
 srnn_status call_send(attention_call *call);
 srnn_status call_fetch(attention_call *call);
 
-/* The operands, and their gradients, as the library takes them: on the device. */
+/* The operands and their gradients in device memory, as the library takes them. */
 srnn_operands call_operands(const attention_call *call);
 srnn_operands call_gradients(const attention_call *call);
 

@@ -1,4 +1,4 @@
-/* probe.c: random attention problems and how far a kernel is from the double oracle. */
+/* probe.c: random attention problems and the error of a kernel against the double oracle. */
 #include "verify/probe.h"
 
 #include "attention/kernel.h"
@@ -13,15 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of random numbers: one per operand, and these. They have fixed numbers, so that a new
- * operand leaves the numbers of the others as they were. */
+/* Random streams: one per operand, and these. Their numbers are fixed, so that a new operand does
+ * not change the data of the others. */
 enum {
     STREAM_D_O = 17,
     STREAM_CUTS,
     STREAM_STRONG,
     STREAM_PLACES,
     STREAM_STRENGTH,
-    STREAM_LATER, /* of operands that came after these */
+    STREAM_LATER, /* for operands added later */
 };
 
 static uint64_t stream_of(sr_operand which) {
@@ -66,10 +66,10 @@ static uint64_t stream_of(sr_operand which) {
     return 0;
 }
 
-/* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
- * front of an l2 norm does, is measured against this part: float cannot know it better. With one
- * key to look at, everything about the weights cancels; with heads of one number and weights that
- * are powers, everything about the query. */
+/* Gradients whose terms cancel to less than this fraction of the gradient of v, such as that of a
+ * gate before an l2 norm, are measured against this fraction, because float cannot resolve them.
+ * With a single visible key everything about the weights cancels; with heads of one number and
+ * weights that are powers, everything about the query. */
 static double cancelled(const srnn_problem *problem) {
     const srnn_score score = problem->attention.score;
     const bool power = score == SRNN_SCORE_LINEAR || score == SRNN_SCORE_POWER;
@@ -103,15 +103,15 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
     return 0;
 }
 
-/* Weights of exp that no row's maximum may be taken from: exp(s) itself is a number of float, and s
- * has to stay below 88. */
+/* True if exp is taken without subtracting a row maximum: exp(s) must be finite in float, so s must
+ * stay below 88. */
 static bool undivided_exp(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->clamp == 0 && !sr_row_scale_invariant(a);
 }
 
-/* A query for those: where the equation divides no product by sqrt(D), the query is that much
- * shorter. Numbers that are rotated before elu1 would come out above 0 as often as below, however
- * far below they were: near 0 their features are near 1, and products near D. */
+/* The scale of queries for these: where the equation does not divide products by sqrt(D), the query
+ * is divided instead. Numbers that rotate before elu1 come out positive as often as negative,
+ * however negative they were: near 0 their features are near 1, and products near D. */
 static double draw_small_query(const srnn_attention *a, double normal, int D) {
     if (a->scale != SRNN_SCALE_ONE)
         return 1.5 * normal;
@@ -122,31 +122,31 @@ static double draw_small_query(const srnn_attention *a, double normal, int D) {
     return 1.5 * normal / sqrt((double)D);
 }
 
-/* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
+/* Moderate numbers. Clamped scores should pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
- * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
- * scores, and scores that may be negative positive queries and keys. So should a length that
- * divides. */
+ * eighths make <q, k> exact. Row sums should stay away from zero: truncated series get small
+ * scores, and scores that may be negative get positive queries and keys. The same holds for a
+ * length that is divided by. */
 static double draw_query(const srnn_attention *a, double normal, int D) {
     const bool powers = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
     const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS;
     const bool clamped_series = a->score == SRNN_SCORE_TAYLOR && a->clamp > 0;
     if (sr_needs_row_sum(a) && (powers || clamped_series))
         normal = fabs(normal);
-    /* Never 0 where numbers are divided by their length over the heads, which may be of two of
-     * them. */
+    /* Never 0 where numbers are divided by their length over the heads, which may have two
+     * numbers. */
     if (a->clamp > 0)
         return (rint(normal * 12) + (normal == fabs(normal) ? 1 : unit ? -1 : 0)) / 8;
     if (unit)
         return normal + copysign(0.5, normal);
-    if (a->feature == SRNN_FEATURE_RELU) /* its slope jumps at 0 */
+    if (a->feature == SRNN_FEATURE_RELU) /* the slope jumps at 0 */
         normal += copysign(1e-3, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
         return undivided_exp(a) ? draw_small_query(a, normal, D) : 1.5 * normal;
     case SRNN_SCORE_SIGMOID:
         return 1.5 * normal;
-    case SRNN_SCORE_TAYLOR: /* of both sides of a product that nothing divides by sqrt(D) */
+    case SRNN_SCORE_TAYLOR: /* both sides of a product that is not divided by sqrt(D) */
         return 0.7 * normal * (a->scale == SRNN_SCALE_ONE ? pow((double)D, -0.25) : 1);
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
@@ -155,12 +155,13 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
     return 0;
 }
 
-/* Where products of the grid are rounded all the same, none may stand at a clamp: times this number
- * none of them comes near. */
+/* A factor for grids whose products are rounded anyway: with it no product is near a clamp. */
 static const double OFF_GRID = 0.6180339887498949;
 
-/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: features of keys are
- * made short for it. Where one is exp(k), keys are negative. */
+/* The delta rule is stable while beta score(
+ * feature(k)
+ * ^2) stays below 2, so features of keys are made short; where a feature is exp(k), keys are
+ * negative. */
 static double draw_key(const srnn_attention *a, double normal, int D) {
     const double key = draw_query(a, normal, D);
     if (a->write != SRNN_WRITE_DELTA)
@@ -172,8 +173,8 @@ static double draw_key(const srnn_attention *a, double normal, int D) {
         return (float)key * (float)(OFF_GRID / sqrt((double)D));
     case SRNN_FEATURE_NORM_SPLIT:
     case SRNN_FEATURE_NORM_COSINE:
-        /* sums of k^6, whose largest are far from their mean: exp has to have them all well below
-         * 1, and keys for a clamp are twice as long as others */
+        /* sums of k^6, whose largest are far above their mean: all must be well below 1 for exp,
+         * and keys for a clamp are twice as long */
         return (float)key *
                (float)((exponential || a->clamp > 0 ? 0.3 : 0.6) / pow((double)D, 1.0 / 6));
     case SRNN_FEATURE_ELU1:
@@ -186,10 +187,9 @@ static double draw_key(const srnn_attention *a, double normal, int D) {
     return key;
 }
 
-/* The number of a gate that the delta rule writes with, up to about 1 after the sigmoid. Norms over
- * the heads, as unit_heads has them, leave keys of a head as long as sqrt(D) however they were
- * scaled: 1 - beta score(D) would be far below -1, and the recurrence itself grows without bound.
- * There beta is made small instead. */
+/* The write gate of the delta rule, up to about 1 after the sigmoid. Norms over the heads, as in
+ * unit_heads, make keys sqrt(D) long however they were scaled: 1 - beta score(D) would be far below
+ * -1, and the recurrence would grow without bound. There beta is made small instead. */
 static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     if (a->feature != SRNN_FEATURE_UNIT_HEADS)
         return normal - 1;
@@ -207,17 +207,17 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     return normal - 1 - log((double)D);
 }
 
-/* What the operand holds: the gate's number, or what the sigmoid makes of it. */
+/* The operand holds the gate's logit, or the value after the sigmoid. */
 static double draw_beta(const srnn_attention *a, double z) {
     return a->write_gate == SRNN_WRITE_GATE_GIVEN ? 1 / (1 + exp(-z)) : z;
 }
 
-/* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of
- * the logits of exp or of its series it is kept near 1: logits of some hundreds make sums that
- * float does not hold, and sums of an odd series vanish. */
+/* `learned` is divided by 1024 in the equation and has either sign, so its sums grow. As a factor
+ * of the logits of exp or of its series it stays near 1: logits of several hundred overflow float,
+ * and sums of an odd series vanish. */
 static double draw_decay(const srnn_attention *a, double normal) {
     const bool series = a->score == SRNN_SCORE_EXP || a->score == SRNN_SCORE_TAYLOR;
-    if (a->decay == SRNN_DECAY_GIVEN) /* some rise, most fall */
+    if (a->decay == SRNN_DECAY_GIVEN) /* a few positive, most negative */
         return 0.3 * normal - 0.3;
     if (a->decay != SRNN_DECAY_LEARNED)
         return 2 * normal + 1;
@@ -227,7 +227,7 @@ static double draw_decay(const srnn_attention *a, double normal) {
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, stream_of(which), (uint64_t)at);
     switch (which) {
-    case SR_OPERAND_Q: /* rotated features meet again where positions are the same, but rounded */
+    case SR_OPERAND_Q: /* rotated features at equal positions are equal, except for rounding */
         return (
             float)(draw_query(a, normal, D) *
                    (a->clamp > 0 && a->position == SRNN_POSITION_ROPE_FEATURES ? 2 * OFF_GRID : 1));
@@ -239,7 +239,7 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     case SR_OPERAND_SKIP_WEIGHT:
     case SR_OPERAND_LEVEL_SCALE:
         return (float)(1 + 0.2 * normal);
-    case SR_OPERAND_POOL_GATE: /* some nearly 0 or 1: what a gate leaves of one counts too */
+    case SR_OPERAND_POOL_GATE: /* some nearly 0 or 1: the remaining part of the gate counts too */
         return (float)(4 * normal);
     case SR_OPERAND_WRITE_GATE:
         return (float)draw_beta(a, draw_write_gate(a, normal, D));
@@ -264,7 +264,7 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     return 0;
 }
 
-/* Large arrays, which are there to be timed, hold the same numbers again and again. */
+/* Large arrays, which are used for timing, repeat the same numbers. */
 enum { PERIOD = 1 << 20 };
 
 static void repeat(void *numbers, srnn_dtype dtype, int64_t elements) {
@@ -316,7 +316,7 @@ srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
     return SRNN_OK;
 }
 
-/* A contiguous tensor of the whole sequence, seen from position t on. */
+/* A contiguous tensor of the whole sequence, as a view from position t on. */
 static srnn_tensor from_position(const srnn_problem *p, void *array, const sr_shape *shape, int t) {
     const int64_t width = shape->rank == 4 ? shape->sizes[3] : 1;
     return (srnn_tensor){.data =
@@ -339,7 +339,7 @@ static srnn_status feed_piece(const attention_call *run, srnn_state *state, int 
     return srnn_state_feed(state, from_position(p, run->device.o, &output, t), &in, tokens);
 }
 
-/* Takes the state out, forgets it, and puts it in again. */
+/* Saves the state, resets it, and loads it again. */
 static srnn_status save_and_load(srnn_state *state) {
     size_t bytes = srnn_state_saved_bytes(state);
     void *copy;
@@ -380,7 +380,7 @@ srnn_status probe_feed_tokens(attention_call *run) {
     return status == SRNN_OK ? call_fetch(run) : status;
 }
 
-/* The oracle sees the numbers as the narrower type has them. */
+/* The oracle sees operands rounded to the narrower type. */
 static void round_operands(attention_call *oracle) {
     const srnn_problem *p = &oracle->problem;
     const sr_shape output = sr_output_shape(p);
@@ -396,7 +396,7 @@ static void round_operands(attention_call *oracle) {
     }
 }
 
-/* The oracle on what a double call holds, computing in this number type. */
+/* The oracle on the operands of a double call, computing in this dtype. */
 static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
     const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
     srnn_problem problem = oracle->problem;
@@ -404,7 +404,7 @@ static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
-/* The number z of a gate that multiplies what is remembered by about e^-strength. */
+/* The logit z of a gate that decays the state by about e^-strength. */
 static double strong_gate(const srnn_attention *a, double strength) {
     switch (a->decay) {
     case SRNN_DECAY_NONE:
@@ -422,17 +422,17 @@ static double strong_gate(const srnn_attention *a, double strength) {
     return 0;
 }
 
-/* The logarithm of how much stronger than e^-10 a gate may be made: e^-3000; e^-300 where every
- * channel has a gate and a rate, whose gradient adds up the rounding of what they get, times their
- * strength, in the oracle too; e^-100 where the same number scales the token's value, next to which
- * other values would be rounding noise. */
+/* The logarithm of how much stronger than e^-10 a gate may be: e^-3000; e^-300 where every channel
+ * has a gate and a rate, whose gradient sums rounding errors times their strength, in the oracle
+ * too; e^-100 where the same number scales the token's value, next to which other values would be
+ * rounding noise. */
 static double strong_powers(const srnn_attention *a) {
     if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
         return 1;
     return a->decay_width == SRNN_WIDTH_CHANNEL && sr_decay_has_rate(a) ? 1.5 : 2.5;
 }
 
-/* For about half of all lengths T, one gate in 16 forgets everything. What follows such a gate, and
+/* For about half of all lengths T, one gate in 16 forgets everything. Tokens after such a gate, and
  * other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
@@ -448,7 +448,7 @@ static void strengthen_gates(attention_call *call, uint64_t seed) {
     }
 }
 
-/* probe_oracle with the numbers of one seed. */
+/* probe_oracle with the operands of one seed. */
 static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *problem,
                                   uint64_t seed, double *clearance) {
     srnn_problem wide = *problem;
@@ -467,10 +467,10 @@ static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *pr
 }
 
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
-    /* Of the tens of thousands of pairs of a problem whose features leave the grid on which they
-     * are drawn, one in a million's distance from the clamp is not rare. Float's sums are a few
-     * units of their last place off; bf16's are so many that no draw would do, and it has limits of
-     * its own. */
+    /* The minimum clearance from a clamp. Features off the grid come arbitrarily close to it: of
+     * the tens of thousands of pairs of a problem, one in a million is not rare. Sums in float are
+     * a few ulps off; those in bf16 so many that no seed would pass, so bf16 has separate
+     * limits. */
     static const double CLEAR = 4e-6;
     enum { ATTEMPTS = 16 };
     double clearance = 0;
@@ -497,8 +497,8 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
     return status;
 }
 
-/* Whether a clamp may stand exactly at a product that the operand makes, where the slope jumps
- * however small a move: products of features that stay on the grid on which q and k are drawn. */
+/* Whether a product made of this operand may be exactly at a clamp, where the slope jumps however
+ * small the change: features that stay on the grid of q and k. */
 static bool stands_at_clamp(const srnn_attention *a, sr_operand which) {
     const bool grid = a->feature == SRNN_FEATURE_IDENTITY || a->feature == SRNN_FEATURE_RELU ||
                       a->feature == SRNN_FEATURE_ELU1;
@@ -506,7 +506,7 @@ static bool stands_at_clamp(const srnn_attention *a, sr_operand which) {
     return a->clamp > 0 && grid && (key || (which == SR_OPERAND_DECAY && sr_decay_in_logits(a)));
 }
 
-/* Moves every operand by half a unit of float's last place, up or down, where that may be done. */
+/* Moves every operand by half an ulp of float, up or down, where that is allowed. */
 static void nudge_operands(attention_call *call, uint64_t seed) {
     for (int which = 0; which < SR_OPERANDS; which++) {
         const sr_shape shape = sr_operand_shape((sr_operand)which, &call->problem);
@@ -519,8 +519,8 @@ static void nudge_operands(attention_call *call, uint64_t seed) {
     }
 }
 
-/* The errors of one exact computation on operands that were nudged: what is asked for is not better
- * known than that. */
+/* The errors of one exact computation on perturbed operands: the result is not determined more
+ * accurately than that. */
 static srnn_status nudged_errors(probe_errors *errors, const attention_call *oracle,
                                  uint64_t seed) {
     attention_call nudged;
@@ -533,7 +533,7 @@ static srnn_status nudged_errors(probe_errors *errors, const attention_call *ora
     return status;
 }
 
-/* The same of one through a state whose numbers were. */
+/* The same with a perturbed state. */
 static srnn_status state_errors(probe_errors *errors, const attention_call *oracle, uint64_t seed) {
     attention_call nudged;
     SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
@@ -546,7 +546,7 @@ static srnn_status state_errors(probe_errors *errors, const attention_call *orac
     return status;
 }
 
-/* A linear state holds the keys' own numbers, which are nudged as operands. */
+/* A linear state holds the keys themselves, which are perturbed as operands. */
 static bool has_products(const srnn_problem *problem) {
     const srnn_attention *a = &problem->attention;
     const bool state = problem->form == SRNN_FORM_CHUNKED || problem->form == SRNN_FORM_RECURRENT;
@@ -555,16 +555,16 @@ static bool has_products(const srnn_problem *problem) {
 
 static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
     for (int n = 0; n < PROBE_TENSORS; n++)
-        if (!(share * errors->of[n] <= worst->of[n])) /* this way round a NaN stays */
+        if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
             worst->of[n] = share * errors->of[n];
 }
 
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle) {
     enum { NUDGES = 5 };
-    /* Thousands of products of a state are many to tell by: kernels lose up to twice what such a
-     * computation does. They are excused four times that, where they are excused sixteen times all
-     * else. */
+    /* A state has thousands of products, and one perturbation samples them poorly: kernels lose up
+     * to twice as much. Kernels may lose four times this error, where they may lose sixteen times
+     * the others. */
     static const double STATE_SHARE = 0.25;
     probe_errors own;
     SR_TRY(probe_plain_errors(losses, problem, oracle));
@@ -580,10 +580,9 @@ srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
 }
 
 bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit) {
-    /* Sums in those computations are exact; a kernel rounds each term as well, and where few terms
-     * cancel, as those of one token before a norm do, six of them are few to tell by: mamba2 loses
-     * six times as much there, the gradient of a power of positions seven times. More than MOST is
-     * no answer at all. */
+    /* Sums in those computations are exact, but a kernel rounds each term as well. Where few terms
+     * cancel, as for one token before a norm, six samples are few: mamba2 loses six times as much
+     * there, the gradient of a power of positions seven times. More than MOST is never accepted. */
     static const double ROUNDINGS = 16, MOST = 1e-3;
     for (int n = 0; n < PROBE_TENSORS; n++)
         if (!(errors->of[n] <= limit) &&
@@ -592,27 +591,27 @@ bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, do
     return true;
 }
 
-/* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last
- * place. */
+/* Twice the plain error; where rounding happened to cost almost nothing, half an ulp of the
+ * output. */
 double probe_plain_limit(double plain_error) {
     return 2 * plain_error + 0x1p-9;
 }
 
 /* ---- random combinations */
 
-/* Axes that belong to the layer around the equation; its form says which operands it has. */
+/* Axes of the layer around the equation; the layer's form determines its operands. */
 static bool outside(const sr_axis *axis) {
     return axis->of == SR_AXIS_OF_LAYER && strcmp(axis->name, "layer") != 0;
 }
 
-/* Up to 4; of every other window about a tile. */
+/* Up to 4; every other window is about a tile. */
 static double draw_count(const sr_axis *axis, uint64_t seed, uint64_t stream) {
     const bool wide = strcmp(axis->name, "window") == 0 && sr_random_below(seed, stream, 3, 2) == 0;
     return wide ? 90 + (double)sr_random_below(seed, stream, 2, 16)
                 : 1 + (double)sr_random_below(seed, stream, 2, 4);
 }
 
-/* A bias is below 0, as published ones are. */
+/* Biases are negative, as published ones are. */
 static double draw_number(const sr_axis *axis, uint64_t seed, uint64_t stream) {
     const double size = 0.75 + (double)sr_random_below(seed, stream, 2, 4);
     return strcmp(axis->name, "score_bias") == 0 ? -size : size;
@@ -640,8 +639,8 @@ static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uin
     }
 }
 
-/* Takes back what has no meaning beside what was drawn for the axis that it belongs to, so that few
- * draws are refused. */
+/* Resets fields that have no meaning with the values drawn for other axes, so that few draws are
+ * refused. */
 static void mend_draw(srnn_attention *a) {
     if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
         a->decay = SRNN_DECAY_SOFTPLUS;
@@ -693,17 +692,17 @@ double probe_limit(const srnn_problem *problem, srnn_form form) {
     const srnn_attention *attention = &problem->attention;
     const bool powers =
         attention->score == SRNN_SCORE_LINEAR || attention->score == SRNN_SCORE_POWER;
-    /* Twice what the plain computation loses that rounds features, weights, the output and the
-     * gradient of the scores to bf16. The gradient of q cancels where weights are nearly alike:
+    /* Twice the error of a plain computation that rounds features, weights, the output and the
+     * gradient of the scores to bf16. The gradient of q cancels where weights are nearly equal:
      * linear_elu loses 2.2e-2 there, softmax 1e-2. */
     if (problem->dtype == SRNN_BF16)
         return powers ? 4e-2 : 2e-2;
-    /* GPUs add up in other orders, and their exponential is good to two units in the last place. */
+    /* GPUs sum in other orders, and their exponential is accurate to two ulps. */
     if (problem->device && !sr_device_is_host(problem->device))
         return 1e-4;
-    /* Other forms add up in another order, through the terms of the series. */
+    /* Other forms sum in another order, through the terms of the series. */
     const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
-    /* A power multiplies the relative rounding of what it is taken of. */
+    /* A power multiplies the relative rounding error of its argument. */
     const double power = attention->score == SRNN_SCORE_POWER ? 1e-6 * attention->order : 0;
     return fmax(usual, power);
 }

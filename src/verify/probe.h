@@ -11,22 +11,22 @@
  * seed hold the same numbers. */
 srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed);
 
-/* The same with the numbers of another probe of those sizes: drawing them again takes longer than
+/* The same with the data of another probe of the same sizes: drawing them again takes longer than
  * most calls. */
 srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
                        const attention_call *from);
 
-/* Forward through srnn_state_feed in pieces of random length, the state saved and loaded between
- * two of them. */
+/* Forward through srnn_state_feed in pieces of random length; the state is saved and loaded between
+ * pieces. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
-/* The same token by token, as generation does, in one state. */
+/* The same token by token in one state, as generation does. */
 srnn_status probe_feed_tokens(attention_call *run);
 
-/* A double probe, run by src/oracle, which is not a kernel. `oracle` must be freed. Its numbers are
- * those that probe_create has for this seed, or, where these stand so near a clamp that float may
- * fall on its other side, those of another seed. For about half of all lengths T some gates of a
- * decay forget everything before them. */
+/* A double probe, computed by the oracle, which is not a kernel. `oracle` must be freed. Its
+ * operands are those of probe_create with this seed or, if these are so close to a clamp that float
+ * may fall on the other side, those of another seed. For about half of all lengths T some gates of
+ * a decay forget everything before them. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
 /* The relative errors of one run: of the gradient of each operand that has one, then of the
@@ -37,45 +37,45 @@ typedef struct probe_errors {
     double of[PROBE_TENSORS];
 } probe_errors;
 
-/* Norm of the difference by norm of the oracle; NaN if either has one. Gradients that cancel are
- * measured against a part of the gradient of v; without `gradients` their errors are 0. */
+/* Norm of the difference divided by the norm of the oracle; NaN if either has one. Gradients that
+ * cancel are measured against a fraction of the gradient of v; without `gradients` their errors are
+ * 0. */
 probe_errors probe_errors_of(const attention_call *run, const attention_call *oracle,
                              bool gradients);
 
 /* The largest of them; NaN if one is. */
 double probe_worst(const probe_errors *errors);
 
-/* The errors of a plain computation in the problem's number type, as src/oracle does it; `oracle`
- * is the right answer. */
+/* The errors of a plain computation in the problem's dtype, by the oracle; `oracle` is the exact
+ * result. */
 srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
                                const attention_call *oracle);
 
-/* What no kernel can be asked to know: the worst errors, tensor by tensor, of a plain computation
- * in float and of exact ones on operands that are half a unit of their last place off. Where terms
- * cancel, as one key's do before a norm over the row, no order of summation helps. One such row may
- * have most of a gradient, and the plain computation may happen to round well there. Where the
- * problem's form is chunked or recurrent, and its score a series or a power, also a quarter of
- * those of exact ones through a state whose numbers are off like that. */
+/* The unavoidable error of each tensor: the largest of a plain computation in float and of exact
+ * ones on operands that are half an ulp off. Where terms cancel, as those of one key do before a
+ * norm over the row, no order of summation helps. One such row may dominate a gradient, and the
+ * plain computation may happen to round well there. If the form is chunked or recurrent, and the
+ * score a series or a power, also a quarter of the errors of exact computations with a state that
+ * is off like that. */
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 
-/* Whether every tensor is within the limit or within sixteen times what is lost anyway, and 1e-3 at
- * most. What is not finite is never excused. */
+/* Whether every tensor is within the limit, or within sixteen times its unavoidable error and 1e-3.
+ * Numbers that are not finite never pass. */
 bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit);
 
-/* Runs the oracle on the operands that a double call holds. */
+/* Runs the oracle on the operands of a double call. */
 srnn_status probe_oracle_run(attention_call *oracle);
 
-/* A combination of all axes of the equation that makes sense, each at its default half of the
- * time. */
+/* A valid combination of all axes of the equation, each at its default half of the time. */
 srnn_attention probe_attention(uint64_t seed);
 
-/* The output's error; the worst of the gradients'. */
+/* The error of the output; the largest error of a gradient. */
 double probe_output_error(const attention_call *run, const attention_call *oracle);
 double probe_gradient_error(const attention_call *run, const attention_call *oracle);
 
-/* The largest error that passes for a form of a problem, by its number type. Where the error of the
- * plain computation is known, bf16 passes up to probe_plain_limit of it instead. */
+/* The largest error that passes for a form of a problem, by dtype. If the error of the plain
+ * computation is known, bf16 passes up to probe_plain_limit of it instead. */
 double probe_limit(const srnn_problem *problem, srnn_form form);
 double probe_plain_limit(double plain_error);
 

@@ -148,10 +148,13 @@ static void what_is_finished_stays(void **state) {
     char folder[] = "/tmp/softrnn-told-XXXXXX";
     assert_non_null(mkdtemp(folder));
     sr_result read;
-    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FAILED}, folder), SRNN_OK);
-    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FINISHED, .step = 7}, folder),
+    assert_int_equal(sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FAILED}, folder),
                      SRNN_OK);
-    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FAILED}, folder), SRNN_OK);
+    assert_int_equal(
+        sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FINISHED, .step = 7}, folder),
+        SRNN_OK);
+    assert_int_equal(sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FAILED}, folder),
+                     SRNN_OK);
     assert_int_equal(sr_result_read(&read, folder), SRNN_OK);
     assert_int_equal(read.ending, SR_ENDING_FINISHED);
     assert_int_equal(read.step, 7);

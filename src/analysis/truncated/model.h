@@ -5,7 +5,7 @@
 
 #include "analysis/survey.h"
 #include "data/tokenizer/tokenizer.h"
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 
 /* True for attention whose score is the exp of a scaled q . k, to which this analysis applies. */
 bool sr_attention_has_orders(const srnn_attention *attention);

@@ -2,7 +2,7 @@
 #include "model/avey/feed.h"
 
 #include "base/memory.h"
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 
 #include <stdlib.h>
 

@@ -82,7 +82,7 @@ static const sr_backend table = {
     .adamw = sr_cpu_adamw,
 };
 
-/* From now on linear layers multiply in bf16 with sums in float. */
+/* From now on linear layers multiply in bf16 with float accumulation. */
 static srnn_status use_bf16(sr_backend_cpu *cpu) {
     if (!sr_gemm_bf16_available())
         return SR_FAIL(
@@ -108,7 +108,7 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     SR_TRY(open_device(cpu));
     SR_TRY(make_packs(cpu));
     SR_TRY(sr_cpu_level_check());
-    if (sr_cpu_level_asked())
+    if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
     return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
 }

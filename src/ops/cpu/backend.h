@@ -6,22 +6,22 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/rows.h"
 
-/* Room for the operands of one tile of a product, and what was copied there. */
+/* Packing buffers for the operands of one tile of a GEMM, and which rows they hold. */
 typedef struct sr_pack {
     float *a, *b;
     const float *a_from, *b_from;
-    sr_gemm_bf16 *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
+    sr_gemm_bf16 *bf16; /* the bf16 GEMM, if operands are bf16; NULL: they are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {
-    sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
+    sr_backend base; /* first member, so that the pointers can be cast */
     const sr_cpu_rows *rows;
     sr_pack *packs;    /* (threads) */
-    float *parts;      /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
-    float *allocation; /* of all packs and parts */
+    float *parts;      /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): partial sums */
+    float *allocation; /* of all packs and partial sums */
 } sr_backend_cpu;
 
-/* Numbers that the two operands of one pack take. */
+/* Numbers of the two operands of one pack. */
 enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
 enum { SR_PRODUCT_PARTS = 64 };
 
@@ -37,7 +37,7 @@ static inline int64_t sr_tiles(int64_t length, int64_t tile) {
     return (length + tile - 1) / tile;
 }
 
-/* Row `row` of a matrix of floats, which all of the CPU's are. */
+/* Row `row` of a matrix of floats; all matrices of the CPU are. */
 static inline float *sr_cpu_row(sr_matrix m, int64_t row) {
     return (float *)m.data + row * m.stride;
 }

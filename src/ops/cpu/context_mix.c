@@ -1,4 +1,4 @@
-/* context_mix.c: rows of contexts mixed, as Avey's contextualizer does it. */
+/* context_mix.c: Avey's contextualizer: mixes the rows of each context. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -7,7 +7,7 @@
 
 enum { ALIGNMENT = 64 };
 
-/* What forward leaves and backward reads, or their gradients; all (rows, ..). */
+/* Saved by forward for backward, or their gradients; all (rows, ..). */
 typedef struct arrays {
     float *active;  /* relu(x)^2: x0 | x1 | tail */
     float *unit;    /* x0 over its length */
@@ -24,7 +24,7 @@ typedef struct mix_job {
     float *d_weight;
 } mix_job;
 
-/* Where each array begins; returns the bytes of all. */
+/* Sets the offset of each array; returns the total bytes. */
 static size_t lay_out(size_t starts[ARRAYS], const sr_context_mix *mix) {
     const int64_t columns[ARRAYS] = {mix->x.columns, mix->mixed, 1, mix->mixed};
     size_t bytes = 0;
@@ -80,7 +80,7 @@ static void activate(void *context, int64_t row, int worker) {
         unit[c] = (float)((double)active[c] / length);
 }
 
-/* How much row i takes of row `other` of its context. */
+/* The weight of row `other` in the sum of row i of its context. */
 static float weight_of(const mix_job *j, int64_t first, int64_t i, int64_t other) {
     const int64_t mixed = j->mix->mixed;
     return j->mix->weight[i * j->mix->context + other] *

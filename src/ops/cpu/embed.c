@@ -1,4 +1,4 @@
-/* embed.c: rows of a table by token, and their gradient. */
+/* embed.c: embedding lookup, and its gradient. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -27,7 +27,8 @@ static void copy_rows(void *context, int64_t task, int worker) {
     }
 }
 
-/* A task owns some columns of every row, so that sums have one order and no two tasks meet. */
+/* A task owns some columns of every row, so that the order of summation is fixed and no two tasks
+ * write the same number. */
 static void add_columns(void *context, int64_t task, int worker) {
     (void)worker;
     const embedding *job = context;

@@ -1,4 +1,4 @@
-/* gemm.h: one matrix product on the calling thread, from the library chosen at configure time. */
+/* gemm.h: one GEMM on the calling thread, by the library chosen at configure time. */
 #ifndef SR_OPS_CPU_GEMM_H
 #define SR_OPS_CPU_GEMM_H
 
@@ -20,12 +20,12 @@ typedef struct sr_product {
 /* The name of the library, static text. */
 const char *sr_gemm_library(void);
 
-/* No instructions beyond this level, in products to come. A library that has multiplied before may
- * keep to what it chose then. */
+/* Limits the instruction set of later GEMMs. A library that has already run one may keep its
+ * earlier choice. */
 void sr_gemm_limit(sr_cpu_level level);
 
-/* Called from a task of sr_parallel, where the library uses the calling thread only, and with
- * signals blocked (sr_signals_block). False if the library refused (it had no memory). */
+/* Called from a task of sr_parallel, so the library uses only the calling thread, with signals
+ * blocked (sr_signals_block). False if the library failed (out of memory). */
 bool sr_gemm(const sr_product *product);
 
 /* The same with a and b in bf16, the upper half of a float; sums and c are float. */
@@ -37,17 +37,17 @@ typedef struct sr_product_bf16 {
     bool transpose_a, transpose_b, add;
 } sr_product_bf16;
 
-/* What one worker keeps between products in bf16. */
+/* A worker's cache of bf16 GEMM primitives. */
 typedef struct sr_gemm_bf16 sr_gemm_bf16;
 
-/* True if this library on this machine has instructions for it. */
+/* True if the library supports it on this machine. */
 bool sr_gemm_bf16_available(void);
 
-/* NULL if the library refused. */
+/* NULL if the library failed. */
 sr_gemm_bf16 *sr_gemm_bf16_create(void);
 void sr_gemm_bf16_free(sr_gemm_bf16 *keeper);
 
-/* As sr_matmul, with the calling worker's own keeper. */
+/* As sr_matmul, with the calling worker's own cache. */
 bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *product);
 
 #endif

@@ -1,4 +1,4 @@
-/* gemm_bf16_absent.c: what stands for products of bf16 numbers where the library has none. */
+/* gemm_bf16_absent.c: stubs for bf16 GEMMs, for libraries without them. */
 #include "ops/cpu/gemm.h"
 
 #include <stddef.h>

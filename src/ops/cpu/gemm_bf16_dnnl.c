@@ -1,23 +1,23 @@
-/* gemm_bf16_dnnl.c: one matrix product of bf16 numbers by oneDNN 2. */
+/* gemm_bf16_dnnl.c: one bf16 GEMM by oneDNN 2. */
 #include "ops/cpu/gemm.h"
 
 #include <dnnl.h>
 #include <stdlib.h>
 
-/* Making a primitive takes longer than a small product, so a worker keeps the last ones. */
+/* Creating a primitive takes longer than a small GEMM, so each worker caches its last ones. */
 enum { KEPT = 64 };
 
-typedef struct kept_product {
+typedef struct cached_gemm {
     sr_product_bf16 shape; /* without pointers */
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c;
-} kept_product;
+} cached_gemm;
 
 struct sr_gemm_bf16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    kept_product kept[KEPT];
-    int count, next; /* next: the place of the oldest once all are taken */
+    cached_gemm kept[KEPT];
+    int count, next; /* next: the oldest entry once the cache is full */
 };
 
 bool sr_gemm_bf16_available(void) {
@@ -37,12 +37,12 @@ sr_gemm_bf16 *sr_gemm_bf16_create(void) {
     return NULL;
 }
 
-static void drop(kept_product *kept) {
+static void drop(cached_gemm *kept) {
     dnnl_primitive_destroy(kept->primitive);
     dnnl_memory_destroy(kept->a);
     dnnl_memory_destroy(kept->b);
     dnnl_memory_destroy(kept->c);
-    *kept = (kept_product){.primitive = NULL};
+    *kept = (cached_gemm){.primitive = NULL};
 }
 
 void sr_gemm_bf16_free(sr_gemm_bf16 *keeper) {
@@ -70,7 +70,7 @@ static bool describe(dnnl_memory_desc_t *out, dnnl_data_type_t type, int64_t row
     return dnnl_memory_desc_init_by_strides(out, 2, sizes, type, strides) == dnnl_success;
 }
 
-static bool make_primitive(kept_product *kept, dnnl_engine_t engine,
+static bool make_primitive(cached_gemm *kept, dnnl_engine_t engine,
                            const dnnl_memory_desc_t descs[3], dnnl_primitive_attr_t attributes) {
     dnnl_matmul_desc_t product;
     dnnl_primitive_desc_t desc;
@@ -85,7 +85,7 @@ static bool make_primitive(kept_product *kept, dnnl_engine_t engine,
            dnnl_memory_create(&kept->c, &descs[2], engine, DNNL_MEMORY_NONE) == dnnl_success;
 }
 
-/* Attributes that say whether the product is added to what is there. */
+/* Attributes that say whether the product is added to the destination. */
 static bool make_attributes(dnnl_primitive_attr_t *attributes, bool add) {
     dnnl_post_ops_t after;
     if (dnnl_primitive_attr_create(attributes) != dnnl_success)
@@ -103,7 +103,7 @@ static bool make_attributes(dnnl_primitive_attr_t *attributes, bool add) {
     return made;
 }
 
-static bool make(kept_product *kept, dnnl_engine_t engine, const sr_product_bf16 *p) {
+static bool make(cached_gemm *kept, dnnl_engine_t engine, const sr_product_bf16 *p) {
     dnnl_memory_desc_t descs[3];
     dnnl_primitive_attr_t attributes;
     kept->shape = *p;
@@ -119,12 +119,12 @@ static bool make(kept_product *kept, dnnl_engine_t engine, const sr_product_bf16
     return made;
 }
 
-/* The product with this shape, made if need be; NULL if it cannot be. */
-static kept_product *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
+/* The primitive for this shape, created on a cache miss; NULL if that fails. */
+static cached_gemm *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
     for (int i = 0; i < keeper->count; i++)
         if (keeper->kept[i].primitive && same_shape(&keeper->kept[i].shape, p))
             return &keeper->kept[i];
-    kept_product *place = &keeper->kept[keeper->next];
+    cached_gemm *place = &keeper->kept[keeper->next];
     keeper->next = (keeper->next + 1) % KEPT;
     if (keeper->count < KEPT)
         keeper->count++;
@@ -134,7 +134,7 @@ static kept_product *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
 }
 
 bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
-    kept_product *kept = find(keeper, p);
+    cached_gemm *kept = find(keeper, p);
     if (!kept)
         return false;
     /* The library's handles are not const; it only reads its sources. */

@@ -1,4 +1,4 @@
-/* gemm_cblas.c: one matrix product by a CBLAS library. */
+/* gemm_cblas.c: one GEMM by a CBLAS library. */
 #include "ops/cpu/gemm.h"
 
 #include <cblas.h>

@@ -1,4 +1,4 @@
-/* gemm_dnnl.c: one matrix product by oneDNN. */
+/* gemm_dnnl.c: one GEMM by oneDNN. */
 #include "ops/cpu/gemm.h"
 
 #include <dnnl.h>

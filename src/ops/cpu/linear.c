@@ -1,4 +1,4 @@
-/* linear.c: the products of a linear layer, in fixed tiles handed to threads. */
+/* linear.c: the GEMMs of a linear layer, in fixed tiles that threads share. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -6,22 +6,20 @@
 #include <string.h>
 
 /* Each tile of a result is one single-threaded library call: the bits do not depend on the number
- * of threads, and skinny shapes keep every core busy. For tiles this small libraries do not copy
- * their operands; rows that lie a power of two apart then fall into the same few cache lines (a
- * third of the speed was measured). So operands whose rows run along the sum are copied first, to
- * rows a little farther apart; a worker keeps its last copies, which the next tile mostly needs
- * again.
- *
- * Gradients of weights are small results of long sums: too few tiles for many cores. There the sum
- * is cut too, into parts that are added in order afterwards. */
+ * of threads, and skinny shapes keep every core busy. For tiles this small libraries do not pack
+ * their operands; rows that are a power of two apart then fall into the same few cache sets (a
+ * third of the speed was measured). So operands whose rows run along K are packed first, with a
+ * slightly larger stride; a worker keeps its last packs, which the next tile usually needs again.
+ * Gradients of weights are small results of long sums: too few tiles for many cores. There K is
+ * split too, into parts that are added in order afterwards (split-K). */
 enum { TILE_M = SR_PACK_A, TILE_N = SR_PACK_B, TILE_NUMBERS = TILE_M * TILE_N };
 
 typedef struct tile_size {
     int64_t m, n;
 } tile_size;
 
-/* Where only B is copied, more rows to a tile copy less of it. Where nothing is, and tiles would be
- * few, smaller ones let threads end together. */
+/* If only B is packed, taller tiles pack less of it. If nothing is packed and tiles would be few,
+ * smaller ones balance the threads. */
 static tile_size tile_size_of(const sr_product *p) {
     enum { FEW = 32 };
     if (p->transpose_a)
@@ -32,18 +30,18 @@ static tile_size tile_size_of(const sr_product *p) {
     return (tile_size){few ? TILE_M / 2 : TILE_M, TILE_N};
 }
 
-/* A product, and what is added to each of its rows: (N) or NULL. */
+/* A GEMM, and the bias of its columns: (N) or NULL. */
 typedef struct biased_product {
     sr_product product;
     const float *bias;
 } biased_product;
 
-/* Products that run side by side, of each, one stretch of the sum; or whose sum is wanted. */
+/* Independent GEMMs, or GEMMs with a common result, each over one range of K. */
 typedef struct tiled_products {
     const biased_product *items;
-    int added;     /* so many have the same result, and are added up there; 0: each has its own */
+    int added;     /* this many have the same result and are summed there; 0: each has its own */
     int64_t tiles; /* of all of them */
-    int64_t depth; /* of a part; 0: the sum is whole */
+    int64_t depth; /* K per part; 0: not split */
     int64_t parts;
     float *partial; /* (parts, tiles, TILE_NUMBERS) */
     sr_pack *packs; /* (threads) */
@@ -56,7 +54,7 @@ static int64_t tiles_in(const sr_product *p) {
     return sr_tiles(p->M, size.m) * sr_tiles(p->N, size.n);
 }
 
-/* A tile of one of the products, and where it stands there. */
+/* A tile of one of the GEMMs, and its position there. */
 typedef struct placed_tile {
     const biased_product *item;
     sr_product product;
@@ -76,7 +74,7 @@ static placed_tile tile_of(const biased_product *item, int64_t number) {
     return at;
 }
 
-/* Tile `number` of all products side by side. */
+/* Tile `number` of all GEMMs. */
 static placed_tile tile_at(const tiled_products *job, int64_t number) {
     const biased_product *item = job->items;
     for (; number >= tiles_in(&item->product); item++)
@@ -84,7 +82,7 @@ static placed_tile tile_at(const tiled_products *job, int64_t number) {
     return tile_of(item, number);
 }
 
-/* Numbers first .. first + depth of the sum. */
+/* The range first .. first + depth of K. */
 static sr_product stretch_of(sr_product p, int64_t first, int64_t depth) {
     p.K = sr_min(depth, p.K - first);
     p.a += p.transpose_a ? first * p.a_stride : first;
@@ -93,7 +91,7 @@ static sr_product stretch_of(sr_product p, int64_t first, int64_t depth) {
     return p;
 }
 
-/* Rows of an operand, to be copied. */
+/* Rows of an operand, to be packed. */
 typedef struct panel {
     const float *from;
     int64_t stride, rows, columns;
@@ -127,7 +125,7 @@ static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_r
         loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
 }
 
-/* Both operands are copied, as bf16, in the order in which they are stored. */
+/* Packs both operands as bf16, in their storage order. */
 static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
     enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
     enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
@@ -182,8 +180,7 @@ static void multiply_tile(void *context, int64_t task, int worker) {
             tile.c[row * tile.c_stride + column] += at.item->bias[at.n + column];
 }
 
-/* All products that make up one tile of a sum, in order; long sums in stretches that fit the
- * packs. */
+/* All GEMMs that contribute to one tile, in order; long sums in ranges that fit the packs. */
 static void add_up_tile(void *context, int64_t task, int worker) {
     tiled_products *job = context;
     for (int i = 0; i < job->added; i++) {
@@ -205,7 +202,7 @@ static void multiply_part(void *context, int64_t task, int worker) {
     multiply_one(job, &part, worker);
 }
 
-/* Few rows to a task: tiles are few where a sum is cut. */
+/* Few rows per task: there are few tiles when K is split. */
 enum { ADD_ROWS = 16 };
 
 static int64_t additions(const tiled_products *job) {
@@ -229,11 +226,11 @@ static void add_parts(void *context, int64_t task, int worker) {
     }
 }
 
-/* oneDNN's kernels for AVX may use the block that they allocated for packed panels as their stack
- * (seen with sums of 65 terms and more; the length depends on the processor). A signal handler
- * would then write its frame below that block, into memory that belongs to someone else: a Ctrl-C
- * in a product corrupted the heap. So signals are blocked while this thread multiplies; the threads
- * of the pool block them always. */
+/* oneDNN's AVX kernels may use the block that they allocated for packed panels as their stack (seen
+ * for K of 65 and more; the threshold depends on the processor). A signal handler would then write
+ * its frame below that block, into memory with another owner: a Ctrl-C during a GEMM corrupted the
+ * heap. So signals are blocked while this thread multiplies; the threads of the pool always block
+ * them. */
 static srnn_status run(sr_backend *backend, tiled_products *job) {
     sigset_t before;
     sr_signals_block(&before);
@@ -256,7 +253,7 @@ static srnn_status run(sr_backend *backend, tiled_products *job) {
     return SRNN_OK;
 }
 
-/* True if rows of an operand run along the sum. */
+/* True if rows of an operand run along K. */
 static bool runs_along(const sr_product *p) {
     return p->transpose_a || !p->transpose_b;
 }
@@ -275,9 +272,8 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
     return job;
 }
 
-/* Products that need not wait for each other, with sums of one length, of which one stretch at a
- * time fits packs and partial. How they are cut depends on shapes alone, as threads must not change
- * the bits. */
+/* Independent GEMMs with the same K, of which one range at a time fits packs and partial. The split
+ * depends on shapes alone, since the number of threads must not change the bits. */
 static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
     const sr_product *first = &items->product;
     const bool packs = runs_along(first) || ((const sr_backend_cpu *)backend)->packs->bf16;
@@ -300,10 +296,10 @@ static srnn_status multiply(sr_backend *backend, const biased_product *items, in
     return SRNN_OK;
 }
 
-/* The sum of products, each of which says whether it is added. */
+/* The sum of several GEMMs, each of which says whether it accumulates. */
 static srnn_status add_up(sr_backend *backend, const biased_product *items, int count) {
     tiled_products job = job_of(backend, items, tiles_in(&items->product));
-    if (job.depth) { /* cut sums have their own order */
+    if (job.depth) { /* split sums have their own order */
         for (int i = 0; i < count; i++)
             SR_TRY(multiply(backend, &items[i], 1));
         return SRNN_OK;
@@ -312,7 +308,7 @@ static srnn_status add_up(sr_backend *backend, const biased_product *items, int 
     return run(backend, &job);
 }
 
-/* Columns of y, beside those of the other layers of a group. */
+/* The columns of y that belong to one layer of a group. */
 static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
     const sr_product product = {.a = x.data,
                                 .b = layer->weight,

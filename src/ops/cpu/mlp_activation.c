@@ -41,7 +41,7 @@ srnn_status sr_cpu_activation_forward(sr_backend *backend, sr_matrix out, sr_mat
     return SRNN_OK;
 }
 
-/* The two numbers that XIELU learns: sums over everything, in order. */
+/* The gradients of XIELU's two parameters: sums over all elements, in order. */
 static void add_alpha_gradients(float *const d_alpha[2], const activation_job *job,
                                 const sr_mlp_activation *a) {
     double positive = 0, negative = 0;

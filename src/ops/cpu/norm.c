@@ -1,4 +1,4 @@
-/* norm.c: RMS norm and LayerNorm of pieces of rows, in fixed tiles of rows. */
+/* norm.c: RMS norm and LayerNorm of groups of channels, in fixed tiles of rows. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -13,7 +13,7 @@ typedef struct norm_job {
     sr_matrix out, d_out;
 } norm_job;
 
-/* Of one piece: x_hat = (x - mean) * rstd. */
+/* Of one group: x_hat = (x - mean) * rstd. */
 typedef struct piece_stats {
     float mean, rstd;
 } piece_stats;
@@ -80,7 +80,7 @@ static void norm_piece_back(float *d_x, const norm_job *job, piece_stats s, cons
     }
 }
 
-/* d_weight and d_bias (C) of one piece; d_x may stand where d_out does, so they come first. */
+/* d_weight and d_bias (C) of one group; d_x may be d_out, so they come first. */
 static void weight_back(float *d_weight, float *d_bias, piece_stats s, const float *d_out,
                         const float *x, int64_t C) {
     for (int64_t c = 0; c < C; c++) {
@@ -93,7 +93,7 @@ static int64_t weights_of(const sr_norm *norm) {
     return norm->own_weights ? norm->groups * norm->C : norm->C;
 }
 
-/* A task has a fixed part of the rows, and room for the gradients that they give to weights. */
+/* A task has a fixed range of rows, and a buffer for their gradients of the weights. */
 static void norm_part_back(void *context, int64_t task, int worker) {
     (void)worker;
     const norm_job *job = context;

@@ -83,7 +83,7 @@ srnn_status sr_cpu_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
     return SRNN_OK;
 }
 
-/* A batch is summed up on its own before it is added, as it would be in another process. */
+/* A batch is summed separately before it is added, as if it ran in another process. */
 srnn_status sr_cpu_stats_losses(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows) {
     (void)backend;

@@ -1,4 +1,4 @@
-/* rank.c: contexts of chunks: which earlier chunks stand before a chunk, and by how much. */
+/* rank.c: Avey's ranker: which earlier chunks precede a chunk in its context, and their weights. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -12,7 +12,7 @@ typedef struct job {
     float *out, *d_e;
     const float *d_out;
     double *lengths; /* (B * N * chunk) of e */
-    double *scores;  /* (B, N) of the chunk that asks */
+    double *scores;  /* (B, N) of the query chunk */
     int *taken;      /* (B, chunks - 1) */
 } job;
 
@@ -65,13 +65,13 @@ static int64_t nearest(const job *j, int64_t b, int64_t t, int64_t p, double *co
     return best;
 }
 
-/* The first token of the chunk that asks for chunk n. */
+/* The first token of the query chunk of chunk n. */
 static int64_t asking(const job *j, int64_t n) {
     return (j->r->causal ? n - 1 : n) * j->r->chunk;
 }
 
-/* A chunk's scores of all before it, and the chunks that it takes, in order of time; returns how
- * many. */
+/* A chunk's scores of all earlier ones, and the chunks it selects, in order of time; returns their
+ * number. */
 static int choose(const job *j, int64_t b, int64_t n) {
     const sr_ranking *r = j->r;
     double *scores = j->scores + b * j->r->N;
@@ -85,7 +85,7 @@ static int choose(const job *j, int64_t b, int64_t n) {
             scores[p] += cosine;
         }
     }
-    for (int64_t p = 0; p < n; p++) { /* those that fewer than `most` others beat */
+    for (int64_t p = 0; p < n; p++) { /* those that fewer than `most` others exceed */
         int better = 0;
         for (int64_t other = 0; other < n; other++)
             better += scores[other] > scores[p] || (scores[other] == scores[p] && other < p);
@@ -95,7 +95,7 @@ static int choose(const job *j, int64_t b, int64_t n) {
     return count;
 }
 
-/* The chunk whose score divides the others. */
+/* The chunk whose score is the divisor. */
 static int divisor_of(const job *j, int64_t b, int count) {
     const double *scores = j->scores + b * j->r->N;
     const int *taken = j->taken + b * j->r->chunks;
@@ -127,7 +127,7 @@ static void rank_one(void *context, int64_t b, int worker) {
     }
 }
 
-/* Adds `share` of the gradient of the cosine of tokens t and other to that of t. */
+/* Adds `share` times the gradient of the cosine of tokens t and other to that of t. */
 static void cosine_back(const job *j, int64_t b, int64_t t, int64_t other, double share) {
     const int64_t C = j->r->C;
     const float *x = row_of(j, b, t), *y = row_of(j, b, other);

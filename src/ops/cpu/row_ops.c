@@ -1,17 +1,17 @@
-/* row_ops.c: the ops that work row by row (norm, position, loss), in fixed tiles of rows. */
+/* row_ops.c: ops that work row by row (norm, RoPE, loss), in fixed tiles of rows. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
 #include <math.h>
 
-/* Rows of logits are long, and few are there at a time. */
+/* Rows of logits are long, and few are processed at a time. */
 enum { TILE_ROWS = 32, LOSS_ROWS = 8 };
 
 typedef struct row_job {
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
-    int32_t *hits; /* of cross_entropy; where `largest` puts its columns */
+    int32_t *hits; /* of cross_entropy; the output of `largest` */
     const float *d_out;
     const sr_rmsnorm *norm;
     const sr_rope *rope;
@@ -36,14 +36,14 @@ static void norm_rows_back(void *context, int64_t task, int worker) {
                                  sr_min((task + 1) * tile, job->rows));
 }
 
-static void turn_rows(void *context, int64_t task, int worker) {
+static void rope_rows(void *context, int64_t task, int worker) {
     (void)worker;
     const row_job *job = context;
     job->loops->rope(job->x, job->rope, job->factor, task * TILE_ROWS,
                      sr_min((task + 1) * TILE_ROWS, job->rows));
 }
 
-/* True if the target has the largest number of the row, and is the first of those. */
+/* True if the target has the largest number of the row, the first of equals. */
 static bool is_hit(const float *logits, int64_t V, int32_t target) {
     if (target < 0 || isnan(logits[target]))
         return false;
@@ -118,12 +118,12 @@ srnn_status sr_cpu_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradie
 
 srnn_status sr_cpu_rope_forward(sr_backend *backend, sr_matrix x, const sr_rope *rope) {
     row_job job = {.x = x, .rope = rope, .factor = 1.0f, .rows = x.rows};
-    return run(backend, turn_rows, &job);
+    return run(backend, rope_rows, &job);
 }
 
 srnn_status sr_cpu_rope_backward(sr_backend *backend, sr_matrix d_x, const sr_rope *rope) {
     row_job job = {.x = d_x, .rope = rope, .factor = -1.0f, .rows = d_x.rows};
-    return run(backend, turn_rows, &job);
+    return run(backend, rope_rows, &job);
 }
 
 srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,

@@ -121,7 +121,7 @@ static void multiply_add(float *restrict y, const float *restrict a, const float
         y[i] += a[i] * x[i];
 }
 
-/* Lanes by hand: not every compiler turns a maximum into vectors. */
+/* Explicit lanes: not every compiler vectorises a maximum. */
 static float largest_of(const float *x, int64_t n) {
     enum { LANES = 16 };
     float lanes[LANES], largest = x[0];

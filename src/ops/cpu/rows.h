@@ -1,29 +1,27 @@
 /* rows.h (private): the CPU's vectorised loops, single-threaded over a range of rows or numbers.
- *
- * rows.c is compiled once per instruction set; each copy fills one table. The
- * callers in ops_*.c cut the work into fixed tiles, so that results do not depend on the number of
- * threads. */
+ * rows.c is compiled once per instruction set; each copy fills one table. The callers cut the work
+ * into fixed tiles, so that results do not depend on the number of threads. */
 #ifndef SR_OPS_CPU_ROWS_H
 #define SR_OPS_CPU_ROWS_H
 
 #include "ops/backend.h"
 
-/* AdamW with everything that depends on the step already worked out. */
+/* AdamW with all factors that depend on the step precomputed. */
 typedef struct sr_adamw_factors {
     float gradient_scale, keep, new1, beta2, new2, step_size, inverse_root_correction, epsilon;
 } sr_adamw_factors;
 
 typedef struct sr_cpu_rows {
     void (*rmsnorm_forward)(float *out, const sr_rmsnorm *norm, int64_t first, int64_t end);
-    /* part (C) receives the weight's gradient of these rows. */
+    /* part (C) receives the weight gradient of these rows. */
     void (*rmsnorm_backward)(float *d_x, float *part, const float *d_out, const sr_rmsnorm *norm,
                              int64_t first, int64_t end);
-    /* sign 1 rotates forward, -1 back. */
+    /* sign 1 applies RoPE, -1 its inverse. */
     void (*rope)(sr_matrix x, const sr_rope *rope, float sign, int64_t first, int64_t end);
     void (*swiglu_forward)(float *out, const float *gate, const float *up, int64_t n);
     void (*swiglu_backward)(float *d_gate, float *d_up, const float *d_out, const float *gate,
                             const float *up, int64_t n);
-    /* x = x * sigmoid(x); and d_out = d_out * derivative of that at x. */
+    /* x = x * sigmoid(x); and d_out = d_out * its derivative at x. */
     void (*silu_forward)(float *x, int64_t n);
     void (*silu_backward)(float *d_out, const float *x, int64_t n);
     void (*add)(float *out, const float *x, const float *y, int64_t n);

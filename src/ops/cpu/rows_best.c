@@ -1,4 +1,4 @@
-/* rows_best.c: which copy of the vectorised loops is in use. */
+/* rows_best.c: selects the copy of the vectorised loops. */
 #include "ops/cpu/rows.h"
 
 #include "base/cpu_level.h"

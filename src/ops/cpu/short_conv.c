@@ -1,5 +1,5 @@
-/* short_conv.c: depthwise causal convolution over the tokens of a document, then SiLU
- * or nothing. */
+/* short_conv.c: depthwise causal convolution over the tokens of a document, then SiLU or the
+ * identity. */
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -15,11 +15,11 @@ typedef struct conv_job {
     int64_t row_tiles;
 } conv_job;
 
-/* Some channels of the convolution, its weights transposed so that a tap's channels are
- * neighbours. */
+/* Some channels of the convolution, its weights transposed so that the channels of a tap are
+ * contiguous. */
 typedef struct conv_tile {
     int64_t first, columns;
-    float taps[SR_SHORT_CONV_MAX][TILE_COLUMNS]; /* taps[j] meets the token j before */
+    float taps[SR_SHORT_CONV_MAX][TILE_COLUMNS]; /* taps[j] belongs to the token j before */
     float bias[TILE_COLUMNS];
 } conv_tile;
 
@@ -70,7 +70,7 @@ static void convolve(void *context, int64_t task, int worker) {
     }
 }
 
-/* Turns d_out into the gradient before SiLU, and adds up the gradients of taps and bias. */
+/* Overwrites d_out with the gradient before SiLU, and sums the gradients of taps and bias. */
 static void back_to_weights(const conv_job *job, const conv_tile *tile) {
     float d_taps[SR_SHORT_CONV_MAX][TILE_COLUMNS] = {{0}};
     float d_bias[TILE_COLUMNS] = {0}, before[TILE_COLUMNS];

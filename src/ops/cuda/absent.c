@@ -1,4 +1,4 @@
-/* absent.c: the CUDA backend of a build without CUDA: reports why there is none, and stubs for
+/* absent.c: the CUDA backend of a build without CUDA: reports why there is none; stubs for
  * tests. */
 #include "ops/backends.h"
 #include "ops/collective.h"

@@ -9,8 +9,8 @@
 #include "ops/cuda/gemm/cublaslt.h"
 
 typedef struct sr_backend_cuda {
-    sr_backend base;      /* first, so that a pointer to it is a pointer to the whole */
-    sr_cublaslt *library; /* NULL: not on this machine */
+    sr_backend base;      /* first member, so that the pointers can be cast */
+    sr_cublaslt *library; /* NULL: not available on this machine */
 
     /* Workspace for partial sums, sorting and GEMMs. Kernels run in launch order, so each op may
      * use all of it. */
@@ -31,7 +31,7 @@ static inline float *sr_workspace_of(const sr_backend *backend) {
     return (float *)((const sr_backend_cuda *)backend)->workspace;
 }
 
-/* How many floats the workspace holds. */
+/* Capacity of the workspace in floats. */
 static inline int64_t sr_workspace_floats(const sr_backend *backend) {
     return (int64_t)(((const sr_backend_cuda *)backend)->workspace_bytes / sizeof(float));
 }

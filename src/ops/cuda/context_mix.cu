@@ -299,7 +299,7 @@ static srnn_status forward(sr_backend *backend, sr_matrix out, const sr_context_
     return SRNN_OK;
 }
 
-/* In as many launches as contexts need, of which a grid has so many in one dimension. */
+/* As many launches as needed: one dimension of a grid is limited. */
 template <class N>
 static srnn_status start_symmetric(sr_backend *backend, mix_arrays<N> d, const mix_call<N> &call) {
     enum { MOST = 32768 };

@@ -92,7 +92,7 @@ template <int W> SR_DEVICE void store_numbers(sr_bf16 *to, const float *x) {
                                                     pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
 
-/* exp(x): for float to the last bits, for bf16 by the special function unit. */
+/* exp(x): for float accurate to the last bits, for bf16 by the special function unit. */
 template <class N> SR_DEVICE float exp_for(float x) {
     if constexpr (sizeof(N) == sizeof(float))
         return expf(x);

@@ -56,9 +56,9 @@ static __global__ void __launch_bounds__(THREADS) activate_back(const activation
         store_numbers<W>(a.to + row * a.to_stride + a.F + c, d_up);
 }
 
-/* parts (gridDim.x, 2): what alpha_p and alpha_n get, without the slope of softplus. A block owns
- * every gridDim.x-th row, a thread every 256th column of it: sums in double in registers, then two
- * block sums. */
+/* parts (gridDim.x, 2): gradients of alpha_p and alpha_n, without the slope of softplus. A block
+ * owns every gridDim.x-th row, a thread every 256th column of it: sums in double in registers, then
+ * two block sums. */
 template <class N>
 static __global__ void __launch_bounds__(THREADS)
     alpha_parts(double *parts, const activation_call<N> a) {

@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The part of its interface that is used; the same since version 2.10. */
+/* The part of NCCL's API that is used; unchanged since version 2.10. */
 struct nccl_id {
     char bytes[SR_COLLECTIVE_ID];
 };
@@ -38,7 +38,7 @@ struct nccl_functions {
                      cudaStream_t stream);
 };
 
-static nccl_functions nccl; /* of the library, which stays loaded */
+static nccl_functions nccl; /* handle of the library, which stays loaded */
 static bool loaded;
 
 struct sr_collective {
@@ -154,7 +154,7 @@ void sr_collective_close(sr_collective *c) {
         return;
     sr_cuda_stream(c->device);
     if (c->failed)
-        nccl.CommAbort(c->comm); /* else pending work waits for ranks that are gone */
+        nccl.CommAbort(c->comm); /* otherwise pending work waits for ranks that are gone */
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     if (c->comm && !c->failed)
@@ -175,7 +175,7 @@ void sr_collective_begin(sr_collective *c) {
     *(volatile int *)c->waits = 0;
 }
 
-/* A failed rank is noticed only here: work that needs it never ends. */
+/* A failed rank is detected only here: work that needs it never completes. */
 static srnn_status check_others(sr_collective *c) {
     int error;
     SR_NCCL(nccl.CommGetAsyncError(c->comm, &error));

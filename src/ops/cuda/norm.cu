@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS)
         stats[(at.row - first_row) * norm.groups + at.group] = s;
 }
 
-/* What the gradient of weights is summed over, and where its parts go. */
+/* The rows that gradients of weights are summed over, and the destination of the partial sums. */
 struct weight_parts {
     float *weight, *bias; /* (parts, weights) each */
     const piece_stats *stats;

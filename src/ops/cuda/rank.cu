@@ -1,15 +1,13 @@
-/* rank.cu: contexts of chunks, as Avey's ranker makes them: which earlier chunks stand before a
- * chunk, and by how much.
+/* rank.cu: Avey's ranker: contexts made of chunks: which earlier chunks precede a chunk, and their
+ * weights.
  *
- * Which chunks are taken depends on comparisons of scores, so cosines and scores are double, as on
- * the CPU. Scores of every pair of chunks are B N^2 / 2 numbers; those of some asking chunks at a
- * time are in the workspace, and only those of the chunks that are taken stay:
- *
- *     forward    measure, then for groups of asking chunks: score, choose; then place
- *     backward   weigh_back, scores_back, find_nearest, gather
- *
- * Forward computes C multiplications of double for each pair of tokens and moves 8 bytes per number
- * of the contexts; backward does the former again for the chunks taken. */
+ * Which chunks are selected depends on comparisons of scores, so cosines and scores are double, as
+ * on the CPU. Scores of all pairs of chunks would be B N^2 / 2 numbers; the workspace holds those
+ * of a group of query chunks at a time, and only the scores of selected chunks are saved:
+ *   forward   measure, then for each group of query chunks: score, choose; then place
+ *   backward  weigh_back, scores_back, find_nearest, gather
+ * Forward computes C double multiplications per pair of tokens and moves 8 bytes per number of the
+ * contexts; backward repeats the former for the selected chunks. */
 #include "ops/cuda/elements.h"
 
 enum {
@@ -17,25 +15,25 @@ enum {
     TILE = 64,         /* tokens of either chunk in a block's tile of cosines */
     PART = 4,          /* of them in a thread's part of it */
     DEPTH = 16,        /* channels at a time */
-    GATHER_BLOCKS = 4, /* per multiprocessor: more would leave its threads too few registers */
+    GATHER_BLOCKS = 4, /* per multiprocessor: more would leave too few registers per thread */
     STRIDE = TILE + PART
 };
 static const double SMALL = 1e-8; /* added to lengths and to the divisor */
 
-/* What the cosine of an asking token and its nearest adds to their gradients: others times the
- * other token, less own times the token itself. */
+/* The contribution of the cosine of a query token and its nearest token to their gradients: others
+ * times the other token, minus own times the token itself. */
 struct cosine_share {
     float others, own_asking, own_nearest;
 };
 
-/* What forward saves. Slots are the chunks of a context but its last; m counts contexts. */
+/* Saved by forward. Slots are the chunks of a context except the last; m counts contexts. */
 struct ranked {
     double *lengths;      /* (B, N * chunk) of e */
-    double *scores;       /* (B, M, chunks) of the chunks taken */
+    double *scores;       /* (B, M, chunks) of the selected chunks */
     double *weights;      /* (B, M, chunks): score over divisor */
     double *d_scores;     /* (B, M, chunks) */
     int32_t *taken;       /* (B, M, chunks): the chunk, or -1 */
-    int32_t *nearest;     /* (B, M, chunks, chunk): of each asking token */
+    int32_t *nearest;     /* (B, M, chunks, chunk): of each query token */
     cosine_share *shares; /* (B, M, chunks, chunk); d_scores, nearest and shares are backward's */
     int32_t *reference;   /* (B, M): the slot whose score divides, or -1 */
 };
@@ -59,7 +57,7 @@ SR_DEVICE double inverse_length(const rank_call &call, int64_t b, int64_t t) {
     return 1.0 / (length_of(call, b, t) + SMALL);
 }
 
-/* The first token of the chunk that asks for chunk n. */
+/* The first token of the query chunk of chunk n. */
 SR_DEVICE int64_t asking(const rank_call &call, int64_t n) {
     return (call.causal ? n - 1 : n) * call.chunk;
 }
@@ -139,7 +137,7 @@ SR_DEVICE void keep_better(best_token &best, double cosine, int32_t token) {
 
 /* Calls use(row, best) for each of up to TILE tokens from t on, by one thread each, with the
  * nearest token of chunk p. Each thread has 4 x 4 cosines of a tile; the 16 threads that share
- * tokens exchange what is best by shuffles. */
+ * tokens exchange their best by shuffles. */
 template <class Use>
 SR_DEVICE void find_in_chunk(const rank_call &call, int64_t b, int64_t t, int64_t t_past, int64_t p,
                              Use use) {
@@ -173,9 +171,9 @@ SR_DEVICE void find_in_chunk(const rank_call &call, int64_t b, int64_t t, int64_
     }
 }
 
-/* Scores of some asking chunks: scores (B, group, N). Block (x, y, z) owns the score of chunk x for
- * the y-th asking chunk of the group in sequence z. It walks the asking chunk in tiles of 64
- * tokens; what is nearest goes to shared memory, barrier, and thread 0 adds the cosines in order of
+/* Scores of a group of query chunks: scores (B, group, N). Block (x, y, z) owns the score of chunk
+ * x for the y-th query chunk of the group in sequence z. It walks the query chunk in tiles of 64
+ * tokens; the nearest cosines go to shared memory, barrier, and thread 0 adds them in order of
  * time. */
 static __global__ void __launch_bounds__(THREADS)
     score(double *scores, const rank_call call, int64_t first) {
@@ -197,10 +195,10 @@ static __global__ void __launch_bounds__(THREADS)
         scores[(b * gridDim.y + blockIdx.y) * call.N + p] = sum;
 }
 
-/* Which chunks stand in the slots of a context. Block (x, y) owns the x-th asking chunk of the
- * group in sequence y. Its threads count, for every 256th earlier chunk, the scores that beat it,
- * global (cached) -> registers, and store whether it is taken; one barrier; thread 0 walks these in
- * order of time and stores slots, weights and the reference. */
+/* Selects the chunks of a context. Block (x, y) owns the x-th query chunk of the group in sequence
+ * y. Its threads count, for every 256th earlier chunk, the scores that exceed it, global (cached)
+ * -> registers, and store whether it is selected; one barrier; thread 0 walks these in order of
+ * time and stores slots, weights and the reference. */
 static __global__ void __launch_bounds__(THREADS)
     choose(const double *all_scores, int32_t *all_flags, const rank_call call, int64_t first) {
     const int64_t n = first + blockIdx.x, b = blockIdx.y;
@@ -305,9 +303,9 @@ SR_DEVICE float own_share(const rank_call &call, int64_t b, int64_t t, double co
     return length > 0 ? (float)(d_score * cosine * inverse_length(call, b, t) / length) : 0.0f;
 }
 
-/* The nearest token of the chunk in a slot, for each asking token, and what both get of the score's
- * gradient. Block (x, y) owns slot y of context x and walks the asking chunk in tiles of 64
- * tokens. */
+/* The nearest token of the chunk in a slot, for each query token, and the contributions of the
+ * score's gradient to both. Block (x, y) owns slot y of context x and walks the query chunk in
+ * tiles of 64 tokens. */
 static __global__ void __launch_bounds__(THREADS) find_nearest(const rank_call call) {
     const int64_t m = blockIdx.x, slot = m * call.chunks + blockIdx.y, b = m / call.M;
     const int64_t p = call.saved.taken[slot];
@@ -327,17 +325,17 @@ static __global__ void __launch_bounds__(THREADS) find_nearest(const rank_call c
 }
 
 /* d_e. Block (x, y) owns token x of sequence y, a thread W of its channels (and every blockDim.x-th
- * W after them). It gathers, in one order: the token's own row of its own context; for every later
- * context that took its chunk, the row there and what each asking token adds whose nearest it is;
- * then what it adds as an asking token itself. Indices and gradients come from the caches, sums are
- * in registers, each number is stored once. */
+ * W after them). It gathers, in a fixed order: the token's own row of its own context; for every
+ * later context that selected its chunk, the row there and the contribution of each query token
+ * whose nearest it is; then its contributions as a query token itself. Indices and gradients come
+ * from the caches, sums are in registers, each number is stored once. */
 template <int W>
 static __global__ void __launch_bounds__(THREADS, GATHER_BLOCKS)
     gather(float *d_e, const float *d_out, const rank_call call) {
     const int t = (int)blockIdx.x, p = t / call.chunk, place = t % call.chunk;
     const int64_t b = blockIdx.y;
     const ranked &s = call.saved;
-    const int64_t asked = call.causal ? p + 1 : p; /* the chunk that this one asks for */
+    const int64_t asked = call.causal ? p + 1 : p; /* the chunk that this one is the query of */
     const int64_t own_context = b * call.M - call.first;
     const auto row_of = [&](int64_t slot) { return d_out + (slot * call.chunk + place) * call.C; };
     for (int64_t c = (int64_t)threadIdx.x * W; c < call.C; c += (int64_t)blockDim.x * W) {
@@ -434,7 +432,7 @@ static rank_call call_of(const sr_ranking *r) {
 
 /* ---- a call ---- */
 
-/* Scores and choices of as many asking chunks at a time as the workspace has room for. */
+/* Scores and selects for as many query chunks at a time as the workspace can hold. */
 static srnn_status choose_all(sr_backend *backend, const rank_call &call) {
     enum { MOST = 32768 }; /* of one dimension of a grid */
     const cudaStream_t stream = sr_stream_of(backend);

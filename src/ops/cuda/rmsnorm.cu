@@ -6,9 +6,8 @@
 #include "ops/cuda/elements.h"
 
 enum {
-    RESIDENT_THREADS =
-        1536,           /* of backward, on a multiprocessor: what its registers leave room for */
-    MOST_THREADS = 512, /* of a block */
+    RESIDENT_THREADS = 1536, /* blocks of backward per multiprocessor, limited by registers */
+    MOST_THREADS = 512,      /* of a block */
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
 
@@ -155,7 +154,7 @@ static unsigned back_threads(int64_t C) {
     return sr_row_threads(C / 2);
 }
 
-/* Resident blocks: with this many parts there is no last wave that leaves the GPU half empty. */
+/* Resident blocks: with this many parts the last wave is full. */
 static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
     const int multiprocessors = sr_cuda_facts(backend->device)->multiprocessors;
     return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
@@ -178,7 +177,7 @@ srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradi
                                     sr_workspace_floats(backend) / norm->C);
     const int64_t part_rows = sr_pieces(norm->rows, most);
     const int64_t parts = sr_pieces(norm->rows, part_rows);
-    /* More parts than the caller's workspace holds. */
+    /* More parts than fit the caller's workspace. */
     sr_rmsnorm_gradient parted = *gradient;
     parted.scratch = sr_workspace_of(backend);
     SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {

@@ -59,7 +59,7 @@ static srnn_status turn_neighbours(sr_backend *backend, sr_matrix x, const sr_ro
     return SRNN_OK;
 }
 
-static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *given, float sign) {
+static srnn_status rope_rows(sr_backend *backend, sr_matrix x, const sr_rope *given, float sign) {
     sr_rope rope = *given;
     rope.width = given->width ? given->width : given->D;
     const int half = rope.width / 2;
@@ -81,9 +81,9 @@ static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *gi
 }
 
 srnn_status sr_cuda_rope_forward(sr_backend *backend, sr_matrix x, const sr_rope *rope) {
-    return turn_rows(backend, x, rope, 1.0f);
+    return rope_rows(backend, x, rope, 1.0f);
 }
 
 srnn_status sr_cuda_rope_backward(sr_backend *backend, sr_matrix d_x, const sr_rope *rope) {
-    return turn_rows(backend, d_x, rope, -1.0f);
+    return rope_rows(backend, d_x, rope, -1.0f);
 }

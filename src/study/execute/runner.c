@@ -145,7 +145,7 @@ static void collect_broken(const runner *r, const job *ended, const char *path, 
         snprintf(result.message, sizeof result.message, "its process was ended by signal %d",
                  WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
     fail(view, result.message);
-    (void)sr_worker_tell(&result, path); /* only the run's own failure is reported */
+    (void)sr_worker_write_result(&result, path); /* only the run's own failure is reported */
 }
 
 /* A process has ended: collects the outcome of its run */

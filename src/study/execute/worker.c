@@ -162,7 +162,7 @@ static srnn_status add_records(sr_result *result, const char *folder) {
 
 /* Another process may have used the folder meanwhile: a finished result is not overwritten, and a
  * short lock by a reader is waited for. */
-srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
+srnn_status sr_worker_write_result(const sr_result *result, const char *folder) {
     sr_result there;
     int lock;
     SR_TRY(sr_folders_make(folder));
@@ -178,7 +178,7 @@ static srnn_status write_result(sr_result *result, const char *folder) {
     result->cpu_seconds = cpu_seconds();
     result->ended = time_now();
     SR_TRY(add_records(result, folder));
-    return sr_worker_tell(result, folder);
+    return sr_worker_write_result(result, folder);
 }
 
 /* ---- the place: who is at work in a run's folder */

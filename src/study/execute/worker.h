@@ -27,7 +27,7 @@ srnn_status sr_worker_member(const sr_study *study, const char *folder, const ch
 
 /* Writes the outcome of a run, unless another process is working in its folder: that one will
  * report. */
-srnn_status sr_worker_tell(const sr_result *result, const char *folder);
+srnn_status sr_worker_write_result(const sr_result *result, const char *folder);
 
 /* view->place = the machine and the job or process working in the run's folder, if any;
  * view->seconds = seconds since its last record, NaN if there is none. A worker maintains the file

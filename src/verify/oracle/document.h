@@ -7,40 +7,41 @@
 
 #include <math.h>
 
-/* Where the derivative by a term is to be added. */
+/* Where the derivative with respect to a term is added. */
 typedef struct sr_target {
     sr_term term;
     double *gradient;
 } sr_target;
 
-/* How many heads there are of what, and which of them head h reads. */
+/* Numbers of heads, and which of them head h reads. */
 typedef struct sr_heads {
-    int64_t query, key, value; /* of the operands; once pooled there are as many keys as values */
+    int64_t query, key, value; /* of the operands; after pooling as many keys as values */
 } sr_heads;
 
-/* One document: its operands as terms, and what the equation makes of them. */
+/* One document: its operands as terms, and the results of each step. */
 typedef struct sr_document {
     const srnn_problem *problem;
     const srnn_attention *a;
     sr_tape *tape;
     int64_t b, start, length;
     int64_t width;              /* of a feature: D or 2 D */
-    int64_t levels;             /* numbers of a level gate */
-    const uint64_t *state_seed; /* NULL: no state stands between keys and queries */
+    int64_t levels;             /* width of a level gate */
+    const uint64_t *state_seed; /* NULL: the state is not rounded */
     sr_heads heads;
-    /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
+    /* the smallest distance from a kink so far, relative to the kink's position; 0 does not
+     * count */
     double clearance;
     sr_target *targets;
     int64_t target_count, target_workspace;
 
-    /* Operands. q and k become features, v is multiplied by its factors. */
+    /* Operands. q and k become features; v is multiplied by its factors. */
     sr_term *q;                          /* (heads.query, length, width) */
     sr_term *k;                          /* (heads.key, length, width) */
     sr_term *v;                          /* (heads.value, length, Dv) */
     sr_term *value_gate;                 /* (heads.value, length) */
     sr_term *write_gate;                 /* the same, or (heads.value, length, Dv) */
     sr_term *erase_gate;                 /* (heads.key, length, D) */
-    sr_term *removal_key, *removal_gate; /* the same: n, b from here on */
+    sr_term *removal_key, *removal_gate; /* the same; n and b once normalised */
     sr_term *output_gate;                /* (H, length) or (H, length, Dv) */
     /* (heads.value, length) or (.., D): z, of heads of k with channel gates, then C */
     sr_term *decay;
@@ -53,21 +54,21 @@ typedef struct sr_document {
     sr_term *skip_weight, *level_scale; /* (H), (H, Dv) or (H, D); (H, levels) */
     sr_term *sinks;                     /* (H) */
 
-    /* What is made of them. */
+    /* Results of the steps. */
     sr_term *plain_v;               /* v as it came */
-    sr_term *plain_q, *plain_k;     /* q and k as they came; with a bonus */
+    sr_term *plain_q, *plain_k;     /* q and k before the features; for a bonus */
     sr_term *rotated_q, *rotated_k; /* rotated features, or q and k themselves */
-    sr_term *signed_k;  /* k with signs by channel, for what a state is off by; or NULL */
-    sr_term *u;         /* (heads.value, length, Dv): what is summed; without levels */
+    sr_term *signed_k;  /* k with one sign per channel, for the error of a rounded state; or NULL */
+    sr_term *u;         /* (heads.value, length, Dv): the summed values; without levels */
     sr_term *removed;   /* (heads.value, length, Dv): e, with write=removal */
     sr_term *kappa;     /* (length, length) of one head: beta_j kappa_jm; with levels */
     int64_t kappa_head; /* whose */
     sr_term *gate_sum;  /* (H, length): sum_{m<=i} exp(output gate_m) */
     sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
     sr_term *row_sums;              /* (H, length) */
-    double reduction;               /* the logarithm of what the weights of a row were divided by */
-    sr_term *scratch;               /* (H Dv) */
-    sr_term *o;                     /* (H, length, Dv) */
+    double reduction; /* the logarithm of the number that the weights of a row were divided by */
+    sr_term *scratch; /* (H Dv) */
+    sr_term *o;       /* (H, length, Dv) */
 } sr_document;
 
 /* One query: row i of head h, and the heads of queries, keys and values that it reads. */
@@ -75,12 +76,12 @@ typedef struct sr_query {
     int64_t h, i, query, key, value;
 } sr_query;
 
-/* The head of keys that a head of values goes with. */
+/* The head of keys that belongs to a head of values. */
 int64_t sr_document_key_head(const sr_document *x, int64_t value);
 
 sr_query sr_document_query(const sr_document *x, int64_t h, int64_t i);
 
-/* ---- small things that all parts use */
+/* ---- helpers of all parts */
 
 static inline sr_terms sr_each(const sr_term *terms) {
     return (sr_terms){terms, 1};
@@ -99,19 +100,18 @@ sr_term sr_sigmoid_term(const sr_document *x, sr_term a);
 sr_term sr_softplus_term(const sr_document *x, sr_term a);
 sr_term sr_square_root(const sr_document *x, sr_term a);
 
-/* ---- the parts, in the order in which they run */
+/* ---- the parts, in execution order */
 
 /* Pools, rotates and makes features, decays and value factors of the operands. */
 srnn_status sr_document_prepare(sr_document *x);
 
-/* u, where the delta rule has one for all rows. */
+/* u of the delta rule, where it is the same for all rows. */
 void sr_document_write(sr_document *x, int64_t value_head);
 
-/* x->weights and x->sum_weights (j <= i) of a query, all divided by one number where that has no
- * effect. */
+/* x->weights and x->sum_weights (j <= i) of a query, rescaled by one number where that cancels. */
 void sr_document_weigh(sr_document *x, sr_query at);
 
-/* o from the weights, and then the norm and the gate after it. */
+/* o from the weights, then the norm and the output gate. */
 void sr_document_attend(sr_document *x, sr_query at);
 void sr_document_finish(sr_document *x);
 

@@ -1,5 +1,5 @@
-/* document_keys.c: what the equation makes of q, k, v and the decay before any pair is looked
- * at. */
+/* document_keys.c: everything that is computed from q, k, v and the decay before pairs are
+ * formed. */
 #include "verify/oracle/document.h"
 
 #include "base/memory.h"
@@ -31,7 +31,9 @@ sr_term sr_square_root(const sr_document *x, sr_term a) {
     return sr_tape_function(x->tape, a, root, 0.5 / root);
 }
 
-/* |a|^3 with a sign that is left out */
+/*
+ * a
+ * ^3; no derivative of the sign is needed */
 static sr_term cube(const sr_document *x, sr_term a) {
     const double v = fabs(sr_value_of(x, a));
     return sr_tape_function(x->tape, a, v * v * v, sr_value_of(x, a) < 0 ? -3 * v * v : 3 * v * v);
@@ -100,7 +102,7 @@ static srnn_status pool(sr_document *x) {
 
 /* ---- rotation */
 
-/* Half by half of D: channels c and c + D/2 rotate by position * theta^(-2c/D). */
+/* Rotate-half layout: channels c and c + D/2 rotate by position * theta^(-2c/D). */
 static void rotate(const sr_document *x, sr_term *row, double position) {
     const int64_t D = x->problem->D, half = D / 2;
     const double theta = x->problem->rope_theta > 0 ? x->problem->rope_theta : 10000;
@@ -114,7 +116,7 @@ static void rotate(const sr_document *x, sr_term *row, double position) {
     }
 }
 
-/* rows (heads, length, width): each D of them is rotated by its position, counted in `tokens`. */
+/* rows (heads, length, width): every D of them rotate by their position, counted in `tokens`. */
 static void rotate_all(const sr_document *x, sr_term *rows, int64_t heads, int64_t width,
                        int64_t tokens) {
     for (int64_t n = 0; n < heads * x->length; n++)
@@ -134,7 +136,7 @@ static srnn_status turned_copy(const sr_document *x, sr_term **copy, const sr_te
     return SRNN_OK;
 }
 
-/* ---- what a state is off by */
+/* ---- the error of a rounded state */
 
 static srnn_status signed_copy(sr_document *x) {
     const int64_t numbers = x->heads.key * x->length * x->width;
@@ -173,7 +175,7 @@ static sr_term exponent_of(const sr_document *x, const sr_term *q) {
     return sr_tape_function(x->tape, r, 3 * (0.5 + t), 3 * (1 - t * t));
 }
 
-/* out (2 D) from x (D), which becomes a unit vector for what needs one. */
+/* out (2 D) from x (D), which is normalised first where the feature needs a unit vector. */
 static void norm_feature(const sr_document *x, sr_term *out, sr_term *row, bool query) {
     const int64_t D = x->problem->D;
     const bool cosines = x->a->feature == SRNN_FEATURE_NORM_COSINE;
@@ -235,7 +237,7 @@ static srnn_status features(const sr_document *x, sr_term **rows, int64_t heads,
     return SRNN_OK;
 }
 
-/* ---- decay and what is put on values */
+/* ---- decays and factors of values */
 
 /* z + dt_bias of channel c of a head */
 static sr_term biased(const sr_document *x, int64_t head, int64_t c, sr_term z) {
@@ -243,12 +245,12 @@ static sr_term biased(const sr_document *x, int64_t head, int64_t c, sr_term z) 
     return sr_tape_add(x->tape, z, x->dt_bias[wide ? head * x->problem->D + c : head]);
 }
 
-/* That through softplus, where a head has one number. */
+/* The same through softplus, for a gate with one number per head. */
 static sr_term time_step(const sr_document *x, int64_t head, sr_term z) {
     return sr_softplus_term(x, biased(x, head, 0, z));
 }
 
-/* exp(a_log) times another */
+/* exp(a_log) times another number */
 static sr_term at_rate(const sr_document *x, int64_t head, sr_term a) {
     return sr_tape_multiply(x->tape, sr_exponential(x, x->a_log[head]), a);
 }
@@ -279,12 +281,13 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_
     return z;
 }
 
-/* Heads that have a decay of their own. */
+/* Number of heads with a decay of their own. */
 static int64_t decay_heads(const sr_document *x) {
     return x->a->write_width == SRNN_WIDTH_CHANNEL ? x->heads.key : x->heads.value;
 }
 
-/* z becomes C: up to the token itself, or, if learned, up to the one before. */
+/* z becomes C, the cumulative sum: up to and including the token, or, if learned, up to the
+ * previous one. */
 static void running_decay(const sr_document *x) {
     const bool wide = x->a->decay_width == SRNN_WIDTH_CHANNEL;
     const int64_t width = wide ? x->problem->D : 1, rows = x->length * width;
@@ -300,7 +303,7 @@ static void running_decay(const sr_document *x) {
     }
 }
 
-/* C of heads of keys for every head of values that goes with them. */
+/* C of the heads of keys, repeated for every head of values that shares them. */
 static srnn_status spread_decay(sr_document *x) {
     const bool wide = x->a->decay_width == SRNN_WIDTH_CHANNEL;
     const int64_t rows = x->length * (wide ? x->problem->D : 1);
@@ -316,7 +319,7 @@ static srnn_status spread_decay(sr_document *x) {
     return SRNN_OK;
 }
 
-/* The removal key becomes n, at length one, and its gate b. */
+/* The removal key becomes n, of length one, and b, n times its gate. */
 static void removal(const sr_document *x) {
     const int64_t D = x->problem->D;
     for (int64_t n = 0; n < x->heads.key * x->length; n++) {
@@ -327,7 +330,7 @@ static void removal(const sr_document *x) {
     }
 }
 
-/* Rows of all heads as they are now. */
+/* A copy of the rows of all heads. */
 static srnn_status copy_rows(const sr_document *x, sr_term **copy, const sr_term *rows,
                              int64_t heads) {
     const size_t numbers = (size_t)(heads * x->length * x->problem->D);

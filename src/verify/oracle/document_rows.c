@@ -1,10 +1,10 @@
-/* document_rows.c: the pairs of the equation, and from a row's weights to its output. */
+/* document_rows.c: the pairs of the equation, and the outputs from the weights of a row. */
 #include "verify/oracle/document.h"
 
 #include <float.h>
 #include <string.h>
 
-/* Numbers in which series of exp do not cancel, as far as double shows it. */
+/* Below this size the series of exp does not cancel, as far as double can resolve. */
 #if LDBL_MANT_DIG >= 113
 typedef long double wide;
 #else
@@ -21,7 +21,8 @@ sr_query sr_document_query(const sr_document *x, int64_t h, int64_t i) {
     return (sr_query){h, i, own, x->heads.key == H ? h : own, h};
 }
 
-/* Numbers that stand exactly at an edge are there in any arithmetic. */
+/* The distance to a kink. A number exactly at a kink is there in any arithmetic, so 0 does not
+ * count. */
 static void note_edge(sr_document *x, sr_term a, double edge) {
     const double distance = fabs(sr_value_of(x, a) / edge - 1);
     if (distance > 0)
@@ -69,7 +70,7 @@ static sr_term score(const sr_document *x, sr_term s) {
     return s;
 }
 
-/* Two rows of features and their places in the decay of a head of values. */
+/* Two rows of features and their positions in the decay of a head of values. */
 typedef struct pair {
     const sr_term *a, *b;
     int64_t value, i, j;
@@ -81,7 +82,7 @@ static sr_term decay_between(const sr_document *x, pair at) {
     return sr_tape_subtract(x->tape, C[at.i], C[at.j]);
 }
 
-/* <a_i, b_j>, with the decay where it has its place before the score. */
+/* <a_i, b_j>, with the decay if it is applied before the score. */
 static sr_term product(const sr_document *x, pair at) {
     const int64_t D = x->problem->D;
     if (x->decay && x->a->decay_width == SRNN_WIDTH_CHANNEL) {
@@ -107,7 +108,7 @@ static sr_term capped(const sr_document *x, sr_term s) {
     return sr_tape_function(x->tape, s, c * tanh(ratio), pow(cosh(ratio), -2));
 }
 
-/* The number that the delta rule writes with. */
+/* The write strength (beta) of the delta rule. */
 static sr_term beta_of(const sr_document *x, int64_t value, int64_t j) {
     const double range = x->a->write_range == SRNN_WRITE_RANGE_2 ? 2 : 1;
     const sr_term z = x->write_gate[value * x->length + j];
@@ -121,7 +122,7 @@ int64_t sr_document_key_head(const sr_document *x, int64_t value) {
     return sr_document_query(x, x->a->share == SRNN_SHARE_KV ? value * group : value, 0).key;
 }
 
-/* <a_i, b_j> with the decay from j to i of a head of values, wherever that has its place. */
+/* <a_i, b_j> with the decay from j to i of a head of values, wherever the variant applies it. */
 static sr_term decayed_product(const sr_document *x, pair at) {
     const sr_term dot = product(x, at);
     if (!decays_weights(x))
@@ -175,7 +176,7 @@ static void remove_read(sr_document *x, int64_t value) {
     }
 }
 
-/* The weight of one key for another: beta_j kappa_jm, no scale, no cap and no clamp. */
+/* The weight of one key for another: beta_j kappa_jm, without scale, cap or clamp. */
 static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int64_t m) {
     const int64_t key = sr_document_key_head(x, value);
     const sr_term *k = x->rotated_k + key * x->length * x->width;
@@ -186,8 +187,8 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
     return sr_tape_multiply(x->tape, beta_of(x, value, j), kappa);
 }
 
-/* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head; with levels only beta_j kappa_jm is
- * kept: each row then takes the weights of v apart. */
+/* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head. With levels only beta_j kappa_jm is
+ * stored, because the weights of v differ by row. */
 void sr_document_write(sr_document *x, int64_t value) {
     const int64_t Dv = x->problem->Dv, T = x->length;
     if (x->a->write == SRNN_WRITE_REMOVAL) {
@@ -217,14 +218,15 @@ void sr_document_write(sr_document *x, int64_t value) {
     }
 }
 
-/* True if a factor of all weights of a row has no effect: then it may be exp(-maximum). */
+/* True if rescaling all weights of a row has no effect: then exp(-maximum) is factored out. */
 static bool factor_cancels(const srnn_attention *a) {
     const bool norm = a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED;
     return (a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0) ||
            (norm && a->norm_width == SRNN_NORM_WIDTH_HEAD && a->skip == SRNN_SKIP_NONE);
 }
 
-/* Row i sees j: all, those of its window, or the last of each earlier chunk and itself. */
+/* Whether row i sees j: all earlier keys, those of its window, or the last of each earlier chunk
+ * and itself. */
 static bool sees(const sr_document *x, int64_t i, int64_t j) {
     const int64_t chunk = x->a->pool;
     if (x->a->window > 0 && i - j >= x->a->window)
@@ -232,7 +234,7 @@ static bool sees(const sr_document *x, int64_t i, int64_t j) {
     return !chunk || j == i || (j % chunk == chunk - 1 && j / chunk < i / chunk);
 }
 
-/* Bits of i xor j. */
+/* The number of bits of i xor j: the level of the pair. */
 static int64_t level_of(int64_t i, int64_t j) {
     int64_t bits = 0;
     for (int64_t rest = i ^ j; rest; rest >>= 1)
@@ -244,10 +246,9 @@ static double logit_scale(const sr_document *x) {
     return x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
 }
 
-/* What the weight of a pair is off by if every number of a state is off by half a unit of float's
- * last place. Of order n a state has the products of n numbers of each key, and (q k)^n is a sum of
- * such products: with a sign for each channel, those of a product's channels say together which way
- * it is off. */
+/* The error of a pair's weight if every number of a state is half an ulp off. At order n a state
+ * holds products of n numbers of each key, and (q k)^n is a sum of such products; the sign of a
+ * product's error is the product of one random sign per channel. */
 static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
     const sr_term *q = x->q + (at.query * x->length + at.i) * x->width;
     const sr_term *k = x->signed_k + (at.key * x->length + j) * x->width;
@@ -256,7 +257,7 @@ static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
     return sr_tape_affine(x->tape, sum, 0x1p-24, 0);
 }
 
-/* out[j] = what the score is taken of; for exp the decay of the weight is in it. */
+/* out[j] = the argument of the score; for exp it includes the decay of the weight. */
 static double row_logits(sr_document *x, sr_query at, sr_term *out, bool rotated) {
     const double scale = logit_scale(x);
     const sr_term *q = (rotated ? x->rotated_q : x->q) + (at.query * x->length + at.i) * x->width;
@@ -280,7 +281,7 @@ static double row_logits(sr_document *x, sr_query at, sr_term *out, bool rotated
     return maximum;
 }
 
-/* Logits into weights. */
+/* From logits to weights. */
 static void row_weights(sr_document *x, sr_query at, sr_term *row, double maximum) {
     const bool exponents = x->a->score == SRNN_SCORE_EXP;
     x->reduction = exponents && factor_cancels(x->a) ? maximum : 0;
@@ -312,7 +313,7 @@ static void put_levels(const sr_document *x, sr_query at, sr_term *row) {
         row[j] = sr_tape_multiply(x->tape, row[j], level(x, at, j));
 }
 
-/* Weights of u into weights of beta v: w (I + beta kappa)^-1, from the last key to the first. */
+/* From weights of u to weights of beta v: w (I + beta kappa)^-1, from the last key to the first. */
 static void take_apart(const sr_document *x, sr_query at) {
     for (int64_t j = at.i - 1; j >= 0; j--) {
         const sr_terms later = {x->kappa + (j + 1) * x->length + j, x->length};
@@ -340,14 +341,14 @@ void sr_document_weigh(sr_document *x, sr_query at) {
     put_levels(x, at, x->sum_weights);
 }
 
-/* ---- from the weights of a row to its output */
+/* ---- from weights to the output of a row */
 
-/* Keys that row i sees without pooling. */
+/* Number of keys that row i sees without pooling. */
 static int64_t seen_count(const sr_document *x, int64_t i) {
     return x->a->window > 0 && x->a->window <= i ? x->a->window : i + 1;
 }
 
-/* The sink, divided by what the weights of the row were. */
+/* The sink, rescaled like the weights of the row. */
 static sr_term sink(const sr_document *x, sr_query at) {
     const sr_term logit = x->sinks ? x->sinks[at.h] : sr_number(x, 0);
     return sr_exponential(x, sr_tape_affine(x->tape, logit, 1, -x->reduction));
@@ -379,7 +380,7 @@ static sr_term normaliser(sr_document *x, sr_query at, sr_term row_sum) {
     return sr_tape_affine(x->tape, n, 1, x->a->epsilon);
 }
 
-/* The number of the output gate that belongs to channel d of a row. */
+/* The output gate of channel d of a row. */
 static sr_term gate_number(const sr_document *x, sr_query at, int64_t d) {
     const int64_t n = at.h * x->length + at.i;
     if (x->a->gate_width == SRNN_WIDTH_CHANNEL)
@@ -418,7 +419,7 @@ static sr_term skipped(const sr_document *x, sr_query at, int64_t d) {
     const int64_t Dv = x->problem->Dv, n = (at.value * x->length + at.i) * Dv + d;
     switch (x->a->skip) {
     case SRNN_SKIP_NONE:
-    case SRNN_SKIP_BONUS: /* comes after the norm */
+    case SRNN_SKIP_BONUS: /* applied after the norm */
         break;
     case SRNN_SKIP_HEAD:
         return sr_tape_multiply(x->tape, x->skip_weight[at.h], x->plain_v[n]);
@@ -509,7 +510,9 @@ static void subtract_mean(const sr_document *x, int64_t count) {
         x->scratch[d] = sr_tape_subtract(x->tape, x->scratch[d], mean);
 }
 
-/* |row|, at least `floor`. Squares of a row divided by its largest entry stay in range. */
+/*
+ * row
+ * , at least `floor`. Divides by the largest entry first, so that squares stay in range. */
 static sr_term length_of(sr_document *x, int64_t count, double floor) {
     double largest = 0;
     for (int64_t d = 0; d < count; d++)
@@ -524,8 +527,8 @@ static sr_term length_of(sr_document *x, int64_t count, double floor) {
     return at_least(x, sr_tape_affine(x->tape, sr_square_root(x, squares), largest, 0), floor);
 }
 
-/* The floor of an l2 norm is one of rows divided by their sum: exp has it for sums that were not
- * divided by, where the row is all that the norm sees. */
+/* The floor of an l2 norm applies to rows divided by their sum. exp is not divided by its sum when
+ * the norm makes that redundant; its floor is rescaled instead. */
 static double length_floor(const sr_document *x, sr_term row_sum) {
     const bool undivided = x->a->score == SRNN_SCORE_EXP &&
                            x->a->normaliser != SRNN_NORMALISER_ROW_SUM &&
@@ -555,8 +558,8 @@ static void normalise(sr_document *x, int64_t count, sr_term row_sum) {
     }
 }
 
-/* Heads h .. h+heads-1 of row i: the norm over all their channels, its weights, the gate after
- * it. */
+/* Heads h .. h+heads-1 of row i: the norm over all their channels, its weights, the gate after the
+ * norm. */
 static void finish_row(sr_document *x, int64_t h, int64_t heads, int64_t i) {
     const int64_t Dv = x->problem->Dv;
     for (int64_t n = 0; n < heads; n++)

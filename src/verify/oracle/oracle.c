@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One operand: where its numbers are, and how many there are for a head and token. */
+/* One operand: its data, and its width per head and token. */
 typedef struct source {
     const void *data;
     void *gradient;
@@ -41,7 +41,7 @@ static srnn_status add_target(sr_document *x, sr_target target) {
     return SRNN_OK;
 }
 
-/* The document's share of an operand as terms. */
+/* One document's part of an operand, as terms. */
 static srnn_status load(sr_document *x, sr_term **terms, source from) {
     const int64_t T = x->problem->T, heads = from.heads ? from.heads : 1;
     const int64_t tokens = from.heads ? x->length : 1;
@@ -58,7 +58,7 @@ static srnn_status load(sr_document *x, sr_term **terms, source from) {
     return SRNN_OK;
 }
 
-/* Every operand that the variant reads: its place in the document, its place in the call. */
+/* Every operand that the variant reads: its array in the document and in the call. */
 typedef struct reading {
     bool used;
     sr_term **terms;
@@ -164,7 +164,7 @@ static void clear(sr_document *x) {
     sr_tape_clear(x->tape);
 }
 
-/* The place of a document's output number n in o and d_o. */
+/* The index of a document's output number n in o and d_o. */
 static int64_t place_of(const sr_document *x, int64_t n) {
     const srnn_problem *p = x->problem;
     const int64_t h = n / (x->length * p->Dv), rest = n % (x->length * p->Dv);
@@ -209,7 +209,7 @@ static srnn_status run_document(sr_document *x, double *o, const srnn_operands *
     return SRNN_OK;
 }
 
-/* The sizes that the variant and the problem give a document. */
+/* The sizes of a document, from the variant and the problem. */
 static void measure(sr_document *x) {
     const srnn_problem *p = x->problem;
     const srnn_attention *a = x->a;
@@ -234,7 +234,7 @@ static void zero_gradients(const srnn_operands *g, const srnn_problem *p) {
     }
 }
 
-/* Runs every document of the problem; `common` has what they have in common, and gets their
+/* Runs every document of the problem; `common` has the settings they share, and collects their
  * clearance. */
 static srnn_status run(sr_document *common, double *o, const srnn_operands *gradients,
                        const double *d_o, const srnn_operands *in) {

@@ -1,34 +1,32 @@
-/* oracle.h (private): the equation of docs/VARIANTS.md in double, term by term, to judge kernels
- * by.
- *
- * It shares no line with what it judges: not the facts derived from a descriptor, nor the
- * mathematics of scores, features, gates and norms, nor any derivative (a tape finds them). It
- * takes O(T^2 D) time and memory, for small problems. */
+/* oracle.h (private): the equation of docs/VARIANTS.md in double, term by term: the reference for
+ * all kernels. It shares no code with them: neither the facts derived from a descriptor, nor the
+ * mathematics of scores, features, gates and norms, nor any derivative (a tape computes these). It
+ * takes O(T^2 D) time and memory, so problems must be small. */
 #ifndef SR_VERIFY_ORACLE_ORACLE_H
 #define SR_VERIFY_ORACLE_ORACLE_H
 
 #include "base/status.h"
 
-/* o (B, H, T, Dv) and, where `gradients` is not NULL, the gradient of sum(o * d_o) by every operand
- * that has data in `gradients`. Everything is double and contiguous, every size of the problem
- * given; the problem's form, kernel and device do not matter. With the number type bf16 or float it
- * computes as a plain program of matrix products would: sums are exact, but what enters a product
- * or leaves one is rounded to it (operands, features, values with their factors, weights,
- * numerators, outputs), and so are the derivatives by these and by the logits. */
+/* o (B, H, T, Dv) and, unless `gradients` is NULL, the gradient of sum(o * d_o) with respect to
+ * every operand that has data in `gradients`. Everything is double and contiguous, and every size
+ * of the problem must be set; its form, kernel and device are ignored. With dtype bf16 or float it
+ * simulates a plain program of matrix products: sums are exact, but inputs and outputs of products
+ * are rounded (operands, features, values with their factors, weights, numerators, outputs), and so
+ * are the derivatives with respect to these and to the logits. */
 srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
                           const srnn_problem *problem, const srnn_operands *in);
 
-/* The same, and how near anything came to an edge where the equation's slope jumps (a clamp, the
- * least that a normaliser is): the least distance as a part of where the edge is. What stands
- * exactly there does not count; infinity: nothing has an edge. */
+/* The same, and the clearance: how close any number came to a kink, where the slope of the equation
+ * jumps (a clamp, the lower bound of a normaliser), relative to the position of the kink. Numbers
+ * exactly at a kink do not count; infinity: there is no kink. */
 srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *problem, const srnn_operands *in,
                                 double *clearance);
 
-/* In double, but as through a state of floats, for series and powers that have one: every product
- * of n numbers of a key that stands in it is half a unit of float's last place off, up or down by
- * the seed. No order of summation knows the answer better than that: (q k)^n may be small where the
- * products that it is the sum of are not. */
+/* In double, but with the error of a float state, for series and powers that have one: every
+ * product of n numbers of a key that the state holds is half an ulp of float off, up or down
+ * depending on the seed. No order of summation is more accurate than that: (q k)^n may be small
+ * where the products it sums are not. */
 srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *problem, const srnn_operands *in,
                                 uint64_t seed);

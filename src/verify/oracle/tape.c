@@ -1,4 +1,4 @@
-/* tape.c: arithmetic in double that remembers what it did. */
+/* tape.c: reverse-mode differentiation in double. */
 #include "verify/oracle/tape.h"
 
 #include "base/memory.h"
@@ -8,8 +8,8 @@
 
 typedef struct node {
     double value, derivative;
-    int64_t past; /* of its edges, which begin where those of the node before end */
-    bool rounds;  /* its derivative becomes a number of the tape's bits */
+    int64_t past; /* one past its last edge; its edges begin where those of the previous node end */
+    bool rounds;  /* its derivative is rounded to the tape's bits */
 } node;
 
 typedef struct edge {
@@ -20,10 +20,10 @@ typedef struct edge {
 struct sr_tape {
     node *nodes;
     edge *edges;
-    int64_t count, capacity;       /* of nodes */
-    int64_t edge_count, edge_room; /* of edges */
+    int64_t count, capacity;           /* of nodes */
+    int64_t edge_count, edge_capacity; /* of edges */
     bool failed;
-    int bits; /* that numbers are rounded to; 0: none are */
+    int bits; /* significant bits that numbers are rounded to; 0: no rounding */
 };
 
 srnn_status sr_tape_create(sr_tape **tape) {
@@ -46,7 +46,7 @@ void sr_tape_clear(sr_tape *tape) {
     tape->count = tape->edge_count = 0;
 }
 
-/* Twice the capacity where it is used up. */
+/* Doubles the capacity when it is full. */
 static void *grow(sr_tape *tape, void *array, int64_t *capacity, size_t size) {
     const int64_t more = *capacity ? 2 * *capacity : 4096;
     void *larger = tape->failed ? NULL : realloc(array, (size_t)more * size);
@@ -59,13 +59,13 @@ static void *grow(sr_tape *tape, void *array, int64_t *capacity, size_t size) {
 }
 
 static void append_edge(sr_tape *tape, sr_term to, double partial) {
-    if (tape->edge_count == tape->edge_room)
-        tape->edges = grow(tape, tape->edges, &tape->edge_room, sizeof *tape->edges);
+    if (tape->edge_count == tape->edge_capacity)
+        tape->edges = grow(tape, tape->edges, &tape->edge_capacity, sizeof *tape->edges);
     if (!tape->failed)
         tape->edges[tape->edge_count++] = (edge){to, partial};
 }
 
-/* A term of the edges that were appended since the last one. */
+/* A term made of the edges appended since the previous term. */
 static sr_term append_node(sr_tape *tape, double value) {
     if (tape->count == tape->capacity)
         tape->nodes = grow(tape, tape->nodes, &tape->capacity, sizeof *tape->nodes);
@@ -88,8 +88,7 @@ sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope) {
     return append_node(tape, value);
 }
 
-/* The nearest number of so many significant bits, ties to even; the range of exponents is not
- * looked at. */
+/* The nearest number with this many significant bits, ties to even; exponents are not limited. */
 static double nearest(double x, int bits) {
     int exponent;
     const double fraction = frexp(x, &exponent);

@@ -1,9 +1,7 @@
-/* tape.h (private): arithmetic in double that remembers what it did, so that derivatives need not
- * be written by hand.
- *
- * Every operation appends a term to the tape, with its value and its partial derivatives by the
- * terms it was made of; one walk from the end then gives the derivative of the whole by every term.
- * Where memory runs out, terms stop to mean anything and sr_tape_backward fails. */
+/* tape.h (private): reverse-mode differentiation in double, so that derivatives need not be written
+ * by hand. Every operation appends a term with its value and its partial derivatives with respect
+ * to its inputs; one pass from the end then gives the derivative of the result with respect to
+ * every term. After an allocation fails, terms are meaningless and sr_tape_backward fails. */
 #ifndef SR_VERIFY_ORACLE_TAPE_H
 #define SR_VERIFY_ORACLE_TAPE_H
 
@@ -16,14 +14,14 @@ typedef struct sr_tape sr_tape;
 srnn_status sr_tape_create(sr_tape **tape);
 void sr_tape_free(sr_tape *tape);
 
-/* From now on sr_tape_round and sr_tape_round_back round to so many significant bits (bf16: 8,
- * float: 24); until then they give back their term. */
+/* From now on sr_tape_round and sr_tape_round_back round to this many significant bits (bf16: 8,
+ * float: 24); before the first call they return their argument. */
 void sr_tape_use_bits(sr_tape *tape, int bits);
 
-/* Forgets every term. */
+/* Removes every term. */
 void sr_tape_clear(sr_tape *tape);
 
-/* A number that comes from outside. */
+/* A constant or an input. */
 sr_term sr_tape_number(sr_tape *tape, double value);
 double sr_tape_value(const sr_tape *tape, sr_term a);
 
@@ -38,12 +36,12 @@ sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant)
 /* f(a), given its value and its slope there. */
 sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope);
 
-/* What a computation in a narrower type makes of a: the nearest number that the type has;
- * derivatives are rounded on their way back. The second rounds only those. */
+/* Rounding to a narrower type: a becomes the nearest number of the type, and so does its
+ * derivative. The second function rounds the derivative only. */
 sr_term sr_tape_round(sr_tape *tape, sr_term a);
 sr_term sr_tape_round_back(sr_tape *tape, sr_term a);
 
-/* Terms at a distance of `stride` from each other. */
+/* Terms that are `stride` apart. */
 typedef struct sr_terms {
     const sr_term *first;
     int64_t stride;
@@ -53,13 +51,13 @@ typedef struct sr_terms {
 sr_term sr_tape_dot(sr_tape *tape, sr_terms a, sr_terms b, int64_t count);
 sr_term sr_tape_sum(sr_tape *tape, sr_terms a, int64_t count);
 
-/* sum_n a_n b_n exp(up_n - down_n), all of them one after the other */
+/* sum_n a_n b_n exp(up_n - down_n) over consecutive terms */
 typedef struct sr_decayed {
     const sr_term *a, *b, *up, *down;
 } sr_decayed;
 sr_term sr_tape_decayed_dot(sr_tape *tape, sr_decayed terms, int64_t count);
 
-/* The derivative of sum_n weights[n] outputs[n] by every term. */
+/* The derivative of sum_n weights[n] outputs[n] with respect to every term. */
 srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double *weights,
                              int64_t count);
 double sr_tape_derivative(const sr_tape *tape, sr_term a);

@@ -97,8 +97,8 @@ static void backward_row(const head *a, int64_t i) {
         return;
     row_logits(a, w->rotated_query, w->rotated, i, 0);
     weights_backward(a, i, false, true);
-    pairs_backward(a, w->rotated_query, w->rotated, w->d_rotated_queries + i * p->D, w->d_turned, i,
-                   0);
+    pairs_backward(a, w->rotated_query, w->rotated, w->d_rotated_queries + i * p->D, w->d_rotated,
+                   i, 0);
 }
 
 /* Gradients of the weights that read a segment's u, and of u. */
@@ -201,7 +201,7 @@ static void clear_gradients(const head *a) {
     const size_t T = (size_t)a->document->length, D = (size_t)p->D, Dv = (size_t)p->Dv;
     double *d_beta = a->x->scratch.row_work.d_beta;
     memset(w->d_keys, 0, T * D * sizeof *w->d_keys);
-    memset(w->d_turned, 0, T * D * sizeof *w->d_turned);
+    memset(w->d_rotated, 0, T * D * sizeof *w->d_rotated);
     memset(w->d_values, 0, T * Dv * sizeof *w->d_values);
     if (sr_erases_apart(&p->attention))
         memset(w->d_erase, 0, T * D * sizeof *w->d_erase);
@@ -279,7 +279,7 @@ static void backward_task(void *untyped, int64_t task, int worker) {
         backward_query_head(&a);
     for (int64_t j = 0; j < a.document->length; j++) {
         const sr_rows at = {a.document->b, a.kv, a.document->start + j, 1};
-        join_rows(&a, w->d_keys + j * p->D, w->d_turned + j * p->D, at);
+        join_rows(&a, w->d_keys + j * p->D, w->d_rotated + j * p->D, at);
         join_erased(&a, j);
         SR_ISA_REAL(sr_prologue_key_rows_backward)(w->row, p->D, row_work, x->call, at);
         for (int d = 0; d < p->Dv; d++)

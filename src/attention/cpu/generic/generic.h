@@ -30,7 +30,7 @@ typedef struct workspace {
     double *d_u;                 /* (T, Dv) */
     double *d_queries;           /* (T, D) of one head of queries */
     double *d_rotated_queries;   /* (T, D): the same of rotated ones */
-    double *d_keys, *d_turned;   /* (T, D) */
+    double *d_keys, *d_rotated;  /* (T, D) */
     double *d_values;            /* (T, Dv) */
     double *d_erase, *d_removed; /* (T, D) */
     real *more;                  /* (2, D): rows on their way out */
@@ -74,7 +74,7 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             .d_queries = sr_layout_take(layout, back * T * D, sizeof(double)),
             .d_rotated_queries = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
-            .d_turned = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
+            .d_rotated = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
             .erase = sr_layout_take(layout, apart * T * D, sizeof(real)),
             .removed = sr_layout_take(layout, removal * T * D, sizeof(real)),
@@ -86,15 +86,15 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             w.rotated = w.keys;
             w.rotated_query = w.query;
             w.d_rotated_queries = w.d_queries;
-            w.d_turned = w.d_keys;
+            w.d_rotated = w.d_keys;
         }
         if (!apart) {
             w.erase = w.rotated;
-            w.d_erase = w.d_turned;
+            w.d_erase = w.d_rotated;
         }
         if (!removal) {
             w.removed = w.rotated;
-            w.d_removed = w.d_turned;
+            w.d_removed = w.d_rotated;
         }
         if (s.workers)
             s.workers[n] = w;

@@ -194,8 +194,8 @@ static void rope_row(real *out, const real *x, const real *angles, int D, int wi
 }
 
 /* The angles of token t of row b of the batch. */
-static const real *turn_of(const sr_row_workspace *row_work, const srnn_plan *plan, int64_t b,
-                           int64_t t) {
+static const real *angles_of(const sr_row_workspace *row_work, const srnn_plan *plan, int64_t b,
+                             int64_t t) {
     const srnn_problem *p = &plan->problem;
     return row_work->angles + (t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
 }
@@ -204,11 +204,11 @@ void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspac
                                    const sr_attention_call *call, sr_rows which, bool back) {
     const srnn_plan *plan = call->plan;
     for (int64_t r = 0; r < which.count; r++)
-        rope_row(rows + r * ld, rows + r * ld, turn_of(row_work, plan, which.b, which.t + r),
+        rope_row(rows + r * ld, rows + r * ld, angles_of(row_work, plan, which.b, which.t + r),
                  plan->problem.D, plan->core.D, back ? -1 : 1);
 }
 
-static bool turns_first(const srnn_problem *p) {
+static bool rope_first(const srnn_problem *p) {
     return p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
 }
 
@@ -216,9 +216,9 @@ static bool turns_first(const srnn_problem *p) {
 static const real *placed_row(real *rotated, const real *x, const sr_row_workspace *row_work,
                               const srnn_plan *plan, int64_t b, int64_t t) {
     const int D = plan->problem.D;
-    if (!turns_first(&plan->problem))
+    if (!rope_first(&plan->problem))
         return x;
-    rope_row(rotated, x, turn_of(row_work, plan, b, t), D, D, 1);
+    rope_row(rotated, x, angles_of(row_work, plan, b, t), D, D, 1);
     return rotated;
 }
 
@@ -305,7 +305,7 @@ void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t 
                                   : tensor_row(call->gradients->q, rows.b, rows.h, t);
         row_backward(out, gradient + r * ld,
                      tensor_row(call->in->q, rows.b, sr_shared_head(p, rows.h), t), &rule,
-                     turns_first(p) ? turn_of(row_work, plan, rows.b, t) : NULL);
+                     rope_first(p) ? angles_of(row_work, plan, rows.b, t) : NULL);
     }
 }
 
@@ -323,7 +323,7 @@ void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld
                         ? row_work->d_k + sr_row_index(p, plan->core.Hkv, rows.b, rows.h, t) * p->D
                         : tensor_row(call->gradients->k, rows.b, rows.h, t);
         row_backward(out, gradient + r * ld, key_source(row_work, call, rows.b, rows.h, t), &rule,
-                     turns_first(p) ? turn_of(row_work, plan, rows.b, t) : NULL);
+                     rope_first(p) ? angles_of(row_work, plan, rows.b, t) : NULL);
     }
 }
 

@@ -162,7 +162,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
 /* ---- keys and values ---- */
 
 /* The first of `position` tokens that a state keeps. */
-static int64_t first_kept(const srnn_problem *p, int64_t position) {
+static int64_t first_cached(const srnn_problem *p, int64_t position) {
     return position - sr_keys_seen(&p->attention, position);
 }
 
@@ -180,7 +180,7 @@ static size_t kv_cache_plain_bytes(const srnn_problem *p, int64_t position) {
 
 static srnn_status kv_cache_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
-    const int64_t past = from->position, first = first_kept(p, past);
+    const int64_t past = from->position, first = first_cached(p, past);
     sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
     for (int64_t head = 0; head < heads_of(p); head++) {
@@ -202,7 +202,7 @@ static srnn_status kv_cache_to_plain(char *plain, const sr_state_memory *from) {
 
 static srnn_status kv_cache_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
-    const int64_t past = to->position, first = first_kept(p, past);
+    const int64_t past = to->position, first = first_cached(p, past);
     sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head cache = kv_cache_head_place(p, to->capacity, &layout);
@@ -279,7 +279,7 @@ static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
 static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
     const int64_t entries = SR_ISA_REAL(sr_kv_cache_entries)(p, state->position);
-    const int64_t first = first_kept(p, state->position);
+    const int64_t first = first_cached(p, state->position);
     sr_layout layout = {.base = state->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         const kv_cache_rows rows = SR_ISA_REAL(sr_kv_cache_place)(p, state->capacity, &layout);

@@ -76,6 +76,7 @@ srnn_status sr_axes_finish(const sr_axes_call &call, cudaStream_t stream) {
     return SRNN_OK;
 }
 
+/* One thread advances the position of the state, after all kernels that read it. */
 __global__ void advance_position(int64_t *position, int T) {
     *position += T;
 }

@@ -78,6 +78,8 @@ __global__ void fill_angles(const __grid_constant__ sr_axes_call call) {
     call.scratch.angles[2 * n + 1] = (float)axes_sine(angle);
 }
 
+/* 1 / the norm of a channel over the heads. A thread owns channel d of one token: adds squares of
+ * the heads in order, global -> registers, in double, and stores one number. */
 __global__ void inverse_across(const __grid_constant__ sr_axes_call call, sr_axes_tensor x,
                                float *inverse, int heads) {
     const int64_t n = axes_thread();
@@ -133,6 +135,7 @@ __global__ void token_levels(const __grid_constant__ sr_axes_call call) {
                            (double)call.in.level_gate.at(at.b, at.h, at.t, level));
 }
 
+/* v times its factor. A thread owns one number: global -> registers -> the workspace. */
 __global__ void value_rows(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T * call.Dv)
@@ -146,6 +149,8 @@ __global__ void value_rows(const __grid_constant__ sr_axes_call call) {
 
 /* ---- features: a warp owns a row ---- */
 
+/* Features of q or k. A warp owns a row: it sums the squares of the row, then lane l computes every
+ * 32nd feature from l on, global -> registers -> global. */
 __global__ void feature_rows(const __grid_constant__ sr_axes_call call,
                              const __grid_constant__ axes_source source, float *out) {
     const int64_t n = axes_warp();

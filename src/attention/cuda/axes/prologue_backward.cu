@@ -7,6 +7,9 @@
 
 /* ---- features: a warp owns a row ---- */
 
+/* Gradients of q or k from those of their features. A warp owns a row: it forms the sums over the
+ * row that the feature needs, adds the inverse RoPE of the rotated part where the two differ, and
+ * lane l stores every 32nd channel from l on. */
 __global__ void feature_rows_backward(const __grid_constant__ sr_axes_call call,
                                       const __grid_constant__ axes_source source, float *out,
                                       const float *plain, const float *rotated) {
@@ -205,6 +208,8 @@ SR_DEVICE double number_backward(const sr_axes_call &call, int64_t row, axes_row
     return d;
 }
 
+/* The gradient of the decay operand. A thread owns one number: reads the gradient of its logarithm
+ * from the workspace and stores once. Runs after the running sums of decays_backward. */
 __global__ void decay_numbers(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T * call.decays)
@@ -252,6 +257,7 @@ struct value_power_term {
 
 /* ---- gates of the core ---- */
 
+/* The gradient of the write gate. A thread owns one token of a head: d_beta times the slope. */
 __global__ void beta_numbers(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T)
@@ -271,6 +277,7 @@ SR_DEVICE double level_slope(const sr_axes_call &call, axes_row at, int level) {
                       (double)call.in.level_gate.at(at.b, at.h, at.t, level));
 }
 
+/* The gradient of the level gates. A thread owns one level of a row: reads, multiplies, stores. */
 __global__ void level_numbers(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.H * call.T * call.levels)

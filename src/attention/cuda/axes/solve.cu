@@ -168,6 +168,12 @@ SR_DEVICE void solve(solve_memory<WIDTH> *shared, const sr_axes_call &call, cons
     }
 }
 
+/* Forward substitution of the delta rule. Block (x, y) owns head x of the values and 32 columns, a
+ * lane each, and walks the tiles of tokens from first to last. Per tile: its keys go global ->
+ * shared and its right-hand sides into registers; for every earlier tile its keys and solved rows
+ * go global -> shared, barrier, and each warp subtracts kappa times these rows from its own tokens;
+ * then, after a barrier, warp 0 solves the tile itself token by token and stores it for later
+ * tiles. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     solve_forward(const __grid_constant__ sr_axes_call call, const __grid_constant__ axes_keys keys,
@@ -176,6 +182,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     solve<false>(shared, call, keys, system);
 }
 
+/* The same with the transposed system, for gradients: tiles from last to first, each reduced by the
+ * later tiles that see it. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     solve_back(const __grid_constant__ sr_axes_call call, const __grid_constant__ axes_keys keys,

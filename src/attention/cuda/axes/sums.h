@@ -80,6 +80,7 @@ __global__ void axes_partial_sums(const __grid_constant__ sr_axes_call call, int
     call.scratch.partial[(int64_t)blockIdx.y * columns + column] = sum;
 }
 
+/* A thread owns a column: adds the parts in order, global -> registers, and stores the total. */
 static __global__ void axes_add_parts(float *out, const double *partial, int columns) {
     const int64_t column = axes_thread();
     if (column >= columns)

@@ -57,8 +57,8 @@ SR_DEVICE float *number_at(const axes_state &state, const sr_axes_call &call, co
 }
 
 /* What is remembered of feature channel f from the token before t: e^(C_t - C_(t-1)). */
-SR_DEVICE float kept_share(const sr_axes_call &call, const axes_state &state, const walk_place &at,
-                           int t, int f) {
+SR_DEVICE float decay_factor(const sr_axes_call &call, const axes_state &state,
+                             const walk_place &at, int t, int f) {
     if (call.decays == 0)
         return 1;
     const int c = call.decays == 1 ? 0 : f;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
         for (int r = 0; r < ROWS; r++) {
             const int f = r * SR_WARP + lane;
             k[r] = f < call.F ? at.k[token * call.F + f] : 0;
-            const float e = fresh || f >= call.F ? 0 : kept_share(call, state, at, t, f);
+            const float e = fresh || f >= call.F ? 0 : decay_factor(call, state, at, t, f);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++)
                 S[r][c] = fresh ? 0 : S[r][c] * e;
@@ -210,7 +210,7 @@ SR_DEVICE void write_level(const axes_state &state, const sr_feature_table &tabl
         u[c] = level == 0 ? u[c] : 0;
     for (int64_t m = axes_lane(); m < state.features; m += SR_WARP) {
         const float k = feature_of(table, m, key);
-        const float e = fresh ? 0 : kept_share(call, state, at, t, call.decays > 1 ? (int)m : 0);
+        const float e = fresh ? 0 : decay_factor(call, state, at, t, call.decays > 1 ? (int)m : 0);
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
             float *const number = number_at(state, call, at, level, m, c);
@@ -238,6 +238,10 @@ SR_DEVICE void write_level(const axes_state &state, const sr_feature_table &tabl
     }
 }
 
+/* For states that do not fit registers. A warp owns COLUMNS columns of the state of one head, in
+ * global memory, and lane l every 32nd feature from l on. It walks the tokens in order: merges
+ * levels, decays the state and writes the token, then sums q times the state over the lanes by
+ * shuffles for every query head of the group and stores the result. Warps share nothing. */
 __global__ void walk_memory(const __grid_constant__ sr_axes_call call,
                             const __grid_constant__ axes_state state,
                             const __grid_constant__ sr_feature_table table) {

@@ -67,7 +67,7 @@ SR_DEVICE void columns_of(float (&x)[COLUMNS], const sr_axes_call &call, const b
                                          : 0;
 }
 
-SR_DEVICE float kept_share(const sr_axes_call &call, int64_t token, bool fresh, int f) {
+SR_DEVICE float decay_factor(const sr_axes_call &call, int64_t token, bool fresh, int f) {
     if (fresh || call.decays == 0)
         return 1;
     const int c = call.decays == 1 ? 0 : f;
@@ -94,7 +94,7 @@ SR_DEVICE void meet_token(walk_token<ROWS> &x, float (&S)[ROWS][COLUMNS], const 
     for (int r = 0; r < ROWS; r++) {
         const int f = r * SR_WARP + axes_lane();
         x.k[r] = f < call.F ? at.k[token * call.F + f] : 0;
-        x.e[r] = f < call.F ? kept_share(call, token, fresh, f) : 0;
+        x.e[r] = f < call.F ? decay_factor(call, token, fresh, f) : 0;
 #pragma unroll
         for (int c = 0; !decayed && c < COLUMNS; c++)
             S[r][c] = fresh ? 0 : S[r][c] * x.e[r];
@@ -267,6 +267,11 @@ SR_DEVICE void write_backward(back_memory *shared, float (&R)[ROWS][COLUMNS],
     add_gates(shared, call, scratch, at.slice * rows + token, d_gate, delta ? d_beta : 0);
 }
 
+/* Block (x, y) owns slice y of the columns of head x; a warp COLUMNS of them, with the state S and
+ * its gradient R in registers, features over lanes. A first pass over all tokens stores S before
+ * each chunk, registers -> workspace. Then, from the last chunk to the first: S is reloaded, the
+ * chunk is run again with S before each token stored, and its tokens are walked backwards, where
+ * gradients of q, k and gates are summed over the warps through shared memory, in order. */
 template <int ROWS>
 __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
     walk_back(const __grid_constant__ sr_axes_call call,

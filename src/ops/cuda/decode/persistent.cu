@@ -25,8 +25,8 @@ enum {
     ROWS = SR_DECODE_ROWS,
     TILES = 4,                  /* of a block at a time */
     COLUMNS = 8,                /* of a tile */
-    GROUP = 64,                 /* numbers of x that a warp takes at a time: two halves */
-    CHUNK = WARPS * GROUP,      /* numbers of x that the block takes at a time */
+    GROUP = 64,                 /* numbers of x per warp and step: two halves */
+    CHUNK = WARPS * GROUP,      /* numbers of x per block and step */
     ROW_BYTES = CHUNK * 2 + 64, /* of a column's weights: neighbours start in other banks */
     RING = 8,                   /* tiles that have landed or are in flight */
     X_STRIDE = 48,              /* of GROUP / 2 pairs, so that eight lanes read from all banks */
@@ -96,7 +96,7 @@ SR_DEVICE int slot_of(int tile) {
     return (int)((unsigned)tile % RING);
 }
 
-SR_DEVICE int turn_of(int tile) {
+SR_DEVICE int parity_of(int tile) {
     return (int)((unsigned)tile / RING % 2);
 }
 
@@ -105,7 +105,7 @@ SR_DEVICE void load_tile(const sr_decode_gemm &p, int tile, int first, chain_mem
                          int number) {
     const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
     const int slot = slot_of(number);
-    mbarrier_wait(&memory.empty[slot], turn_of(number) ^ 1);
+    mbarrier_wait(&memory.empty[slot], parity_of(number) ^ 1);
     if (lane == 0)
         mbarrier_arrive_expect(&memory.full[slot], COLUMNS * bytes);
     __syncwarp();
@@ -136,7 +136,7 @@ SR_DEVICE void load_all(chain_memory &memory) {
 SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, int number) {
     const int slot = slot_of(number);
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
-    mbarrier_wait(&memory.full[slot], turn_of(number));
+    mbarrier_wait(&memory.full[slot], parity_of(number));
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (there)
@@ -344,7 +344,7 @@ struct warp_columns {
     float2 norm[2]; /* the lane's weights of the norm, per chunk */
 };
 
-/* `norm` is loaded before anything is waited for. */
+/* `norm` is loaded before the first wait. */
 template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_gemm &p, int first) {
     warp_columns columns = {first + (int)(threadIdx.x / SR_WARP) * GROUP,
                             {make_float2(1, 1), make_float2(1, 1)}};
@@ -357,7 +357,7 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_gemm &p,
 }
 
 /* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the B fragment;
- * squares[row] += theirs. */
+ * squares[row] += their squares. */
 template <int CHUNKS, int MOST>
 SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
                       const sr_decode_gemm_task &task, chain_memory &memory,
@@ -424,8 +424,8 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MO
         }
 }
 
-/* One tile alone: two chunks of x at a time, so that the second is not waited for after the first.
- * `number`: tiles consumed by the block; updated. */
+/* One tile alone: loads two chunks of x at a time, so that their latencies overlap. `number`: tiles
+ * consumed by the block; updated. */
 template <int MOST>
 SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_gemm_task &task,
                               chain_memory &memory, int &number) {
@@ -569,13 +569,13 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::c
         store_marked_two(to + WIDTH, row, mark);
 }
 
-/* A lane's part of the sums of other blocks: sum and maximum of number `lane`, and two columns of
- * each. */
+/* A lane's part of the partial results of other blocks: sum and maximum of number `lane`, and two
+ * columns of each. */
 struct other_sums {
     float own[2], x[SR_ONE_PARTS - 1][2];
 };
 
-/* Polls until all of it is there; `column` negative: none. */
+/* Polls until all marks are right; `column` negative: none. */
 template <int WIDTH>
 SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count, int column,
                            uint32_t mark) {

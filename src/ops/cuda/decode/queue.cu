@@ -11,7 +11,7 @@
 
 enum { MARKED = 1 << 23, ACCESSES = 4 * SR_DECODE_TASKS };
 
-/* The tasks that are certain to come before one, in any interleaving of the blocks. */
+/* The tasks that always complete before one, in any interleaving of the blocks. */
 struct task_set {
     uint64_t bits[SR_DECODE_TASKS / 64];
 };
@@ -89,8 +89,8 @@ static void flush(sr_cuda_coalescer *queue, cudaStream_t stream) {
     begin_list(queue);
 }
 
-/* Space for a task of that many bytes in the list. NULL: launch the list first, or there is no
- * space at all. */
+/* Reserves that many bytes for a task in the list. NULL: launch the list first, or the task never
+ * fits. */
 static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t bytes) {
     const size_t rounded = (bytes + 15) / 16 * 16;
     const size_t head = queue->list ? 0 : sizeof(sr_decode_list);
@@ -198,7 +198,7 @@ static int64_t marked_numbers(int rows, int columns) {
     return sr_decode_copies(rows) * rows * even(columns);
 }
 
-static bool has_room(const sr_cuda_coalescer *queue, int64_t marked) {
+static bool has_space(const sr_cuda_coalescer *queue, int64_t marked) {
     return queue->marked_used + marked <= MARKED && queue->access_count + 8 <= ACCESSES;
 }
 
@@ -225,7 +225,7 @@ static bool add_product(sr_cuda_coalescer *queue, const sr_decode_gemm *p) {
     task_set before = {};
     sr_decode_source x, c = {};
     const int columns = p->swiglu ? p->pair_columns : p->N;
-    if (!has_room(queue, marked_numbers(p->M, columns)) ||
+    if (!has_space(queue, marked_numbers(p->M, columns)) ||
         !find_source(queue, &x, &before, p->x, p->M, p->K) ||
         (p->c.data && !find_source(queue, &c, &before, p->c, p->M, p->N)) ||
         !may_write(queue, before, p->d, p->M, columns))
@@ -275,7 +275,7 @@ static bool add_attention(sr_cuda_coalescer *queue, const sr_attention_view<sr_b
     const int parts = parts_of(queue->multiprocessors / rows);
     const int64_t partials =
         (int64_t)rows * parts * sr_decode_partial(sr_decode_width(call.D, call.Dv));
-    if (!has_room(queue, marked_numbers(call.B, output) + partials) ||
+    if (!has_space(queue, marked_numbers(call.B, output) + partials) ||
         !find_source(queue, &q, &before, place_of_heads(call.q), call.B, call.H * call.D) ||
         !find_source(queue, &k, &before, place_of_heads(call.k), call.B, call.Hkv * call.D) ||
         !find_source(queue, &v, &before, place_of_heads(call.v), call.B, call.Hkv * call.Dv) ||

@@ -26,7 +26,7 @@ typedef struct sr_decode_gemm {
     float epsilon;
     /* Column n of d is silu(column n) * column (n + pair_columns), of 2 * pair_columns. */
     bool swiglu;
-    /* Without swiglu: so many of the first columns are heads of D to which RoPE is applied. */
+    /* Without swiglu: this many of the first columns are heads of D to which RoPE is applied. */
     int pair_columns;
     int D;
     const float *angles;      /* (positions, D): cosines, then sines */

@@ -41,7 +41,7 @@ SR_BOTH int sr_decode_copies(int rows) {
 }
 
 struct sr_decode_gemm_task {
-    sr_decode_gemm of; /* the places in it are not used */
+    sr_decode_gemm of; /* row and column in it are unused */
     sr_decode_source x, c;
     sr_decode_target d;
     int pairs, tiles; /* pairs of columns; four of them are a tile */

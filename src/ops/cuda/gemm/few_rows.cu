@@ -19,7 +19,7 @@ enum {
     BLOCKS = 4   /* per multiprocessor: limits the registers of a thread */
 };
 
-/* ---- what a lane multiplies ---- */
+/* ---- a lane's operands ---- */
 
 /* A lane's part of one row of x: the dot products with its weights, and the squares. */
 template <int COLUMNS> struct lane_sums { float product[COLUMNS], squares; };
@@ -35,7 +35,7 @@ SR_DEVICE void multiply_eight(lane_sums<COLUMNS> &sums, const float *x,
                 fmaf(x[i], to_float(weights[column].number[i]), sums.product[column]);
 }
 
-/* Eight numbers of x as they are. */
+/* Eight numbers of x without a norm. */
 template <int ROWS, int COLUMNS>
 SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
                              const sr_few_rows_gemm &p, const sr_bf16 *x, int64_t) {
@@ -49,7 +49,7 @@ SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> 
     }
 }
 
-/* Eight numbers of x that are to be normed. */
+/* Eight numbers of x before a norm. */
 template <int ROWS, int COLUMNS>
 SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
                              const sr_few_rows_gemm &p, const float *x, int64_t k) {

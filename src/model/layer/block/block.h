@@ -1,7 +1,7 @@
 /* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual; the norms may
  * also stand after mixer and MLP, and the MLP next to the mixer. A model of Avey has no MLPs. */
-#ifndef SR_MODEL_LAYER_BLOCK_H
-#define SR_MODEL_LAYER_BLOCK_H
+#ifndef SR_MODEL_LAYER_BLOCK_BLOCK_H
+#define SR_MODEL_LAYER_BLOCK_BLOCK_H
 
 #include "model/layer/mixer.h"
 #include "model/model.h"

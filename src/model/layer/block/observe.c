@@ -1,5 +1,5 @@
 /* observe.c: what an observer of a decoder layer is shown: floats in host memory. */
-#include "model/layer/observe.h"
+#include "model/layer/block/observe.h"
 
 #include "base/bf16.h"
 #include "base/memory.h"

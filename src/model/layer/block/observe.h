@@ -1,8 +1,8 @@
-/* observe.h (private): what an observer of a decoder layer is shown. (private) */
-#ifndef SR_MODEL_LAYER_OBSERVE_H
-#define SR_MODEL_LAYER_OBSERVE_H
+/* observe.h (private): the arrays that an observer of a decoder layer sees. */
+#ifndef SR_MODEL_LAYER_BLOCK_OBSERVE_H
+#define SR_MODEL_LAYER_BLOCK_OBSERVE_H
 
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 
 /* Shows the observer what the equation has read and made, `saved` by the attention layer, and takes
  * its changes of o over. */

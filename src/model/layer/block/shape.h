@@ -1,8 +1,8 @@
-/* block_shape.h (private): what a block consists of. */
+/* shape.h (private): what a block consists of. */
 #ifndef SR_MODEL_LAYER_BLOCK_SHAPE_H
 #define SR_MODEL_LAYER_BLOCK_SHAPE_H
 
-#include "model/layer/block.h"
+#include "model/layer/block/block.h"
 
 static inline bool has_mlp(const sr_block *b) {
     return sr_model_config_has_mlp(b->config);

@@ -1,7 +1,7 @@
 /* block.c: one decoder layer, forward and backward. */
-#include "model/layer/block_shape.h"
+#include "model/layer/block/shape.h"
 
-#include "model/layer/observe.h"
+#include "model/layer/block/observe.h"
 
 /* What enters a product; the residual stream. */
 static sr_matrix numbers(const sr_block *b, void *data, int64_t columns) {

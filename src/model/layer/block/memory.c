@@ -1,5 +1,5 @@
-/* block_memory.c: where a block keeps what backward reads, and its scratch. */
-#include "model/layer/block_shape.h"
+/* memory.c: where a block keeps what backward reads, and its scratch. */
+#include "model/layer/block/shape.h"
 
 enum { ALIGNMENT = 64 };
 
