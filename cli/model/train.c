@@ -84,9 +84,9 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
 
 /* The first given option that a resumed run does not accept, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
-    static const char *const ends[] = {"--resume",       "--stop-step",    "--stop-tokens",
-                                       "--stop-seconds", "--threads",      "--device",
-                                       "--shard",        "--rank-patience"};
+    static const char *const ends[] = {"--resume",       "--stop-step",     "--stop-tokens",
+                                       "--stop-seconds", "--threads",       "--device",
+                                       "--shard",        "--rank-patience", "--recompute"};
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
@@ -100,9 +100,9 @@ static const char *not_an_end(int argc, char *const *argv) {
 /* The command line besides the settings. */
 typedef struct train_request {
     const char *out, *resume;
-    const char *wrong;            /* an option that is not allowed with --resume, or NULL */
-    bool step, tokens, seconds;   /* which ends were given, even as 0 */
-    bool shard, patience, length; /* given */
+    const char *wrong;          /* an option that is not allowed with --resume, or NULL */
+    bool step, tokens, seconds; /* which ends were given, even as 0 */
+    bool shard, patience, length, recompute; /* given */
     sr_ranks ranks;
     bool all_batches;
 } train_request;
@@ -309,6 +309,7 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
                               .device = s->device && *s->device ? s->device : NULL,
                               .ranks = &r->ranks,
                               .shard = r->shard ? &s->shard : NULL,
+                              .recompute = r->recompute ? &s->recompute : NULL,
                               .rank_patience = r->patience ? &s->rank_patience : NULL};
     s->ranks = &r->ranks;
     return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
@@ -363,6 +364,7 @@ int command_train(int argc, char **argv) {
                        .shard = options_given(argc, argv, "--shard"),
                        .patience = options_given(argc, argv, "--rank-patience"),
                        .length = options_given(argc, argv, "--length"),
+                       .recompute = options_given(argc, argv, "--recompute"),
                        .all_batches = options_given(argc, argv, "--batches") &&
                                       !options_given(argc, argv, "--steps")};
     sr_run_settings settings;

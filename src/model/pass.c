@@ -22,7 +22,7 @@ struct sr_pass {
     sr_contexts *contexts; /* what the blocks see instead of the batch's rows; NULL: those */
     sr_layer_kinds kinds;
     sr_block *blocks;      /* (L) */
-    sr_block_saved *saved; /* (L); with recompute or without train all share one memory */
+    sr_block_saved *saved; /* (L); what is not kept for backward shares one memory */
     void *scratch;         /* of backward; each layer's kind lays it out its own way */
     float *first_values,
         *d_first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
@@ -94,28 +94,33 @@ static srnn_status make_blocks(sr_pass *pass) {
     return SRNN_OK;
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
 /* Each layer keeps its input; what lies between has memory of its own only if backward will read
  * it where forward left it. */
 static srnn_status take_activations(sr_pass *pass) {
     const int L = pass->model->config.L;
     const size_t C = (size_t)pass->model->config.C, rows = (size_t)pass->block_rows;
-    const bool keep = pass->setup.train && !pass->setup.recompute;
-    size_t largest = 0, scratch = 0;
-    void *shared = NULL;
+    const bool keep_mlp = pass->setup.train && pass->setup.recompute != SR_RECOMPUTE_BLOCK;
+    const bool keep_mixer = keep_mlp && pass->setup.recompute == SR_RECOMPUTE_NONE;
+    size_t mixer_bytes = 0, mlp_bytes = 0, scratch = 0;
+    void *mixer = NULL, *mlp = NULL;
     for (int layer = 0; layer < L; layer++) {
-        const size_t saved = sr_block_saved_bytes(&pass->blocks[layer]);
-        const size_t beside = sr_block_scratch_bytes(&pass->blocks[layer]);
-        largest = saved > largest ? saved : largest;
-        scratch = beside > scratch ? beside : scratch;
+        mixer_bytes = larger(mixer_bytes, sr_block_mixer_half_bytes(&pass->blocks[layer]));
+        mlp_bytes = larger(mlp_bytes, sr_block_mlp_half_bytes(&pass->blocks[layer]));
+        scratch = larger(scratch, sr_block_scratch_bytes(&pass->blocks[layer]));
     }
-    if (!keep)
-        SR_TRY(take(pass, &shared, largest, 1));
     for (int layer = 0; layer < L; layer++) {
+        const sr_block *block = &pass->blocks[layer];
         sr_block_saved *saved = &pass->saved[layer];
-        void *own = shared;
-        if (keep)
-            SR_TRY(take(pass, &own, sr_block_saved_bytes(&pass->blocks[layer]), 1));
-        *saved = sr_block_saved_at(&pass->blocks[layer], own);
+        if (keep_mixer || layer == 0)
+            SR_TRY(
+                take(pass, &mixer, keep_mixer ? sr_block_mixer_half_bytes(block) : mixer_bytes, 1));
+        if (mlp_bytes && (keep_mlp || layer == 0))
+            SR_TRY(take(pass, &mlp, keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes, 1));
+        *saved = sr_block_saved_apart(block, mixer, mlp);
         if (pass->setup.train || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
         else
@@ -210,7 +215,7 @@ static srnn_status fill(sr_pass *pass) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes no sense", pass->setup.B,
                        pass->setup.T);
     pass->rows = (int64_t)pass->setup.B * pass->setup.T;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 22), sizeof *pass->memory));
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(3 * c->L + 22), sizeof *pass->memory));
     pass->memory = memory;
     SR_TRY(take_positions(pass));
     SR_TRY(make_contexts(pass));
@@ -454,8 +459,8 @@ static srnn_status layers_backward(sr_pass *pass) {
                 SR_TRY(contexts_back(pass));
             SR_TRY(tell_ready(pass, L));
         }
-        if (pass->setup.recompute)
-            SR_TRY(sr_block_forward(block, NULL, &pass->saved[layer]));
+        if (layer < L - 1) /* forward ended with the last layer: all of it is still there */
+            SR_TRY(sr_block_recompute(block, &pass->saved[layer], pass->setup.recompute));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
                                  &scratch));
         SR_TRY(tell_ready(pass, layer));

@@ -7,9 +7,8 @@
 
 typedef struct sr_pass_setup {
     int B, T;
-    bool train;     /* gradients are wanted */
-    bool recompute; /* keep only each layer's input and compute the rest again: less memory, more
-                       time, the same bits */
+    bool train;             /* gradients are wanted */
+    sr_recompute recompute; /* with train: less memory, more time, the same bits */
 
     /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. */
     const int64_t *offsets;

@@ -16,7 +16,7 @@ typedef enum sr_optimizer {
 typedef struct sr_trainer_settings {
     int B, T;
     int accumulate; /* batches of B rows in one step, of all ranks together */
-    bool recompute;
+    sr_recompute recompute;
     sr_optimizer optimizer;
     double learning_rate; /* the peak */
     double beta1, beta2, epsilon, weight_decay;

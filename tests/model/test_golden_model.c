@@ -47,7 +47,7 @@ static void find_sizes(sr_model_config *config, const fixture *f) {
     config->sizes[0] = (sr_layer_sizes){d.H, d.Hkv, d.D, d.Dv, d.rank, d.levels};
 }
 
-static void fixture_open(fixture *f, size_t n, bool recompute) {
+static void fixture_open(fixture *f, size_t n, sr_recompute recompute) {
     const golden_case what = golden_case_at(n);
     *f = (fixture){.file = golden_file_of(&files, n), .variant = what.name};
     sr_model_config config = {.V = GOLDEN_V,
@@ -87,7 +87,7 @@ static void logits(void **state) {
     for (size_t n = 0; n < GOLDEN_CASES; n++) {
         fixture f;
         float got[ROWS * GOLDEN_V];
-        fixture_open(&f, n, false);
+        fixture_open(&f, n, SR_RECOMPUTE_NONE);
         float *want = golden_numbers(f.file, f.variant, "check.", "logits", ROWS * GOLDEN_V);
         assert_int_equal(sr_pass_logits(f.pass, got, f.ids[0]), SRNN_OK);
         const double error = golden_error(got, want, ROWS * GOLDEN_V);
@@ -120,7 +120,7 @@ static void check_gradients(fixture *f) {
     }
 }
 
-static void gradients_and_adamw(bool recompute) {
+static void gradients_and_adamw(sr_recompute recompute) {
     for (size_t n = 0; n < GOLDEN_CASES; n++) {
         fixture f;
         fixture_open(&f, n, recompute);
@@ -161,12 +161,12 @@ static void gradients_and_adamw(bool recompute) {
 
 static void keeping_activations(void **state) {
     (void)state;
-    gradients_and_adamw(false);
+    gradients_and_adamw(SR_RECOMPUTE_NONE);
 }
 
 static void recomputing_activations(void **state) {
     (void)state;
-    gradients_and_adamw(true);
+    gradients_and_adamw(SR_RECOMPUTE_BLOCK);
 }
 
 static int open_golden(void **state) {

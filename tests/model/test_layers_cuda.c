@@ -71,7 +71,7 @@ typedef struct step {
     float *gradients; /* of all weights, host memory */
 } step;
 
-static step step_of(sr_model *model, bool packed, bool recompute) {
+static step step_of(sr_model *model, bool packed, sr_recompute recompute) {
     const size_t bytes = model->table.numbers * sizeof(float);
     const sr_pass_setup setup = {.B = B,
                                  .T = T,
@@ -127,8 +127,9 @@ static sr_model *rounded_model(const described *d) {
 static void check_step(described d, bool packed) {
     sr_model *model = model_of(cpu, &d), *moved = model_of(gpu, &d);
     sr_model *other = rounded_model(&d);
-    step want = step_of(model, packed, false), got = step_of(moved, packed, packed);
-    step rounded = step_of(other, packed, false);
+    const sr_recompute what = packed ? SR_RECOMPUTE_BLOCK : SR_RECOMPUTE_ATTENTION;
+    step want = step_of(model, packed, SR_RECOMPUTE_NONE), got = step_of(moved, packed, what);
+    step rounded = step_of(other, packed, SR_RECOMPUTE_NONE);
     compare_steps(d.attention, model, &got, &want, &rounded);
     free(want.gradients), free(got.gradients), free(rounded.gradients);
     sr_model_free(model);
@@ -247,15 +248,17 @@ static float *gradients_of(sr_pass *pass, const sr_model *model) {
     return gradients;
 }
 
-/* Launched, captured, replayed: the same bits as launched for each of three batches. */
-static void check_captured(described d) {
+/* Launched, captured, replayed with activations recomputed: the same bits as launched without for
+ * each of three batches. */
+static void check_captured(described d, sr_recompute recompute) {
     sr_model *model = model_of(gpu, &d);
     const sr_pass_setup setup = {.B = B, .T = T, .train = true};
+    const sr_pass_setup again = {.B = B, .T = T, .train = true, .recompute = recompute};
     sr_pass *plain, *repeated;
     float losses[ROWS];
     void *stats;
     assert_int_equal(sr_pass_create(&plain, model, &setup), SRNN_OK);
-    assert_int_equal(sr_pass_create(&repeated, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_create(&repeated, model, &again), SRNN_OK);
     assert_int_equal(sr_device_allocate(gpu->device, &stats, sizeof(sr_step_stats)), SRNN_OK);
     assert_int_equal(sr_device_zero(gpu->device, stats, sizeof(sr_step_stats)), SRNN_OK);
     for (uint64_t round = 0; round < 3; round++) {
@@ -278,10 +281,10 @@ static void check_captured(described d) {
 
 static void captured_steps(void **state) {
     (void)state;
-    check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"));
-    check_captured(plain("gate,layer=grela"));
-    check_captured(plain("gated_delta_net"));
-    check_captured(plain(aveys[0]));
+    check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"), SR_RECOMPUTE_NONE);
+    check_captured(plain("gate,layer=grela"), SR_RECOMPUTE_ATTENTION);
+    check_captured(plain("gated_delta_net"), SR_RECOMPUTE_BLOCK);
+    check_captured(plain(aveys[0]), SR_RECOMPUTE_BLOCK);
 }
 
 /* ---- feeding */

@@ -200,43 +200,89 @@ static void projections_are_one_matrix(void **state) {
     check_projections("gated_softmax_plusplus", true, 3);
 }
 
-/* Recomputing and other thread counts give the same bits. */
-static void check_bits(const char *attention) {
-    float *first = NULL;
-    size_t numbers = 0;
-    for (int variant = 0; variant < 3; variant++) {
-        sr_backend *backend;
-        sr_pass *pass;
-        int32_t ids[ROWS], targets[ROWS];
-        float losses[ROWS];
-        assert_int_equal(
-            sr_backend_create(&backend, &(sr_backend_settings){.threads = variant == 2 ? 3 : 1}),
-            SRNN_OK);
-        sr_model *model = small_model(backend, attention, SR_MLP_SWIGLU, false, false);
-        const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = variant == 1};
-        small_ids(ids, ROWS, model->config.V, 5);
-        small_ids(targets, ROWS, model->config.V, 6);
-        assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
+/* Bytes that were requested of the device since the count began. */
+static size_t counted;
+static srnn_status (*counted_allocate)(srnn_device *device, void **out, size_t bytes);
+
+static srnn_status count_allocate(srnn_device *device, void **out, size_t bytes) {
+    counted += bytes;
+    return counted_allocate(device, out, bytes);
+}
+
+/* A pass whose bytes, as it reports them, are those that it took. */
+static sr_pass *counted_pass(sr_model *model, const sr_pass_setup *setup) {
+    srnn_device *device = model->backend->device;
+    sr_pass *pass;
+    counted = 0;
+    counted_allocate = device->allocate;
+    device->allocate = count_allocate;
+    const srnn_status status = sr_pass_create(&pass, model, setup);
+    device->allocate = counted_allocate;
+    if (status != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(counted, sr_pass_bytes(pass));
+    return pass;
+}
+
+/* The gradients of two batches together, packed and not, host memory; and the bytes of the pass. */
+static float *two_batches(size_t *numbers, size_t *bytes, const char *attention,
+                          const sr_backend_settings *settings, sr_recompute recompute) {
+    static const int64_t offsets[] = {0, 5, 13, ROWS};
+    sr_backend *backend;
+    int32_t ids[ROWS], targets[ROWS];
+    float losses[ROWS];
+    assert_int_equal(sr_backend_create(&backend, settings), SRNN_OK);
+    sr_model_config config = small_config(SR_MLP_SWIGLU, false, false);
+    config.L = 3;
+    sr_model *model = small_model_of(backend, attention, &config);
+    const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = recompute};
+    sr_pass *pass = counted_pass(model, &setup);
+    for (uint64_t batch = 0; batch < 2; batch++) {
+        small_ids(ids, ROWS, model->config.V, 5 + 2 * batch);
+        small_ids(targets, ROWS, model->config.V, 6 + 2 * batch);
         assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
-        numbers = model->table.numbers;
-        if (variant == 0) {
-            first = malloc(numbers * sizeof *first);
-            assert_non_null(first);
-            memcpy(first, sr_pass_gradient(pass), numbers * sizeof *first);
-        }
+        if (!model->config.is_avey)
+            assert_int_equal(sr_pass_documents(pass, offsets, 3), SRNN_OK);
+    }
+    *bytes = sr_pass_bytes(pass);
+    *numbers = model->table.numbers;
+    float *copy = malloc(*numbers * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, sr_pass_gradient(pass), *numbers * sizeof *copy);
+    sr_pass_free(pass);
+    sr_model_free(model);
+    sr_backend_free(backend);
+    return copy;
+}
+
+/* Whatever is recomputed, and with other thread counts: the same bits, in less and less memory. */
+static void check_bits(const char *attention, bool mlp) {
+    size_t numbers, bytes, last;
+    float *first = two_batches(&numbers, &last, attention, &(sr_backend_settings){.threads = 1},
+                               SR_RECOMPUTE_NONE);
+    for (sr_recompute what = SR_RECOMPUTE_NONE; what <= SR_RECOMPUTE_BLOCK; what++) {
+        float *again =
+            two_batches(&numbers, &bytes, attention, &(sr_backend_settings){.threads = 3}, what);
         /* gaps between tensors hold zeros in all of them */
-        assert_memory_equal(first, sr_pass_gradient(pass), numbers * sizeof *first);
-        sr_pass_free(pass);
-        sr_model_free(model);
-        sr_backend_free(backend);
+        if (memcmp(first, again, numbers * sizeof *first) != 0)
+            fail_msg("%s: other gradients with recompute %d", attention, (int)what);
+        /* other threads have other scratch: bytes are compared from the second pass on */
+        assert_true(what == SR_RECOMPUTE_NONE || bytes < last ||
+                    (!mlp && what == SR_RECOMPUTE_BLOCK && bytes == last));
+        last = bytes;
+        free(again);
     }
     free(first);
 }
 
 static void bits_stay(void **state) {
     (void)state;
-    check_bits("gated_softmax");
-    check_bits("rwkv7"); /* whose second layer reads the values of the first */
+    for (size_t i = 0; srnn_variant_at(i); i++)
+        check_bits(srnn_variant_at(i)->name, true);
+    check_bits("0:gla,1:softmax,block_norm=both,2:mamba2", true); /* a hybrid */
+    check_bits("softmax,block_norm=parallel", true);
+    check_bits("softmax,block_norm=after,qk_norm=row", true);
+    check_bits("avey_causal,chunk=4,chunks=3", false); /* which has no MLP */
 }
 
 /* A document gives the same logits alone and packed after another. */

@@ -97,7 +97,8 @@ static void gradients_are_slopes(void **state) {
 
 /* Gradients of a batch, with activations saved or recomputed, and other thread counts: the same
  * bits. */
-static float *gradients_of(sr_backend *backend, const parted *p, bool recompute, size_t *numbers) {
+static float *gradients_of(sr_backend *backend, const parted *p, sr_recompute recompute,
+                           size_t *numbers) {
     sr_model *model = make(backend, p);
     const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = recompute};
     int32_t ids[ROWS], targets[ROWS];
@@ -121,11 +122,13 @@ static void bits_stay(void **state) {
     assert_int_equal(sr_backend_create(&other, &(sr_backend_settings){.threads = 3}), SRNN_OK);
     for (int m = 0; m < MODELS; m++) {
         size_t numbers;
-        float *saved = gradients_of(cpu, &models[m], false, &numbers);
-        float *again = gradients_of(other, &models[m], true, &numbers);
-        assert_memory_equal(saved, again, numbers * sizeof *saved);
+        float *saved = gradients_of(cpu, &models[m], SR_RECOMPUTE_NONE, &numbers);
+        for (sr_recompute what = SR_RECOMPUTE_ATTENTION; what <= SR_RECOMPUTE_BLOCK; what++) {
+            float *again = gradients_of(other, &models[m], what, &numbers);
+            assert_memory_equal(saved, again, numbers * sizeof *saved);
+            free(again);
+        }
         free(saved);
-        free(again);
     }
     sr_backend_free(other);
 }

@@ -243,6 +243,9 @@ static void settings_survive(void **state) {
     assert_string_equal(again.data, s.data);
     assert_true(again.learning_rate == s.learning_rate && again.tied && again.seed == s.seed);
     assert_int_equal(again.schedule, SR_SCHEDULE_STABLE);
+    assert_int_equal(sr_run_settings_set(&again, "recompute", "true"), SRNN_OK); /* once a flag */
+    assert_int_equal(again.recompute, SR_RECOMPUTE_BLOCK);
+    assert_null(sr_run_settings_difference(&again, &s)); /* which changes no bits */
     static const char *const bad[] = {"batch: many\n",
                                       "batch: -1\n",
                                       "tied: perhaps\n",

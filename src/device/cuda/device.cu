@@ -125,7 +125,7 @@ static srnn_status allocate(srnn_device *device, void **out, size_t bytes) {
     cudaMemGetInfo(&available, &whole);
     return SR_FAIL(SRNN_ERR_MEMORY,
                    "%.1f MB more are needed on %s, which has %.1f MB left of %.1f: use a smaller "
-                   "batch or shorter rows (train also has --recompute)",
+                   "batch or shorter rows (train also has --recompute block)",
                    (double)bytes / 1e6, device->name, (double)available / 1e6, (double)whole / 1e6);
 }
 

@@ -49,7 +49,7 @@ static srnn_status make_trainer(sr_run *run) {
     const sr_trainer_settings settings = {.B = s->B,
                                           .T = s->T,
                                           .accumulate = s->accumulate,
-                                          .recompute = s->recompute,
+                                          .recompute = (sr_recompute)s->recompute,
                                           .optimizer = (sr_optimizer)s->optimizer,
                                           .learning_rate = s->learning_rate,
                                           .beta1 = s->beta1,
@@ -234,6 +234,8 @@ static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
         s->threads = ends->threads;
     if (ends->shard)
         s->shard = *ends->shard;
+    if (ends->recompute)
+        s->recompute = *ends->recompute;
     if (ends->rank_patience)
         s->rank_patience = *ends->rank_patience;
     return ends->device ? sr_run_settings_text(&s->device, ends->device) : SRNN_OK;

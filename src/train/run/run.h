@@ -33,10 +33,11 @@ typedef struct sr_run_ends {
     int64_t stop_step, stop_tokens;
     double stop_seconds;
     int threads;
-    const char *device; /* to resume on another device; NULL: as before */
-    sr_ranks *ranks;    /* resume together; their number may differ from before. NULL: one
+    const char *device;   /* to resume on another device; NULL: as before */
+    sr_ranks *ranks;      /* resume together; their number may differ from before. NULL: one
                          * process */
-    const int *shard;   /* as in the settings; NULL: as before */
+    const int *shard;     /* as in the settings; NULL: as before */
+    const int *recompute; /* the same */
     const double *rank_patience;
 } sr_run_ends;
 srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends);

@@ -17,6 +17,7 @@ static const char *const layouts[] = {"stream", "packed", "document", NULL};
 static const char *const halves[] = {"all", "first", "second", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", "none", "gated", "plain", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
+static const char *const recomputed[] = {"none", "attention", "block", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const schedules[] = {"linear", "cosine", "stable", "constant", NULL};
@@ -69,7 +70,7 @@ static const sr_setting table[] = {
     INTEGER("batch", B, 1, 1 << 20, "rows in a batch"),
     INTEGER("length", T, 1, 1 << 24, "tokens in a row"),
     INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step, of each rank; run.yaml has those of all"),
-    FLAG("recompute", recompute, "keep less of the forward pass and compute it again: less memory, same bits"),
+    CHOICE("recompute", recompute, recomputed, "what backward computes again instead of keeping it: none, attention or block; less memory, same bits"),
     COUNT("steps", steps, "steps of the schedule, and where the run ends; else those that --batches holds"),
     CHOICE("optimizer", optimizer, optimizers, "adamw, or muon for the matrices of layers and adamw for the rest"),
     NUMBER("learning-rate", learning_rate, 0, 1e3, "the largest"),
@@ -195,7 +196,7 @@ static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const
 /* Settings that do not affect the numbers of a run. */
 static bool changes_nothing(const sr_setting *s) {
     return s->offset == AT(threads) || s->offset == AT(tokenizer) || s->offset == AT(shard) ||
-           s->offset == AT(rank_patience);
+           s->offset == AT(recompute) || s->offset == AT(rank_patience);
 }
 
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b) {

@@ -36,7 +36,7 @@ typedef struct sr_run_settings {
     double rope_theta, norm_epsilon, initial_range;
 
     int B, T, accumulate;
-    bool recompute;
+    int recompute; /* sr_recompute */
     int64_t steps;
     int optimizer; /* sr_optimizer */
     double learning_rate, beta1, beta2, momentum, epsilon, weight_decay, clip;

@@ -177,11 +177,18 @@ static srnn_status wrong_name(const char *name) {
                    near ? "; did you mean " : "", near ? near : "");
 }
 
+/* A value of an older run.yaml in today's words: recompute was a flag once. */
+static const char *todays_value(const char *name, const char *value) {
+    if (strcmp(name, "recompute") == 0 && strcmp(value, "true") == 0)
+        return "block";
+    return strcmp(name, "recompute") == 0 && strcmp(value, "false") == 0 ? "none" : value;
+}
+
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value) {
     const sr_setting *setting = find_setting(name);
     if (!setting)
         return wrong_name(name);
-    return read_value(settings, setting, value)
+    return read_value(settings, setting, todays_value(name, value))
                ? SRNN_OK
                : SR_FAIL(SRNN_ERR_FORMAT, "%s cannot be \"%s\"", name, value);
 }

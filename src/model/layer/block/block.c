@@ -252,6 +252,13 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
     return out || has_branches(b) ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
 }
 
+srnn_status sr_block_recompute(const sr_block *b, const sr_block_saved *s, sr_recompute what) {
+    if (what != SR_RECOMPUTE_ATTENTION)
+        return what == SR_RECOMPUTE_BLOCK ? sr_block_forward(b, NULL, s) : SRNN_OK;
+    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
+    return attend(b, NULL, s);
+}
+
 /* ---- backward */
 
 /* From the gradient of the MLP's output to d_normed, the gradient of what it read. */

@@ -6,7 +6,16 @@
 #include "model/layer/mixer.h"
 #include "model/model.h"
 
-/* What forward leaves for backward, in device memory; void: of the backend's number type. */
+/* What backward computes again instead of reading what forward left: less memory, the same bits. */
+typedef enum sr_recompute {
+    SR_RECOMPUTE_NONE = 0,
+    SR_RECOMPUTE_ATTENTION, /* the mixer's half; kept: x, and from `middle` on everything */
+    SR_RECOMPUTE_BLOCK,     /* everything; kept: x */
+} sr_recompute;
+
+/* What forward leaves for backward, in device memory; void: of the backend's number type. Its
+ * mixer's half lies between x and middle (normed, rstd, mixer, mixed, post_normed), its MLP's half
+ * is the rest, which is NULL without an MLP. */
 typedef struct sr_block_saved {
     float *x;         /* (rows, C) input of the layer */
     void *normed;     /* (rows, C) */
@@ -62,12 +71,22 @@ typedef struct sr_block {
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */
 size_t sr_block_saved_bytes(const sr_block *block);
 sr_block_saved sr_block_saved_at(const sr_block *block, void *memory);
+
+/* The same in two pieces of memory. */
+size_t sr_block_mixer_half_bytes(const sr_block *block);
+size_t sr_block_mlp_half_bytes(const sr_block *block);
+sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, void *mlp_half);
+
 size_t sr_block_scratch_bytes(const sr_block *block);
 sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
 
 /* out (rows, C) = the layer's output for saved->x; fills the rest of saved. out may be NULL: only
  * saved is wanted. */
 srnn_status sr_block_forward(const sr_block *block, float *out, const sr_block_saved *saved);
+
+/* Fills once more what the choice does not keep, from saved->x. */
+srnn_status sr_block_recompute(const sr_block *block, const sr_block_saved *saved,
+                               sr_recompute what);
 
 /* d: the gradient of the output turns into that of the input. Adds to the gradients. */
 srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,

@@ -13,27 +13,33 @@ static void *at(char *memory, size_t start) {
     return memory ? memory + start : NULL;
 }
 
-/* One walk serves both questions: how many bytes, and where each array stands. */
-static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
+/* One walk serves both questions: how many bytes, and where each array stands. The mixer's half:
+ * what forward makes between x and middle. */
+static void lay_out_mixer_half(sr_block_saved *s, const sr_block *b, char *memory, size_t *bytes) {
+    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C;
+    const size_t number = sr_element_bytes(b->backend->number);
+    s->mixer = at(memory, take(bytes, sr_mixer_saved_bytes(b->mixer), 1));
+    s->normed = at(memory, take(bytes, rows * C, number));
+    s->rstd = at(memory, take(bytes, rows, sizeof(float)));
+    if (!has_branches(b))
+        return;
+    s->mixed = at(memory, take(bytes, rows * C, sizeof(float)));
+    s->post_normed = at(memory, take(bytes, rows * C, number));
+}
+
+/* middle, and what follows it. */
+static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
     const size_t number = sr_element_bytes(b->backend->number);
-    const size_t mixer = take(bytes, sr_mixer_saved_bytes(b->mixer), 1);
-    sr_block_saved s = {
-        .mixer = at(memory, mixer),
-        .normed = at(memory, take(bytes, rows * C, number)),
-        .rstd = at(memory, take(bytes, rows, sizeof(float))),
-        .middle = at(memory, take(bytes, rows * C, sizeof(float))),
-        .mlp_normed = at(memory, take(bytes, rows * C, number)),
-        .mlp_rstd = at(memory, take(bytes, rows, sizeof(float))),
-        .up = at(memory, take(bytes, rows * (size_t)inner(b), number)),
-        .activated = at(memory, take(bytes, rows * F, number)),
-    };
-    if (has_branches(b)) {
-        s.mixed = at(memory, take(bytes, rows * C, sizeof(float)));
-        s.transformed = at(memory, take(bytes, rows * C, sizeof(float)));
-        s.post_normed = at(memory, take(bytes, rows * C, number));
-    }
-    return s;
+    if (!has_mlp(b))
+        return;
+    s->middle = at(memory, take(bytes, rows * C, sizeof(float)));
+    s->mlp_normed = at(memory, take(bytes, rows * C, number));
+    s->mlp_rstd = at(memory, take(bytes, rows, sizeof(float)));
+    s->up = at(memory, take(bytes, rows * (size_t)inner(b), number));
+    s->activated = at(memory, take(bytes, rows * F, number));
+    if (has_branches(b))
+        s->transformed = at(memory, take(bytes, rows * C, sizeof(float)));
 }
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
@@ -54,15 +60,34 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
     return s;
 }
 
-size_t sr_block_saved_bytes(const sr_block *block) {
+size_t sr_block_mixer_half_bytes(const sr_block *block) {
+    sr_block_saved s = {0};
     size_t bytes = 0;
-    lay_out_saved(block, NULL, &bytes);
+    lay_out_mixer_half(&s, block, NULL, &bytes);
     return bytes;
 }
 
-sr_block_saved sr_block_saved_at(const sr_block *block, void *memory) {
+size_t sr_block_mlp_half_bytes(const sr_block *block) {
+    sr_block_saved s = {0};
     size_t bytes = 0;
-    return lay_out_saved(block, memory, &bytes);
+    lay_out_mlp_half(&s, block, NULL, &bytes);
+    return bytes;
+}
+
+size_t sr_block_saved_bytes(const sr_block *block) {
+    return sr_block_mixer_half_bytes(block) + sr_block_mlp_half_bytes(block);
+}
+
+sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, void *mlp_half) {
+    sr_block_saved s = {0};
+    size_t mixer_bytes = 0, mlp_bytes = 0;
+    lay_out_mixer_half(&s, block, mixer_half, &mixer_bytes);
+    lay_out_mlp_half(&s, block, mlp_half, &mlp_bytes);
+    return s;
+}
+
+sr_block_saved sr_block_saved_at(const sr_block *block, void *memory) {
+    return sr_block_saved_apart(block, memory, at(memory, sr_block_mixer_half_bytes(block)));
 }
 
 size_t sr_block_scratch_bytes(const sr_block *block) {
