@@ -7,6 +7,7 @@
 #include "softrnn.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #ifdef __CUDACC__
 #define SR_EQUATION_FUNCTION __host__ __device__ inline
@@ -21,6 +22,22 @@ SR_EQUATION_FUNCTION double sr_sigmoid(double x) {
 /* log(1 + exp(x)), whose slope is the sigmoid. */
 SR_EQUATION_FUNCTION double sr_softplus(double x) {
     return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
+}
+
+/* The logarithm of a decay's gate lies within these bounds, beyond which its slope is 0: e^-10000 is
+ * far below the smallest double, and a running sum of larger ones would round off the gates after
+ * them. A NaN stays. */
+#define SR_GATE_LOGARITHM_MAX 1e4
+
+SR_EQUATION_FUNCTION double sr_gate_limited(double logarithm) {
+    if (logarithm < -SR_GATE_LOGARITHM_MAX)
+        return -SR_GATE_LOGARITHM_MAX;
+    return logarithm > SR_GATE_LOGARITHM_MAX ? SR_GATE_LOGARITHM_MAX : logarithm;
+}
+
+/* True where the limit acts. */
+SR_EQUATION_FUNCTION bool sr_gate_is_limited(double logarithm) {
+    return fabs(logarithm) > SR_GATE_LOGARITHM_MAX;
 }
 
 /* c tanh(s / c) and its slope, 1 / cosh^2, which does not cancel where tanh is nearly 1. */

@@ -432,19 +432,22 @@ static double strong_powers(const srnn_attention *a) {
     return a->decay_width == SRNN_WIDTH_CHANNEL && sr_decay_has_rate(a) ? 1.5 : 2.5;
 }
 
-/* For about half of all lengths T, one gate in 16 forgets everything. Tokens after such a gate, and
- * other documents, must stay exact. */
+/* For about half of all lengths T, one gate in 16 forgets everything; a fifth of these are masks, as
+ * others write -inf. What follows such a gate, and other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
     const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);
     const double powers = strong_powers(&p->attention);
+    static const double MASK = 1e30;
+    const bool masks = p->attention.value_gate != SRNN_VALUE_GATE_TIME_STEP;
     double *numbers = call->host.operand[SR_OPERAND_DECAY];
     if (!numbers || sr_random_below(seed, STREAM_STRONG, (uint64_t)p->T, 2) == 0)
         return;
     for (int64_t i = 0; i < sr_shape_numbers(&shape); i++) {
-        const double power = powers * sr_random_uniform(seed, STREAM_STRENGTH, (uint64_t)i);
+        const double uniform = sr_random_uniform(seed, STREAM_STRENGTH, (uint64_t)i);
+        const double strength = masks && uniform > 0.8 ? MASK : pow(10, 1 + powers * uniform);
         if (sr_random_below(seed, STREAM_PLACES, (uint64_t)i, 16) == 0)
-            numbers[i] = (double)(float)strong_gate(&p->attention, pow(10, 1 + power));
+            numbers[i] = (double)(float)strong_gate(&p->attention, strength);
     }
 }
 

@@ -1,15 +1,14 @@
-/* kernels.c: the table of the CPU's attention kernels for the instruction set in use. */
+/* kernels.c: which attention kernels this machine has. */
 #include "attention/cpu/kernels.h"
 
 #include "base/cpu_level.h"
 #include "equation/facts.h"
 #include "equation/support.h"
 
-/* The kernels compiled for one instruction set, fastest first; the list ends with NULL. */
+/* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
     const sr_attention_kernel *attention[15];
-    const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* indexed by
-                                                                           * srnn_dtype */
+    const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* by srnn_dtype */
 } kernel_set;
 
 #define DECLARE_REAL(isa, real)                                                            \
@@ -64,8 +63,7 @@ static const sr_attention_kernel *const *list(void) {
     return set_in_use()->attention;
 }
 
-/* The state kernel of the variant: the one for plain pairs if it computes it, else the general
- * one. */
+/* The first that computes the variant, of those for plain pairs before those for everything. */
 static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent) {
     if (problem->dtype == SRNN_BF16)
         return NULL;
@@ -78,23 +76,22 @@ static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent)
     return sr_computes(other->computes, &problem->attention, NULL) ? other : NULL;
 }
 
-/* The fastest kernel of the parallel form, which works in tiles. */
+/* The best kernel of the parallel form: tiles. */
 static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
     return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
 }
 
-/* True if the chunked form needs fewer operations than the parallel form. */
+/* Whether the chunked form has fewer operations than the parallel one. */
 static bool chunked_pays(const srnn_problem *p) {
     const sr_attention_kernel *flash = flash_of(p->dtype);
     if (flash && !sr_kernel_can(flash, p))
-        return true; /* the only parallel kernel left is the generic one */
+        return true; /* the other is the generic kernel */
     const double state =
         (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
-        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* a token reads about half of the
-                                                               * levels */
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
     const double pair = (double)(p->D + p->Dv);
-    /* Multiply-adds per token: the chunked form reads and updates the state and computes the pairs
-     * of a chunk; the parallel form computes T / 2 pairs. */
+    /* Multiply-adds of a token: reading and updating the state, a chunk of pairs, and the features;
+     * against half of T pairs. */
     const double chunked = 2.5 * state + pair * p->chunk;
     return chunked < 0.5 * pair * p->T;
 }

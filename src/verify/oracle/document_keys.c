@@ -255,8 +255,8 @@ static sr_term at_rate(const sr_document *x, int64_t head, sr_term a) {
     return sr_tape_multiply(x->tape, sr_exponential(x, x->a_log[head]), a);
 }
 
-/* The logarithm of a gate, of channel c of a head. */
-static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_term z) {
+/* The logarithm of a gate, of channel c of a head, without the limit on it. */
+static sr_term unlimited_logarithm(const sr_document *x, int64_t head, int64_t c, sr_term z) {
     const double divisor = x->a->decay_divisor > 0 ? x->a->decay_divisor : 1;
     switch (x->a->decay) {
     case SRNN_DECAY_NONE:
@@ -279,6 +279,13 @@ static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_
         break;
     }
     return z;
+}
+
+/* The same within +-10000; a gate beyond it is a constant. */
+static sr_term gate_logarithm(const sr_document *x, int64_t head, int64_t c, sr_term z) {
+    const sr_term logarithm = unlimited_logarithm(x, head, c, z);
+    const double value = sr_tape_value(x->tape, logarithm);
+    return fabs(value) > 1e4 ? sr_number(x, copysign(1e4, value)) : logarithm;
 }
 
 /* Number of heads with a decay of their own. */

@@ -186,6 +186,8 @@ srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double
         tape->nodes[outputs[n]].derivative += weights[n];
     for (int64_t n = tape->count - 1; n >= 0; n--) {
         const double whole = tape->nodes[n].derivative;
+        if (whole == 0)
+            continue; /* no output depends on it, though a partial may be infinite */
         const double derivative = tape->nodes[n].rounds ? nearest(whole, tape->bits) : whole;
         const int64_t from = n > 0 ? tape->nodes[n - 1].past : 0;
         for (int64_t e = from; e < tape->nodes[n].past; e++)

@@ -127,7 +127,7 @@ static inline void chunk_load_keys(const chunk_workspace *buffers, const sr_row_
     SR_ISA_REAL(sr_prologue_value_rows)
     (buffers->values, ld.dv, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
     for (int64_t t = 0; c->decay && t < c->width; t++) {
-        const double exact = t < c->count ? decay_from(c->decay[c->t + t], c->decay[c->t]) : 0.0;
+        const double exact = t < c->count ? c->decay[c->t + t] - c->decay[c->t] : 0.0;
         buffers->decay[t] = (real)exact;
         buffers->decay[ld.token + t] = (real)(exact - (double)buffers->decay[t]);
     }

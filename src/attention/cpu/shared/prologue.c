@@ -132,55 +132,13 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
     }
 }
 
-/* out (n): the logarithms of gates from their numbers z (n). */
-static void gate_logarithms(double *out, const real *z, int n, const prepare_context *x, int h) {
-    const srnn_attention *a = &x->plan->problem.attention;
-    const srnn_problem *p = &x->plan->problem;
-    const decay_rate rate = decay_rate_of(p, x->in, sr_decay_head(p, h));
-    double factor = 1.0 / DECAY_DIVISOR;
-    switch (a->decay) {
-    case SRNN_DECAY_NONE:
-    case SRNN_DECAY_LEARNED:
-        for (int i = 0; i < n; i++)
-            out[i] = (double)z[i];
-        break;
-    case SRNN_DECAY_GIVEN:
-        factor = 1.0;
-        for (int i = 0; i < n; i++)
-            out[i] = (double)z[i];
-        break;
-    case SRNN_DECAY_LOG_SIGMOID:
-        factor = -1.0 / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
-        for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_softplus(-vec_load_part(z + i, n - i)), n - i);
-        break;
-    case SRNN_DECAY_SOFTPLUS:
-        factor = -rate.rate;
-        for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_softplus(decay_biased(&rate, z, i, n)), n - i);
-        break;
-    case SRNN_DECAY_BOUNDED:
-        factor = -a->decay_bound;
-        for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_sigmoid((real)rate.rate * decay_biased(&rate, z, i, n)),
-                           n - i);
-        break;
-    case SRNN_DECAY_NEG_SOFTPLUS:
-        factor = -1.0;
-        for (int i = 0; i < n; i += LANES)
-            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i)), n - i);
-        break;
-    }
-    for (int i = 0; i < n; i++)
-        out[i] *= factor;
-}
-
 /* C of all tokens: with the token's own gate, or, if learned, without. */
 static void prepare_decay(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, width = sr_decay_numbers(&p->attention, p->D);
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
     const int own = sr_decay_head(p, h);
+    const decay_rate rate = decay_rate_of(p, x->in, own);
     double *out =
         x->row_work->decay + sr_row_index(p, heads, document->b, h, document->start) * width;
     double *carried = x->carry ? &x->carry->decay[(document->b * heads + h) * width] : NULL;
@@ -194,10 +152,10 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
         count = width == 1 ? tokens_from(document, t) : 1;
         for (int64_t r = 0; width == 1 && r < count; r++)
             numbers[r] = *tensor_row(x->in->decay, document->b, own, document->start + t + r);
-        gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, x, h);
+        gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, &p->attention, &rate);
         for (int64_t r = 0; r < count; r++)
             for (int c = 0; c < width; c++) {
-                const double next = sum[c] + z[r * width + c];
+                const double next = sum[c] + sr_gate_limited(z[r * width + c]);
                 out[(t + r) * width + c] = before ? sum[c] : next;
                 sum[c] = next;
             }

@@ -86,6 +86,7 @@ typedef struct decay_strip {
     double rate;                    /* softplus: -exp(a_log) */
     double step[SR_HEAD_SIZE_MAX];  /* softplus: of z; bounded: z + dt_bias */
     double slope[SR_HEAD_SIZE_MAX]; /* of what a gate's logarithm is made of, by z */
+    bool limited[SR_HEAD_SIZE_MAX]; /* the logarithm, which then has no slope */
 } decay_strip;
 
 static void decay_strip_fill(decay_strip *strip, const head_place *x) {
@@ -100,6 +101,9 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
         numbers[r] = z[r * in->decay.time];
     z = strip->width == 1 ? numbers : z;
+    gate_logarithms(strip->slope, z, n, a, &rate);
+    for (int i = 0; i < n; i++)
+        strip->limited[i] = sr_gate_is_limited(strip->slope[i]);
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
@@ -147,12 +151,14 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
 static void gates_backward(double *d, const head_place *x, const decay_strip *strip, int64_t r) {
     const srnn_attention *a = &x->p->attention;
     const double *slope = strip->slope + r * strip->width, *step = strip->step + r * strip->width;
+    const bool *limited = strip->limited + r * strip->width;
     const int64_t at = x->base + strip->from + r;
     double *partial = x->row_work->head_partial ? x->row_work->head_partial + 2 * at : NULL;
     if (a->decay != SRNN_DECAY_SOFTPLUS) {
         for (int c = 0; c < strip->width; c++) {
-            d[c] *= slope[c];
-            if (partial) {
+            d[c] = limited[c] ? 0.0 : d[c] * slope[c];
+            if (partial && !limited[c] &&
+                slope[c] != 0.0) { /* a flat gate's number may be infinite */
                 partial[0] += d[c] * step[c];
                 partial[1] += d[c];
             }
@@ -160,8 +166,8 @@ static void gates_backward(double *d, const head_place *x, const decay_strip *st
         return;
     }
     for (int c = 0; c < strip->width; c++) {
-        double d_step = d[c] * strip->rate;
-        partial[0] += d_step * step[c];
+        double d_step = limited[c] ? 0.0 : d[c] * strip->rate;
+        partial[0] += limited[c] ? 0.0 : d_step * step[c];
         if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && step[c] > 0.0)
             d_step += x->row_work->value_dot[at] / step[c];
         d[c] = d_step * slope[c];

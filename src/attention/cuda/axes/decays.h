@@ -3,6 +3,7 @@
 #define SR_ATTENTION_CUDA_AXES_DECAYS_H
 
 #include "attention/cuda/axes/call.h"
+#include "equation/score.h"
 
 /* exp(a_log) and dt_bias of a head; 1 and 0 where the variant has none. */
 SR_DEVICE double axes_decay_rate(const sr_axes_call &call, int h) {
@@ -21,8 +22,8 @@ SR_DEVICE double axes_decay_number(const sr_axes_call &call, int b, int h, int t
     return (double)call.in.decay.at(b, h, t, c) + axes_decay_bias(call, h, c);
 }
 
-/* The logarithm of the gate of z, which has its bias. */
-SR_DEVICE double axes_gate_logarithm(const sr_axes_call &call, int h, double z) {
+/* The logarithm of the gate of z, which has its bias, without the limit on it. */
+SR_DEVICE double axes_gate_unlimited(const sr_axes_call &call, int h, double z) {
     switch (call.a.decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
@@ -41,8 +42,14 @@ SR_DEVICE double axes_gate_logarithm(const sr_axes_call &call, int h, double z) 
     return z / SR_AXES_DECAY_DIVISOR;
 }
 
+SR_DEVICE double axes_gate_logarithm(const sr_axes_call &call, int h, double z) {
+    return sr_gate_limited(axes_gate_unlimited(call, h, z));
+}
+
 /* Its derivative by z. */
 SR_DEVICE double axes_gate_slope(const sr_axes_call &call, int h, double z) {
+    if (sr_gate_is_limited(axes_gate_unlimited(call, h, z)))
+        return 0;
     switch (call.a.decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
@@ -65,9 +72,13 @@ SR_DEVICE double axes_gate_slope(const sr_axes_call &call, int h, double z) {
 
 /* Its derivative by a_log. */
 SR_DEVICE double axes_gate_rate_slope(const sr_axes_call &call, int h, double z) {
-    if (call.a.decay == SRNN_DECAY_BOUNDED)
-        return axes_gate_slope(call, h, z) * z;
-    return axes_gate_logarithm(call, h, z);
+    const double logarithm = axes_gate_unlimited(call, h, z);
+    if (sr_gate_is_limited(logarithm))
+        return 0;
+    if (call.a.decay != SRNN_DECAY_BOUNDED)
+        return logarithm;
+    const double slope = axes_gate_slope(call, h, z);
+    return slope == 0 ? 0 : slope * z; /* a flat gate's number may be infinite */
 }
 
 #endif

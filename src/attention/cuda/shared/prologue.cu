@@ -3,6 +3,7 @@
 #include "attention/cuda/shared/prologue.h"
 
 #include "attention/cuda/shared/prologue_rows.h"
+#include "equation/score.h"
 
 /* ---- running sums along a document, one warp per head ---- */
 
@@ -12,6 +13,9 @@
 template <class N> struct decay_sum {
     static constexpr bool reverse = false;
     SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
+        return sr_gate_limited(unlimited(call, b, h, t));
+    }
+    SR_DEVICE static double unlimited(const sr_attention_view<N> &call, int b, int h, int t) {
         return (double)to_float(*call.decay.at(b, h, t)) / SR_DECAY_DIVISOR;
     }
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
@@ -49,7 +53,8 @@ template <class N> struct decay_gradient {
     }
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
                                double) {
-        store_number(call.d_decay.at(b, h, t), (float)(before / SR_DECAY_DIVISOR));
+        const bool limited = sr_gate_is_limited(decay_sum<N>::unlimited(call, b, h, t));
+        store_number(call.d_decay.at(b, h, t), limited ? 0 : (float)(before / SR_DECAY_DIVISOR));
     }
     SR_DEVICE static double *kept(const sr_attention_view<N> &, int) {
         return nullptr;
