@@ -464,6 +464,8 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"olmo3\", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, "
          "\"rope_theta\": 7}",
          "theta=500000 scaling=0"},
+        {"\"olmo3\", \"rope_theta\": 9, \"rope_local_base_freq\": 77, \"sliding_window\": 4",
+         "rope_theta=500000"}, /* windowed layers have a theta of their own, which no member says */
         {"\"gemma3_text\", \"attn_logit_softcapping\": 50",
          "score=exp,qk_norm=head,"}, /* stored by transformers, not applied */
         {"\"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"short_factor\": [1, 2], "
@@ -484,6 +486,18 @@ static void members_mean_what_transformers_says(void **state) {
          "{\"full_attn_layers\": [2], \"kda_layers\": [1]}",
          "multi-head latent attention"},
         {"\"kimi_linear\"", "mixture of experts"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
+         "{\"full_attn_layers\": [], \"kda_layers\": [1]}",
+         "neither in full_attn_layers nor in kda_layers"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
+         "{\"full_attn_layers\": [0], \"kda_layers\": [1, 2]}",
+         "must list layers by their number"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
+         "{\"full_attn_layers\": [3], \"kda_layers\": [1, 2]}",
+         "must list layers by their number"},
+        {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
+         "{\"full_attn_layers\": [2], \"kda_layers\": [1, 2]}",
+         "decay"},
         {"\"gemma\"", " eos=1"},
         {"\"gemma\", \"eos_token_id\": null", " eos=-1"},
         {"\"glm4\"", " eos=151329 and 2 more"},

@@ -219,7 +219,7 @@ static positions read_positions(sr_config_reader *r, const sr_published *f, sr_m
     const json_t *local = rope_of(parameters, "sliding_attention");
     const bool by_type = object == parameters && (full || f->rope_by_type);
     const json_t *all = by_type ? full : object;
-    positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", 0)};
+    positions p = {.local = sr_config_real(r, r->root, "rope_local_base_freq", f->window_theta)};
     p.part = sr_config_real(r, all, "partial_rotary_factor",
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
     if (!sr_config_value(r->root, "partial_rotary_factor"))
@@ -419,10 +419,10 @@ static srnn_status keep_source(sr_model_config *config, const json_t *file, cons
 srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
                               sr_model_config *config) {
     json_t *root = merged(reader->root, family->defaults);
-    if (family->translate)
-        family->translate(root, reader->root);
-    SR_TRY(sr_json_complete(root, reader->path));
     sr_config_reader r = {.root = root, .path = reader->path};
+    if (family->translate)
+        family->translate(&r, root, reader->root);
+    SR_TRY(sr_json_complete(root, reader->path));
     layer_reader layers = {.r = &r, .family = family, .config = config};
     config->tied = sr_config_flag(&r, root, "tie_word_embeddings", false);
     config->V = sr_config_integer(&r, "vocab_size", 0);

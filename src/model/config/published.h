@@ -18,10 +18,13 @@ typedef struct sr_published {
     bool plain_mlp;                           /* without a gate */
     bool layer_norm, norm_is_minus_one;       /* as in sr_model_config */
     bool embedding_root;                      /* embeddings are multiplied by sqrt(hidden_size) */
-    bool own_head_size;  /* head_dim is not read: hidden_size over num_attention_heads */
-    bool gelu_is_tanh;   /* hidden_act "gelu" of old files means gelu_pytorch_tanh */
-    bool rope_alpha;     /* dynamic RoPE may have a fixed alpha */
-    bool rope_by_type;   /* rope_parameters has an object for each type of layer, or is ignored */
+    bool own_head_size; /* head_dim is not read: hidden_size over num_attention_heads */
+    bool gelu_is_tanh;  /* hidden_act "gelu" of old files means gelu_pytorch_tanh */
+    bool rope_alpha;    /* dynamic RoPE may have a fixed alpha */
+    bool rope_by_type;  /* rope_parameters has an object for each type of layer, or is ignored */
+    /* RoPE's theta of windowed layers unless the file has an object for them; 0: the member
+     * rope_local_base_freq, or as the other layers */
+    double window_theta;
     bool rope_long;      /* the only scaling is LongRoPE; "su" and "yarn" of old files mean it */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
@@ -35,7 +38,7 @@ typedef struct sr_published {
     bool window_everywhere;
 
     /* Adds to the merged members what the file says in another form; NULL: nothing. */
-    void (*translate)(json_t *merged, const json_t *file);
+    void (*translate)(sr_config_reader *reader, json_t *merged, const json_t *file);
 
     sr_tensor_names names;
 } sr_published;

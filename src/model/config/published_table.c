@@ -45,20 +45,36 @@
 
 /* Kimi's own files have an object for the linear layers, whose lists count layers from 1, and the
  * number of layers before the first with experts. transformers reads both. */
-static json_t *kimi_layer_types(const json_t *linear, size_t L) {
-    const json_t *full = json_object_get(linear, "full_attn_layers"), *value;
-    const bool listed = full && json_object_get(linear, "kda_layers");
-    json_t *types = json_array();
+static void kimi_mark(sr_config_reader *r, json_t *types, const json_t *linear, const char *list,
+                      const char *type) {
+    const json_t *layers = json_object_get(linear, list), *value;
     size_t i;
-    for (i = 0; i < L; i++)
-        sr_json_append(
-            types, json_string(!listed && i && i % 4 == 0 ? "full_attention" : "linear_attention"));
-    if (listed)
-        json_array_foreach(full, i, value) {
-            const json_int_t layer = json_integer_value(value);
-            if (layer >= 1 && layer <= (json_int_t)L)
-                json_array_set_new(types, (size_t)layer - 1, json_string("full_attention"));
-        }
+    json_array_foreach(layers, i, value) {
+        const json_int_t layer = json_integer_value(value);
+        if (layer >= 1 && layer <= (json_int_t)json_array_size(types))
+            json_array_set_new(types, (size_t)layer - 1, json_string(type));
+        else
+            sr_config_refuse(r, list, "must list layers by their number, from 1");
+    }
+}
+
+/* A layer in both lists is linear, as in transformers, which fills them in this order. */
+static json_t *kimi_layer_types(sr_config_reader *r, const json_t *linear, size_t L) {
+    const bool listed =
+        json_object_get(linear, "full_attn_layers") && json_object_get(linear, "kda_layers");
+    json_t *types = json_array();
+    for (size_t i = 0; i < L; i++)
+        sr_json_append(types, listed            ? json_null()
+                              : i && i % 4 == 0 ? json_string("full_attention")
+                                                : json_string("linear_attention"));
+    if (!listed)
+        return types;
+    kimi_mark(r, types, linear, "full_attn_layers", "full_attention");
+    kimi_mark(r, types, linear, "kda_layers", "linear_attention");
+    for (size_t i = 0; i < L; i++)
+        if (json_is_null(json_array_get(types, i)))
+            sr_config_refuse(r, "linear_attn_config",
+                             "has a layer that is neither in full_attn_layers nor in kda_layers");
     return types;
 }
 
@@ -71,7 +87,7 @@ static json_t *kimi_mlp_types(const json_t *file, size_t L) {
     return types;
 }
 
-static void translate_kimi(json_t *merged, const json_t *file) {
+static void translate_kimi(sr_config_reader *r, json_t *merged, const json_t *file) {
     static const char *const members[][2] = {{"head_dim", "linear_head_dim"},
                                              {"num_heads", "linear_num_heads"},
                                              {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
@@ -82,7 +98,7 @@ static void translate_kimi(json_t *merged, const json_t *file) {
         if (json_object_get(linear, members[i][0]))
             sr_json_set(merged, members[i][1], json_incref(json_object_get(linear, members[i][0])));
     if (!sr_config_value(merged, "layer_types"))
-        sr_json_set(merged, "layer_types", kimi_layer_types(linear, layers));
+        sr_json_set(merged, "layer_types", kimi_layer_types(r, linear, layers));
     if (!sr_config_value(merged, "mlp_layer_types"))
         sr_json_set(merged, "mlp_layer_types", kimi_mlp_types(file, layers));
 }
@@ -184,11 +200,12 @@ const sr_family sr_published_families[] = {
      .ends = "50279",
      .published = &(const sr_published){
          .defaults = "{" SIZES(50304, 4096, 11008, 32, 32, null, 2048)
-             JSON("rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_local_base_freq": 500000.0,
-                  "attention_bias": false, "sliding_window": 4096, "layer_types": null,
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_bias": false,
+                  "sliding_window": 4096, "layer_types": null,
                   "tie_word_embeddings": false) "}",
          .layer = ",qk_norm=row,block_norm=after", ATTENTION_BIAS,
          .interval = 4, .between = "sliding_attention", .rope_by_type = true,
+         .window_theta = 500000,
          .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
     {.model_type = "olmo_hybrid", .architecture = "OlmoHybridForCausalLM", TRANSFORMERS,
      .ends = "100257",
