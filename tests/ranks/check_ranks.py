@@ -116,7 +116,7 @@ def same(a, b):
 
 
 def case_bits(here):
-    """N ranks have the bits of one that accumulates N times, with sharded moments and without."""
+    """N ranks have the bits of one that accumulates N times, with sharded moments, recomputed layers and without."""
     train = [*MODEL, "--steps", 6, "--save-every", 3]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
     for ranks, sharding in ((2, "optimizer"), (4, "optimizer"), (4, "none"), (2, "none")):
@@ -129,6 +129,9 @@ def case_bits(here):
     run(2, "train", "--resume", here / "muon2", "--stop-step", 0)
     same(here / "muon", here / "muon2")
     check(records(here / "muon") != records(here / "one"), "Muon is AdamW")
+    run(2, "train", "--out", here / "again", *train, "--accumulate", 2, "--recompute", "attention", "--stop-step", 4)
+    run(4, "train", "--resume", here / "again", "--stop-step", 0, "--recompute", "block")
+    same(here / "one", here / "again")
     pieces = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("optimizer*"))
     check(len(pieces) == 4, f"a checkpoint of 4 ranks has {pieces}")
     files = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("model-*"))
@@ -161,10 +164,10 @@ def case_gpus(here):
     """Ranks on emulated GPUs with a fake NCCL: the numbers of one rank that accumulates, and the same bits again."""
     train = [*MODEL, "--device", "cuda", "--steps", 4, "--validate-every", 2]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
-    for name, more in (("two", []), ("again", []), ("none", ["--shard", "none"])):
+    for name, more in (("two", []), ("again", ["--recompute", "block"]), ("none", ["--shard", "none"])):
         run(2, "train", "--out", here / name, *train, *more)
         close(here / "one", here / name)
-    same(here / "two", here / "again")
+    same(here / "two", here / "again")  # layers that are recomputed give the same bits
     same(here / "two", here / "none")  # a sum of two has only one order
     run(1, "train", "--out", here / "four", *train, "--accumulate", 4)
     run(2, "train", "--out", here / "rounds", *train, "--accumulate", 2, "--stop-step", 2)
