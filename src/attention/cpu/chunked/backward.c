@@ -1,8 +1,9 @@
 /* backward.c: the chunked form, backward; O(T) memory, no stored states.
  *
- * Two walks over a document. Forward, with the state H_t = sum features(k_j) v_j^T: gradients of
- * queries, and all that happens inside chunks. Then from the end, with its mirror image R_t =
- * sum_{i later} features(q_i) d_numerator_i^T: gradients of keys and values. */
+ * Two passes over a document. The first runs forward with the state H_t = sum features(k_j) v_j^T
+ * and computes gradients of queries and everything inside chunks. The second runs backward with the
+ * mirror state R_t = sum_{i later} features(q_i) d_numerator_i^T and computes gradients of keys and
+ * values. */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/chunked/chunks.h"
 #include "base/cancel.h"
@@ -20,8 +21,9 @@ typedef struct workspace {
     real *d_top;             /* (FEATURE_BLOCK, stride of tokens) */
     real *row;               /* (stride of tokens) */
     real *d_keys, *d_values; /* (T, strides of D and Dv) */
-    double *d_decay; /* (T and a vector): of C, each pair of different tokens in two of them */
-    real *d_weights; /* (stride of tokens): of a row's weights */
+    double *d_decay; /* (T, padded by a vector): of C; each pair of different tokens contributes to
+                      * two of them */
+    real *d_weights; /* (stride of tokens): gradients of a row's weights */
     double *along;   /* (stride of tokens) */
 } workspace;
 
@@ -96,8 +98,8 @@ static void scale_rows(real *rows, int64_t ld, const real *factor, int64_t count
             rows[r * ld + d] *= factor[r];
 }
 
-/* along (tokens) += the features from .. from + count - 1 times their gradients (count, ld), token
- * by token. */
+/* along (tokens) += features from .. from + count - 1 times their gradients (count, ld), summed per
+ * token. */
 static void add_along(double *along, const real *d, const feature_tokens *tokens, int64_t from,
                       int64_t count) {
     const feature_basis *basis = tokens->basis;
@@ -118,8 +120,8 @@ static void add_along(double *along, const real *d, const feature_tokens *tokens
 }
 
 /* d_columns (D, tokens) = gradient of the tokens through their features, whose gradient is
- * state.matrix times value_columns plus, with `sums`, state.column times row. along (tokens), or
- * NULL: of all features together. */
+ * state.matrix times value_columns plus, with `sums`, state.column times row. Unless `along`
+ * (tokens) is NULL, adds to it the inner product of all features with their gradients. */
 static void features_backward(const workspace *w, const feature_tokens *tokens,
                               const srnn_problem *p, double *along) {
     const running_state *state = &w->buffers.state;
@@ -159,8 +161,8 @@ static void add_transposed(real *rows, int64_t ld, const real *columns, int64_t 
             rows[t * ld + d] += columns[d * ld_columns + t];
 }
 
-/* The gradients inside a chunk, from weights (s) and their gradients (d): each product by itself,
- * so that the compiler knows which way round its operands are. */
+/* The gradients inside a chunk, from weights (s) and their gradients (d). Each GEMM is called
+ * separately so that the compiler knows the orientation of its operands. */
 static void add_gradients(const workspace *w, const srnn_problem *p, const chunk *c) {
     const chunk_strides ld = chunk_strides_of(p);
     const int64_t padded = round_up(c->count, ROWS);
@@ -222,17 +224,17 @@ static void queries_through_state(const context *x, const workspace *w, const ch
     add_transposed(w->d_queries, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
-/* What moves the state past a chunk: its features times its rows. */
+/* The update of the state by a chunk: its features times its rows. */
 typedef struct state_move {
     const real *columns; /* (D, tokens) */
     real *rows;          /* (chunk, stride of Dv) */
-    const real *ones;    /* (chunk): what the column sums up; NULL: 1 */
-    bool backwards;      /* the walk is from the end */
-    bool empty;          /* nothing is in the state yet */
+    const real *ones;    /* (chunk): summed into the state's column; NULL: 1 */
+    bool backwards;      /* the pass runs backward */
+    bool empty;          /* the state is still zero */
 } state_move;
 
-/* state = exp(C - reference) state + features times rows, with C that of the chunk's last token in
- * the walk as the new reference. */
+/* state = exp(C - reference) state + features times rows. The new reference C is that of the
+ * chunk's last token in the order of the pass. */
 static void move_state(const context *x, const workspace *w, const chunk *c,
                        const state_move *move) {
     const srnn_problem *p = &x->call->plan->core;
@@ -253,7 +255,7 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
               c->count);
 }
 
-/* First walk: state of keys and values, from the start. */
+/* First pass, forward: state of keys and values. */
 static void walk_queries(const context *x, const workspace *w, const sr_document_range *document,
                          chunk c) {
     const srnn_problem *p = &x->call->plan->core;
@@ -319,7 +321,7 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
                (size_t)c->count * sizeof *w->d_decay);
 }
 
-/* Second walk: state of queries and numerator gradients, from the end. */
+/* Second pass, backward: state of queries and numerator gradients. */
 static void walk_keys(const context *x, const workspace *w, const sr_document_range *document,
                       chunk c) {
     const srnn_problem *p = &x->call->plan->core;

@@ -18,13 +18,13 @@ srnn_status chunked_forward(const sr_attention_call *call);
 size_t chunked_backward_scratch(const srnn_plan *plan);
 srnn_status chunked_backward(const sr_attention_call *call);
 
-/* Like forward, for the next plan->problem.T tokens of sequences whose states, (B, Hkv) of them one
- * after the other, and running sums are given and moved on. All bytes zero is the state before the
- * first token. `capacity` means nothing to a state of fixed size. */
+/* Like forward, for the next plan->problem.T tokens of sequences. Reads and updates their states,
+ * (B, Hkv) of them in one block, and their running sums. All bytes zero is the state before the
+ * first token. `capacity` is ignored: the state has a fixed size. */
 srnn_status chunked_feed(const sr_attention_call *call, char *states, int64_t capacity,
                          sr_carry *carry);
 
-/* Bytes of the state of one kv head as it lies in memory. */
+/* Bytes of the state of one kv head, padding included. */
 size_t chunked_state_bytes(const srnn_problem *problem);
 
 #endif

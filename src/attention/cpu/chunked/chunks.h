@@ -1,5 +1,5 @@
-/* chunks.h (private): what the two halves of the chunked kernel share: a chunk and the state before
- * it. */
+/* chunks.h (private): shared by forward and backward of the chunked kernel: a chunk and the state
+ * before it. */
 #ifndef SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
 #define SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
 
@@ -8,14 +8,14 @@
 
 /* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
 typedef struct running_state {
-    real *matrix; /* (features, stride of Dv): features of the score, then room for whole blocks */
-    real *column; /* (features): the same with v = 1 */
+    real *matrix;      /* (features, stride of Dv): features of the score, padded to whole blocks */
+    real *column;      /* (features): the same with v = 1 */
     double *reference; /* C; only with decay */
     int64_t ld;        /* stride of Dv */
-    int64_t width;     /* columns that products run over */
+    int64_t width;     /* columns that GEMMs cover */
 } running_state;
 
-/* Strides of chunk buffers; `token` separates rows with one column per token. */
+/* Strides of chunk buffers; `token` is that of rows with one column per token. */
 typedef struct chunk_strides {
     int64_t d, dv, token;
 } chunk_strides;
@@ -56,8 +56,8 @@ static inline chunk_features chunk_features_place(const srnn_problem *p, const f
 /* Tokens t .. t+count-1 of row b of the batch, one head of queries and its kv head. */
 typedef struct chunk {
     int64_t b, t;
-    int64_t at;           /* t, counted from the start of the document */
-    int64_t count, width; /* width: columns that products run over */
+    int64_t at;           /* t, relative to the start of the document */
+    int64_t count, width; /* width: columns that GEMMs cover */
     int h, kv;
     const double *decay; /* C of the row, or NULL */
 } chunk;
@@ -77,14 +77,15 @@ static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_document
     c->width = tile_width(c->count);
 }
 
-/* What a walk over chunks works in. */
+/* One thread's buffers for a pass over chunks. */
 typedef struct chunk_workspace {
     real *queries, *keys; /* (chunk, stride of D) */
     real *values;         /* (chunk, stride of Dv) */
     real *query_columns;  /* (D, stride of tokens) */
     real *key_columns;    /* (D, stride of tokens) */
     real *s;              /* (chunk, stride of tokens) */
-    real *decay;          /* (2, stride of tokens): C less the first token's, and its rest */
+    real *decay;          /* (2, stride of tokens): C minus the first token's, and its rounding
+                           * error */
     real *factor;         /* (stride of tokens) */
     seen_keys *seen;      /* (chunk) */
     chunk_features features;
@@ -107,7 +108,7 @@ static inline chunk_workspace chunk_workspace_place(const srnn_problem *p,
         .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
     };
     buffers.features = chunk_features_place(p, basis, layout);
-    /* The state is zeroed as one piece. */
+    /* The state is cleared with a single memset. */
     sr_layout measured = {0}, state = {0};
     running_state_place(p, basis, &measured);
     state.base = sr_layout_take(layout, measured.used, 1);
@@ -122,7 +123,7 @@ static inline void chunk_load_keys(const chunk_workspace *buffers, const sr_row_
     SR_ISA_REAL(sr_prologue_key_rows)
     (buffers->keys, ld.d, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
     transpose_rows(buffers->key_columns, ld.token, buffers->keys, ld.d, c->count, p->D, c->width);
-    /* What lies past Dv gets into states, and states into files. */
+    /* The padding past Dv is added to states, and states are written to files. */
     memset(buffers->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_prologue_value_rows)
     (buffers->values, ld.dv, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
@@ -182,8 +183,8 @@ static inline void narrow_block(product_target c, product_operand a, product_row
         vec_store(c.data + r * c.ld, c.accumulate ? sum[r] + vec_load(c.data + r * c.ld) : sum[r]);
 }
 
-/* As `product`, for an n of whole vectors: where they are odd, the last is by itself. Values of 16
- * numbers would otherwise cost as much as those of 32. */
+/* Like `product`, for n a multiple of LANES: an odd last vector is computed by itself. Values of
+ * size 16 would otherwise cost as much as those of size 32. */
 static inline void vectors_product(product_target c, product_operand a, product_rows b,
                                    product_size size, product_shape shape) {
     const int64_t whole = size.n / COLUMNS * COLUMNS;
@@ -197,9 +198,9 @@ static inline void vectors_product(product_target c, product_operand a, product_
     }
 }
 
-/* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each;
- * `shape` says on which side of the diagonal they are. Where a number is not finite, only pairs
- * that see each other are summed. */
+/* The product of a chunk's pairs (weights or their gradients) with its rows of size.n numbers;
+ * `shape` says on which side of the diagonal the pairs are. If a number is not finite, only visible
+ * pairs are summed. */
 static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
                                  product_size size, product_shape shape,
                                  const chunk_workspace *buffers) {
@@ -214,7 +215,7 @@ static inline void chunk_product(product_target c, product_operand pairs, produc
                  shape == PRODUCT_A_LOWER ? SEEN_FROM_ROWS : SEEN_FROM_SUM);
 }
 
-/* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */
+/* The chunk's tokens, given as columns (D, ld), with their features below the highest order. */
 static inline feature_tokens chunk_tokens(const chunk_workspace *buffers,
                                           const feature_basis *basis, const real *columns,
                                           int64_t ld, const chunk *c) {
@@ -231,8 +232,8 @@ typedef struct feature_block {
     int64_t count;
 } feature_block;
 
-/* The block that starts at feature `from`: the part of the lower orders, or a piece of the highest.
- */
+/* The block that starts at feature `from`: all remaining lower orders, or a block of the
+ * highest. */
 static inline feature_block feature_block_at(const feature_tokens *tokens, int64_t from) {
     const int64_t top = tokens->basis->top, left = tokens->basis->count - from;
     if (from < top)
@@ -243,8 +244,8 @@ static inline feature_block feature_block_at(const feature_tokens *tokens, int64
     return (feature_block){tokens->top, count};
 }
 
-/* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise
- * with the column where sums is not NULL. */
+/* out (padded, ld of the state) = features^T (tokens, features) state; sums (width) likewise with
+ * the column unless NULL. */
 static inline void state_read(real *out, real *sums, const running_state *state,
                               const feature_tokens *tokens, int64_t padded) {
     const int64_t first = tokens->basis->first, ld = tokens->ld;
@@ -257,8 +258,8 @@ static inline void state_read(real *out, real *sums, const running_state *state,
                         (product_operand){block.rows, 1, ld},
                         (product_rows){state->matrix + row * state->ld, state->ld},
                         (product_size){padded, state->width, block.count}, PRODUCT_FULL);
-        /* a sum for each block, as the product has: one sum over thousands of features would round
-         * off each small one */
+        /* One partial sum per block, like the GEMM: a single sum over thousands of features would
+         * round off small terms. */
         for (int64_t t = 0; sums && t < tokens->width; t += LANES) {
             vec sum = {0};
             for (int64_t m = 0; m < block.count; m++)
@@ -270,7 +271,7 @@ static inline void state_read(real *out, real *sums, const running_state *state,
 }
 
 /* state += features (features, count tokens) rows (count, ld of the state); the column likewise
- * with `ones` (width, zero past the count) where it is not NULL. */
+ * with `ones` (width, zero past the count) unless NULL. */
 static inline void state_add(const running_state *state, const feature_tokens *tokens,
                              const real *rows, const real *ones, int64_t count) {
     const int64_t first = tokens->basis->first, ld = tokens->ld;

@@ -1,8 +1,7 @@
-/* forward.c: parallel inside a chunk, a fixed-size state between chunks; forward.
+/* forward.c: parallel inside a chunk, a recurrent state between chunks; forward.
  *
  * A task is one kv head of one document and walks its chunks in order. The recurrent form is the
- * same walk with chunks of one token; feeding a state is the same walk from a state that is given.
- */
+ * same walk with chunks of one token; feeding a state starts the same walk from a given state. */
 #include "attention/cpu/chunked/chunked.h"
 
 #include "attention/cpu/chunked/chunks.h"
@@ -21,7 +20,7 @@ typedef struct context {
     feature_basis basis;
     workspace *workers;
     score_rule rule;
-    char *states;     /* NULL: every document starts from nothing */
+    char *states;     /* NULL: every document starts from the zero state */
     int64_t position; /* tokens before the first of this call */
 } context;
 
@@ -57,12 +56,12 @@ size_t chunked_state_bytes(const srnn_problem *problem) {
     return layout.used;
 }
 
-/* Nothing stands before this chunk. */
+/* True if no token precedes the chunk. */
 static bool is_first(const context *x, const chunk *c) {
     return x->position + c->at == 0;
 }
 
-/* What the state holds for the chunk's queries, into numerator and row_sum. */
+/* Reads the state with the chunk's queries, into numerator and row_sum. */
 static void read_state(const context *x, const workspace *w, const chunk *c,
                        const running_state *state) {
     const srnn_problem *p = &x->call->plan->core;
@@ -116,7 +115,7 @@ static void write_outputs(const context *x, const workspace *w, const chunk *c) 
     save_rows(x->call, rows, results);
 }
 
-/* Moves the state past the chunk; its decay reference becomes the last token. */
+/* Updates the state with the chunk; its decay reference becomes that of the last token. */
 static void update_state(const context *x, const workspace *w, const chunk *c,
                          const running_state *state) {
     const srnn_problem *p = &x->call->plan->core;
@@ -152,7 +151,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
         sr_layout layout = {.base = x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes};
         state = running_state_place(p, &x->basis, &layout);
     } else {
-        memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
+        memset(state.matrix, 0, bytes); /* matrix, column and reference are contiguous */
     }
     for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);

@@ -1,4 +1,4 @@
-/* kernel.c: what the chunked kernel computes, and its rows in the list of kernels. */
+/* kernel.c: capabilities of the chunked kernel, and its entries in the list of kernels. */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/shared/computes.h"
 

@@ -1,7 +1,8 @@
 /* backward.c: linear scores through a state, backward: documents.
  *
- * The states before blocks are kept on a first walk; then, from the last block to the first, those
- * before its chunks are made once more, and the gradient of the state walks back over them. */
+ * A first pass stores the state before each block. Then, from the last block to the first, the
+ * states before its chunks are recomputed and the gradient of the state is propagated back through
+ * them. */
 #include "attention/cpu/linear/backward.h"
 #include "base/cancel.h"
 #include "base/threads.h"
@@ -96,8 +97,8 @@ static void copy_state(const linear_state *to, const linear_state *from, const s
         memcpy(to->reference, from->reference, (size_t)linear_decays(p) * sizeof(double));
 }
 
-/* Moves the state over a block; returns its number of chunks. What stood before each goes into
- * `inside` where that is not NULL. */
+/* Advances the state over a block and returns its number of chunks. Stores the state before each
+ * chunk in `inside` unless that is NULL. */
 static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const linear_block *b,
                           const linear_state *inside, linear_chunk *chunks) {
     int64_t count = 0;
@@ -121,7 +122,7 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
     return count;
 }
 
-/* First walk: the state before every block, and the errors of its tokens. */
+/* First pass: stores the state before every block, and the errors of its tokens. */
 static void keep_states(const linear_workspace *w, const linear_walk *x) {
     linear_state_clear(&w->state, x->p);
     for (int64_t at = 0; at < x->document->length && !sr_cancelled();) {
@@ -149,7 +150,7 @@ static void load_gradients(const linear_workspace *w, const linear_walk *x, line
 
 /* ---- a document */
 
-/* rows += plain, after turning rows back; nothing where both are the same. */
+/* rows = rows with the inverse RoPE applied, plus plain; nothing to do if both are the same. */
 static void join_rows(const linear_walk *x, real *rows, const real *plain, sr_rows at) {
     if (rows == plain)
         return;
@@ -178,7 +179,7 @@ static void write_block(const linear_workspace *w, const linear_walk *x, const l
     (w->d_values, w->rows.values, x->dv, x->row_work, x->call, at);
 }
 
-/* Zeros for what the chunks of a block add to. */
+/* Clears the gradients that the chunks of a block accumulate. */
 static void clear_gradients(const linear_workspace *w, const linear_walk *x,
                             const linear_block *b) {
     const size_t rows = (size_t)(b->count * x->d) * sizeof(real);

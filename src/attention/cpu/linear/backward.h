@@ -1,4 +1,4 @@
-/* backward.h (private): what the two files of the linear kernel's backward share. */
+/* backward.h (private): shared by the two files of the linear kernel's backward. */
 #ifndef SR_ATTENTION_CPU_LINEAR_BACKWARD_H
 #define SR_ATTENTION_CPU_LINEAR_BACKWARD_H
 
@@ -11,7 +11,7 @@ typedef struct linear_workspace {
     linear_buffers buffers;
     linear_state state, gradient; /* gradient: R */
     linear_state *before;         /* (blocks): states before each */
-    /* (T and a block of rows, stride of Dv): the delta rule's, of the first walk; NULL with
+    /* (T and a block of rows, stride of Dv): the delta rule's errors of the first pass; NULL with
      * levels */
     real *errors;
     linear_state *inside;              /* (block): states before each of its chunks */
@@ -25,17 +25,19 @@ typedef struct linear_workspace {
     real *d_keys, *d_plain_keys;       /* (block, stride of D) */
     real *d_queries, *d_plain_queries; /* (heads of a group, block, stride of D) */
     real *d_values;                    /* (block, stride of Dv) */
-    real *d_erase, *d_removed;         /* (block, stride of D): where the rule erases apart */
-    real *d_beside;                    /* (rows, stride of Dv): of the values that removal writes */
-    double *change; /* (block, numbers of a decay): of the gradients of gates from token to token */
-    double *onward; /* (numbers of a decay): that of the gate behind the chunk */
-    /* (numbers of a decay): of the chunk's first gate, by what it lets through of the state before;
-     * NULL where nothing multiplies what rounding leaves of it */
+    real *d_erase, *d_removed;         /* (block, stride of D): if the rule has erase rows of its
+                                        * own */
+    real *d_beside;                    /* (rows, stride of Dv): gradients of the values, which
+                                        * removal writes separately */
+    double *change; /* (block, decay values): differences between gradients of consecutive gates */
+    double *onward; /* (decay values): gradient of the gate after the chunk */
+    /* (decay values): gradient of the chunk's first gate, computed from what it passes on of the
+     * state before; NULL if no rate multiplies the rounding error of the differences */
     double *across;
-    double *later; /* (numbers of a decay): what was given for the token behind */
+    double *later; /* (decay values): the gradient written for the next token */
 } linear_workspace;
 
-/* A chunk whose gradients are wanted. */
+/* Arguments of the backward of one chunk. */
 typedef struct linear_chunk_place {
     const linear_workspace *w;
     const linear_walk *x;
@@ -44,7 +46,7 @@ typedef struct linear_chunk_place {
     const linear_state *state; /* before it */
 } linear_chunk_place;
 
-/* Writes gradients of the chunk's rows to their places, and moves R before it. */
+/* Writes the gradients of the chunk's rows, and propagates R to the state before it. */
 void linear_chunk_backward(const linear_chunk_place *at);
 
 #endif

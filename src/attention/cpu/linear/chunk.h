@@ -1,19 +1,19 @@
-/* chunk.h (private): the chunks that a block of tokens is cut into, and what a chunk does to the
- * state before it.
+/* chunk.h (private): the chunks that a block of tokens is divided into, and how a chunk reads and
+ * updates the state before it.
  *
- *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j     S <- e^(C_last -
- *     C) S + sum_j e^(C_last - C_j) k_j u_j^T
- *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S -
- *     sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
+ *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j
+ *     S <- e^(C_last - C) S + sum_j e^(C_last - C_j) k_j u_j^T
+ *     u_j = v_j, or with the delta rule beta_j error_j, where
+ *     error_j = v_j - e^(C_j - C) k_j S - sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
  *
- * Where it erases apart, rows f_j take the place of k_j on the left, and beta is 1. With removal
- * the values are written too, and u_j = -(n_j S + sum_{m<j} <n_j, k_m> v_m + <n_j, b_m> u_m), with
- * the decays of the token before j, goes under b_j.
+ * C without an index is that of the token before the chunk. If the rule has erase rows of its own,
+ * rows f_j replace k_j on the left, and beta is 1. With removal the values are written too, and u_j
+ * = -(n_j S + sum_{m<j} <n_j, k_m> v_m + <n_j, b_m> u_m), with the decays of the token before j, is
+ * written under b_j.
  *
- * where C without an index is that of the token before the chunk. With one number of decay per
- * head, e^(C_i - C_j) of all pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first -
- * C_j), and chunks end before that leaves the range of numbers. With levels, a chunk is a block of
- * the binary tree: its tokens read the same states. */
+ * With one decay per head, e^(C_i - C_j) of all pairs is a matrix; per channel it is e^(C_i -
+ * C_first) e^(C_first - C_j), and a chunk ends before these factors overflow. With levels, a chunk
+ * is a block of the binary tree: its tokens read the same states. */
 #ifndef SR_ATTENTION_CPU_LINEAR_CHUNK_H
 #define SR_ATTENTION_CPU_LINEAR_CHUNK_H
 
@@ -22,28 +22,28 @@
 #include <math.h>
 #include <string.h>
 
-static const double TAME_DECAY =
-    40.0; /* e^40 and e^-40 are far from the ends of the number range */
+static const double TAME_DECAY = 40.0; /* e^40 and e^-40 are far from overflow and underflow */
 
 /* ---- chunks */
 
-/* A state as a chunk meets it. */
+/* A state as a chunk reads and writes it. */
 typedef struct linear_part {
     int level;
-    bool read;   /* it holds something */
-    bool values; /* the chunk's values go into it */
+    bool read;   /* it is not zero */
+    bool values; /* the chunk's values are written to it */
 } linear_part;
 
 /* Tokens `row` .. row+count-1 of a block. */
 typedef struct linear_chunk {
     int64_t at, row, count;
-    int64_t width;    /* columns that products run over */
+    int64_t width;    /* columns that GEMMs cover */
     int64_t position; /* of the first token in the document */
     int parts;
     linear_part part[SR_LEVELS_MAX + 1];
 } linear_chunk;
 
-/* True if no channel decays between two tokens, given by their numbers, by more than e^x may be. */
+/* True if no channel decays between two tokens, given by their C, by more than the range of e^x
+ * allows. */
 static inline bool is_tame(const linear_walk *x, const double *first, const double *later) {
     double largest = 0.0;
     for (int64_t c = 0; c < x->decays; c++) {
@@ -53,8 +53,8 @@ static inline bool is_tame(const linear_walk *x, const double *first, const doub
     return largest <= TAME_DECAY;
 }
 
-/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. Most
- * kinds of decay only fall, so that the last token tells for all. */
+/* Number of tokens from `at` on, per channel, before the decay since the first exceeds the range of
+ * e^x. Most decays only fall, so that checking the last token suffices. */
 static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t count) {
     const double *first = x->decay + at * x->decays;
     if (!sr_decay_may_rise(&x->p->attention) && is_tame(x, first, first + (count - 1) * x->decays))
@@ -65,9 +65,9 @@ static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t coun
     return count;
 }
 
-/* How many tokens from `row` on go together. Numbers that are not finite go alone: a product would
- * bring them to tokens that do not see them. So do those of the delta rule with levels, which parts
- * its weights by level. */
+/* Number of tokens from `row` on that form a chunk. Non-finite numbers form chunks of one token: a
+ * GEMM would spread them to tokens that do not see them. So do tokens of the delta rule with
+ * levels, which splits its weights by level. */
 static inline int64_t linear_count(const linear_walk *x, const linear_block *b, int64_t row) {
     const int64_t position = x->position + b->at + row, left = b->count - row;
     int64_t count = x->p->chunk < left ? x->p->chunk : left;
@@ -95,40 +95,41 @@ static inline linear_chunk linear_chunk_at(const linear_walk *x, const linear_bl
     return c;
 }
 
-/* The level that takes in all lower ones before a chunk at this position; 0: none. */
+/* The level into which all lower ones are merged before a chunk at this position; 0: none. */
 static inline int merged_level(const linear_walk *x, int64_t position) {
     return x->leveled && position > 0 ? __builtin_ctzll((unsigned long long)position) + 1 : 0;
 }
 
-/* ---- what a chunk works with */
+/* ---- a chunk's buffers */
 
 typedef struct linear_buffers {
     real *rise, *fall; /* (rows), per channel (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
-    real *near_rise, *near_fall; /* the same with C_first in place of both; per channel only */
+    real *near_rise, *near_fall; /* the same relative to C_first instead; per channel only */
     real *whole;                 /* (stride of D): e^(C_last - C) */
     real *between;               /* (rows, stride of tokens): e^(C_i - C_j); per head only */
     real *late_keys;             /* (rows, stride of D): keys times fall */
-    real *erasing_keys;          /* less keys times rise; the delta rule only */
-    real *near_keys;             /* keys as pairs have them on their far side */
-    real *near_own;              /* and on the side of a query; the delta rule only */
+    real *erasing_keys;          /* minus keys times rise; delta rule only */
+    real *near_keys;             /* keys as the right side of pairs */
+    real *near_own;              /* and as the left side; delta rule only */
     real *near_plain_keys;       /* as near_keys, not rotated */
     real *plain_late_keys;
     real *key_columns, *plain_columns; /* (D, stride of tokens): near keys */
-    real *erasing;   /* (rows, stride of tokens): less kappa; the delta rule only */
-    real *error, *u; /* (parts, rows, stride of Dv): the delta rule only */
-    real *ones;      /* (rows): beta where the rule erases apart */
+    real *erasing;                     /* (rows, stride of tokens): minus kappa; delta rule only */
+    real *error, *u;                   /* (parts, rows, stride of Dv): delta rule only */
+    real *ones;                        /* (rows): beta if the rule has erase rows of its own */
     /* Removal only: */
-    real *erase_rise, *erase_near_rise; /* as rise, near_rise, of the token before */
-    real *erase_between;                /* as between, the same */
-    real *late_removed, *near_removed;  /* as late_keys, near_keys, of b */
-    real *removed_columns;              /* as key_columns */
-    real *reading;                      /* (rows, stride of tokens): less what n reads of keys */
+    real *erase_rise, *erase_near_rise; /* like rise, near_rise, for the token before */
+    real *erase_between;                /* like between, for the token before */
+    real *late_removed, *near_removed;  /* like late_keys, near_keys, for b */
+    real *removed_columns;              /* like key_columns, for b */
+    real *reading;                      /* (rows, stride of tokens): minus what n reads of the
+                                         * keys */
     real *risen_queries;                /* (rows, stride of D) */
     real *near_queries;                 /* (rows, stride of D) */
     real *s, *plain_s;                  /* (rows, stride of tokens) */
 } linear_buffers;
 
-/* Rows of u of a part, and of all parts: one token at a time has more than one. */
+/* Rows of u per part, and of all parts: there are several parts only with chunks of one token. */
 static inline int64_t linear_part_rows(const srnn_problem *p) {
     return linear_levels(p) > 1 ? ROWS : BLOCK_ROWS;
 }
@@ -179,7 +180,7 @@ static inline linear_buffers linear_buffers_place(const srnn_problem *p, sr_layo
     return buffers;
 }
 
-/* e^x; what float cannot hold of x is made good. */
+/* e^x, corrected for the rounding of x to float. */
 static inline vec decay_factor_of(const wide_vec *exponent) {
     const wide_vec x = *exponent;
     const vec high = __builtin_convertvector(x, vec), e = vec_exp_decayed(high);
@@ -212,7 +213,7 @@ static inline void factor_row(real *out, const linear_walk *x, const double *fro
         out[d] = out[0];
 }
 
-/* out (count) = e^(sign (C_t - from)) of the tokens of a chunk, whose numbers are one a token. */
+/* out (count) = e^(sign (C_t - from)) of a chunk's tokens; one decay value per token only. */
 static inline void token_factors(real *out, const linear_walk *x, const linear_chunk *c,
                                  double from, double sign) {
     const double *decay = x->decay + c->at;
@@ -224,7 +225,7 @@ static inline void token_factors(real *out, const linear_walk *x, const linear_c
     }
 }
 
-/* out = a b, row by row, where b is one row for all. */
+/* out = a b, row by row, with the same row b for all. */
 static inline void multiply_rows(real *out, const real *a, const real *b, const linear_walk *x,
                                  int64_t count) {
     for (int64_t r = 0; r < count; r++)
@@ -232,7 +233,7 @@ static inline void multiply_rows(real *out, const real *a, const real *b, const 
             vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + d));
 }
 
-/* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
+/* between (i, j) = e^(C_i - C_j) for j <= i; unspecified numbers follow up to a whole vector. */
 static inline void pair_factors(const linear_buffers *buffers, const linear_walk *x,
                                 const linear_chunk *c) {
     double decay[LINEAR_BLOCK + LANES] = {0};
@@ -246,12 +247,13 @@ static inline void pair_factors(const linear_buffers *buffers, const linear_walk
         }
 }
 
-/* Per channel: near factors, and the others from them; those of queries where `read` says so. */
+/* Per channel: the near factors, and the others computed from them; those of queries only if
+ * `read`. */
 static inline void channel_factors(const linear_buffers *buffers, const linear_walk *x,
                                    const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
-    real *row = buffers->near_queries; /* is free */
+    real *row = buffers->near_queries; /* not in use yet */
     for (int64_t t = 0; t < c->count; t++) {
         factor_row(buffers->near_rise + t * x->d, x, first, first + t * x->decays);
         for (int64_t d = 0; d < x->p->D; d += LANES)
@@ -285,7 +287,7 @@ static inline void chunk_factors(const linear_buffers *buffers, const linear_wal
     pair_factors(buffers, x, c);
 }
 
-/* Factors of the token before, from those of the chunk; what stands before the first is `first`. */
+/* Shifts the chunk's factors by one token; `first` goes to the first. */
 static inline void delay_rows(real *out, const real *rows, int64_t stride, int64_t width,
                               real first, const linear_chunk *c) {
     for (int64_t e = 0; e < width; e++)
@@ -294,7 +296,7 @@ static inline void delay_rows(real *out, const real *rows, int64_t stride, int64
         memcpy(out + r * stride, rows + (r - 1) * stride, (size_t)width * sizeof(real));
 }
 
-/* Removal reads the state before the decay of its token. */
+/* With removal the state is read before the decay of the token. */
 static inline void erase_factors(const linear_buffers *buffers, const linear_walk *x,
                                  const linear_chunk *c) {
     if (linear_per_channel(x)) {
@@ -309,14 +311,14 @@ static inline void erase_factors(const linear_buffers *buffers, const linear_wal
         buffers->erase_between[i * x->token + i] = 0;
 }
 
-/* What a row of a chunk is multiplied by. */
+/* A row's factor within a chunk. */
 typedef struct row_scale {
-    const real *factors; /* of all rows, or NULL for one */
+    const real *factors; /* of all rows; NULL: 1 */
     int64_t row;
     real sign;
 } row_scale;
 
-/* out (stride of D) = or, if `add`, += a row times its scale. */
+/* out (stride of D) = or, if `add`, += a row times its factor. */
 static inline void scale_row(real *out, bool add, const real *row, row_scale scale,
                              const linear_walk *x) {
     const bool channel = scale.factors && linear_per_channel(x);
@@ -335,7 +337,7 @@ static inline void scale_rows(real *out, const real *rows, const real *factors, 
         scale_row(out + r * x->d, false, rows + r * x->d, (row_scale){factors, r, sign}, x);
 }
 
-/* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
+/* rows times factors; the rows themselves if there is no decay (or no factor of this kind). */
 static inline const real *scaled_rows(real *out, const real *rows, const real *factors,
                                       const linear_walk *x, const linear_chunk *c) {
     if (!factors)
@@ -344,27 +346,27 @@ static inline const real *scaled_rows(real *out, const real *rows, const real *f
     return out;
 }
 
-/* A chunk's keys in all their kinds, which point to rows of the block where nothing changes
- * them. */
+/* A chunk's keys with their various factors; they point into the block's rows if the factor is
+ * 1. */
 typedef struct linear_keys {
     const real *near, *own, *late, *erasing;
     const real *plain_near, *plain_late;
     const real *values, *beta;
-    const real *rise, *fall, *near_rise, *near_fall; /* factors, or NULL for one */
-    const real *erase_rise, *erase_near_rise;        /* of the rows that the rule takes back by */
-    const real *late_removed, *near_removed;         /* of the keys that it takes back under */
+    const real *rise, *fall, *near_rise, *near_fall; /* NULL: 1 */
+    const real *erase_rise, *erase_near_rise;        /* of the erase rows */
+    const real *late_removed, *near_removed;         /* of the keys under which the rule erases */
 } linear_keys;
 
-/* Both sides of pairs, and what multiplies their products. */
+/* Both sides of pairs, and the factors of their products. */
 typedef struct linear_pairs {
     const real *queries, *keys; /* (count, stride of D) */
     const real *columns;        /* the keys, (D, stride of tokens) */
     const real *between;        /* or NULL */
-    real sign;                  /* 1, or -1 for less their products */
+    real sign;                  /* 1, or -1 for negated products */
 } linear_pairs;
 
-/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read
- * them: to the end of the diagonal's block of rows. */
+/* Clears row i of pairs after the diagonal, as far as triangular GEMMs read it: to the end of the
+ * diagonal's block of rows. */
 static inline void clear_later(real *row, int64_t i) {
     const int64_t own = i / LANES * LANES, past = (i / ROWS + 1) * ROWS;
     const vec_bits later = (vec_bits)(vec_count() + (real)own > (real)i);
@@ -373,7 +375,7 @@ static inline void clear_later(real *row, int64_t i) {
         vec_store(row + j, (vec){0});
 }
 
-/* s times what multiplies products of the pairs, up to the diagonal; zeros behind it. */
+/* Multiplies s by the factors of the pairs up to the diagonal, and clears it after the diagonal. */
 static inline void weigh_pairs(real *s, const linear_pairs *pairs, const linear_walk *x,
                                const linear_chunk *c) {
     for (int64_t i = 0; i < c->count; i++) {
@@ -387,7 +389,7 @@ static inline void weigh_pairs(real *s, const linear_pairs *pairs, const linear_
     }
 }
 
-/* s (count, width) of the pairs, for products of a lower triangle. */
+/* s (count, width) of the pairs, lower triangular. */
 static inline void pair_products(real *s, const linear_pairs *pairs, const linear_walk *x,
                                  const linear_chunk *c) {
     if (c->count == 1) {
@@ -410,13 +412,13 @@ static inline const real *pair_decays(const linear_buffers *buffers, const linea
     return x->decay && !linear_per_channel(x) ? buffers->between : NULL;
 }
 
-/* The same of the rows that the rule takes back by. */
+/* The same for the erase rows. */
 static inline const real *erase_decays(const linear_buffers *buffers, const linear_walk *x) {
     return x->removal && pair_decays(buffers, x) ? buffers->erase_between : pair_decays(buffers, x);
 }
 
-/* What is taken back by with the keys of those before that are taken back under, less which the
- * delta rule takes. */
+/* The erase rows against the keys under which earlier tokens erase; the delta rule subtracts
+ * them. */
 static inline linear_pairs erasing_pairs(const linear_buffers *buffers, const linear_keys *k,
                                          const linear_walk *x) {
     return (linear_pairs){k->own, k->near_removed,
@@ -424,7 +426,7 @@ static inline linear_pairs erasing_pairs(const linear_buffers *buffers, const li
                           erase_decays(buffers, x), -1};
 }
 
-/* The same with the keys of values, which removal reads. */
+/* The erase rows against the keys of the values, which removal reads. */
 static inline linear_pairs reading_pairs(const linear_buffers *buffers, const linear_keys *k,
                                          const linear_walk *x) {
     return (linear_pairs){k->own, k->near, buffers->key_columns, erase_decays(buffers, x), -1};
@@ -438,8 +440,8 @@ static inline void strict_products(real *s, const linear_pairs *pairs, const lin
         s[i * x->token + i] = 0;
 }
 
-/* What the rule takes back by, `erase`: buffers->erasing_keys, and buffers->erasing, strictly
- * lower. */
+/* Erase rows of the rule: buffers->erasing_keys, and buffers->erasing, strictly lower
+ * triangular. */
 static inline void erasing_of(const linear_buffers *buffers, const real *erase, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
     k->own = scaled_rows(buffers->near_own, erase, k->erase_near_rise, x, c);
@@ -451,7 +453,7 @@ static inline void erasing_of(const linear_buffers *buffers, const real *erase, 
         strict_products(buffers->reading, &reading, x, c);
 }
 
-/* The keys that the rule takes back under: those of values but with removal. */
+/* The keys under which the rule erases: with removal its own, otherwise those of the values. */
 static inline void removed_of(const linear_buffers *buffers, const real *removed, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
     k->erase_rise = k->rise;
@@ -481,8 +483,8 @@ static inline const real *chunk_beta(const linear_buffers *buffers, const linear
     return buffers->ones;
 }
 
-/* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads
- * by itself. */
+/* The keys of a chunk. If not `read`, the chunk only updates the state (the delta rule reads it
+ * anyway). */
 static inline linear_keys linear_keys_of(const linear_buffers *buffers, const linear_rows *rows,
                                          const linear_walk *x, const linear_chunk *c,
                                          const linear_state *state, bool read) {
@@ -515,7 +517,7 @@ static inline linear_keys linear_keys_of(const linear_buffers *buffers, const li
     return k;
 }
 
-/* ---- what is written */
+/* ---- writes */
 
 static inline real *linear_matrix_at(const linear_state *state, const linear_walk *x, int level) {
     return state->matrix + level * linear_matrix(x->p);
@@ -525,7 +527,7 @@ static inline real *linear_column_at(const linear_state *state, const linear_wal
     return state->column + level * x->d;
 }
 
-/* The chunk writes into this part: its values, or what the delta rule takes back. */
+/* True if the chunk writes to this part: its values, or what the delta rule erases. */
 static inline bool is_written(const linear_walk *x, const linear_part *part) {
     return x->delta || part->values;
 }
@@ -536,8 +538,8 @@ static inline const real *part_u(const linear_buffers *buffers, const linear_key
     return x->delta ? buffers->u + n * linear_part_rows(x->p) * x->dv : k->values;
 }
 
-/* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error
- * holds what those rows have not been taken back from yet. */
+/* Forward substitution: one vector of columns of rows from .. from+ROWS-1, as far as the chunk has
+ * them; on entry error includes the terms of all earlier blocks. */
 static inline void solve_block(real *error, real *u, const real *erasing, const real *beta,
                                const linear_walk *x, int64_t rows) {
     vec own[ROWS];
@@ -555,8 +557,8 @@ static inline void solve_block(real *error, real *u, const real *erasing, const 
     }
 }
 
-/* u = beta error, where error holds what no token of the chunk has been taken back from yet: block
- * by block. */
+/* u = beta error by forward substitution, block by block; on entry error has no terms of the
+ * chunk's own tokens. */
 static inline void solve_rows(real *error, real *u, const linear_buffers *buffers,
                               const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     for (int64_t from = 0; from < c->count; from += ROWS) {
@@ -572,7 +574,7 @@ static inline void solve_rows(real *error, real *u, const linear_buffers *buffer
     }
 }
 
-/* error and u of all parts; nothing without the delta rule. */
+/* error and u of all parts; nothing to do without the delta rule. */
 static inline void linear_write(const linear_buffers *buffers, const linear_keys *k,
                                 const linear_walk *x, const linear_chunk *c,
                                 const linear_state *state) {
@@ -604,7 +606,7 @@ static inline void decay_matrix(real *matrix, const linear_buffers *buffers, con
             vec_store(matrix + e * x->dv + d, buffers->whole[e] * vec_load(matrix + e * x->dv + d));
 }
 
-/* Moves the states past the chunk. */
+/* Updates the states with the chunk. */
 static inline void linear_move(const linear_state *state, const linear_buffers *buffers,
                                const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     const int64_t D = x->p->D;
@@ -633,7 +635,7 @@ static inline void linear_move(const linear_state *state, const linear_buffers *
                (size_t)x->decays * sizeof(double));
 }
 
-/* The lower levels go into the one that the chunk's position says. */
+/* Merges the lower levels into the one that follows from the chunk's position. */
 static inline void linear_merge(const linear_state *state, const linear_walk *x,
                                 const linear_chunk *c) {
     const int merged = merged_level(x, c->position);
@@ -659,21 +661,21 @@ static inline void linear_state_clear(const linear_state *state, const srnn_prob
 
 /* ---- levels */
 
-/* Those of a chunk's first query of head g, or NULL. */
+/* The levels of a chunk's first query of head g, or NULL. */
 static inline const double *chunk_levels(const linear_walk *x, const linear_chunk *c, int g) {
     const int64_t row = sr_row_index(x->p, x->p->H, x->document->b, x->kv * x->group + g,
                                      x->document->start + c->at);
     return x->leveled ? x->row_work->level + row * x->p->levels : NULL;
 }
 
-/* Earlier keys of row i of a chunk whose level is one more than the bit, which i has. */
+/* Keys of the chunk before row i at level bit + 1; `bit` is set in i. */
 static inline seen_keys level_keys(int64_t i, int bit) {
     const int64_t low = i >> (bit + 1) << (bit + 1);
     return (seen_keys){low, low + ((int64_t)1 << bit)};
 }
 
-/* out = s times the levels of the part: of each pair, or where only the row's own reads, of the
- * part. */
+/* out = s times levels: the part's level on the diagonal, and for earlier keys the level of the
+ * pair. */
 static inline void weigh_levels(real *out, const real *s, const double *levels,
                                 const linear_part *part, const linear_walk *x,
                                 const linear_chunk *c) {

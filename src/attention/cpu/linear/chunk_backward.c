@@ -1,21 +1,21 @@
 /* chunk_backward.c: linear scores through a state, backward: one chunk.
  *
- * R is the gradient of the state. With a chunk's rows in the kinds of attention_linear_chunk.h:
+ * R is the gradient of the state. With a chunk's rows named as in chunk.h:
  *
  *     d_u = late_keys R + w^T dy        d_late_keys = u R^T       d_risen_queries = dy S^T
  *     dw = dy u^T
  *     R <- e^(C_last - C) R + risen_queries^T dy
  *
- * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r takes the place of d_u in the
- * gradient of v:
+ * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r replaces d_u in the gradient of
+ * v:
  *
  *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B
  *
- * With removal the values are a second kind of rows that are written, under keys of their own, and
- * B reaches them through what the rule read of them. */
+ * With removal the values are a second set of written rows, under keys of their own, and B reaches
+ * them through what the rule reads of them. */
 #include "attention/cpu/linear/backward.h"
 
-/* out += sign times rows times factors; factors NULL: one. */
+/* out += sign times rows times factors; factors NULL: 1. */
 static void add_scaled(real *out, const real *rows, const real *factors, real sign,
                        const linear_chunk_place *at) {
     const int64_t d = at->x->d;
@@ -23,7 +23,7 @@ static void add_scaled(real *out, const real *rows, const real *factors, real si
         scale_row(out + r * d, true, rows + r * d, (row_scale){factors, r, sign}, at->x);
 }
 
-/* change of token r += sign <a, b>, number by number of the decay. */
+/* change of token r += sign <a, b>, per decay value. */
 static void add_change(const linear_chunk_place *at, int64_t r, const real *a, const real *b,
                        double sign) {
     const linear_walk *x = at->x;
@@ -39,7 +39,7 @@ static void add_changes(const linear_chunk_place *at, const real *a, const real 
         add_change(at, r, a + r * at->x->d, b + r * at->x->d, sign);
 }
 
-/* The same of rows that read the state before the chunk, from row `first` on. */
+/* The same for rows that read the state before the chunk, from row `first` on. */
 static void add_across(const linear_chunk_place *at, const real *a, const real *b, int64_t first) {
     const linear_walk *x = at->x;
     for (int64_t r = first; at->w->across && r < at->c->count; r++)
@@ -47,8 +47,8 @@ static void add_across(const linear_chunk_place *at, const real *a, const real *
             at->w->across[e] += (double)a[r * x->d + e] * (double)b[r * x->d + e];
 }
 
-/* The same of the rows that the rule takes back by, which with removal have the decays of the token
- * before: those of the first have none of this chunk. */
+/* The same for the erase rows. With removal they have the decays of the token before, and the first
+ * row has none of this chunk. */
 static void add_erase_changes(const linear_chunk_place *at, const real *a, const real *b) {
     const int64_t d = at->x->d;
     if (!at->x->removal)
@@ -57,11 +57,11 @@ static void add_erase_changes(const linear_chunk_place *at, const real *a, const
         add_change(at, r - 1, a + r * d, b + r * d, 1.0);
 }
 
-/* Rows that a chunk writes, and under which keys. */
+/* Rows that a chunk writes, and the keys under which it writes them. */
 typedef struct written {
     const real *rows;                  /* (count, stride of Dv) */
     const real *late, *near, *columns; /* keys, as linear_keys has them */
-    real *d_rows, *d_keys;             /* of these, as the block has them */
+    real *d_rows, *d_keys;             /* gradients of these, in the block's buffers */
 } written;
 
 /* transposed (Dv, stride of D) = a matrix of D rows. */
@@ -71,7 +71,7 @@ static void transpose_matrix(const linear_chunk_place *at, const real *matrix) {
                    round_up(x->p->D, COLUMNS));
 }
 
-/* product_d = rows (count, stride of Dv) times what was transposed. */
+/* product_d = rows (count, stride of Dv) times the matrix in `transposed`. */
 static void through_transposed(const linear_chunk_place *at, const real *rows) {
     const linear_walk *x = at->x;
     rows_product((product_target){at->w->product_d, x->d, false}, (product_operand){rows, x->dv, 1},
@@ -92,7 +92,7 @@ static real *part_d_u(const linear_chunk_place *at, int n) {
     return at->w->d_u + (at->x->delta ? n * linear_part_rows(at->x->p) * at->x->dv : 0);
 }
 
-/* What goes into part n: values, or what the rule makes of them. */
+/* The rows written to part n: values, or the delta rule's u. */
 static written written_of(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -107,7 +107,7 @@ static written written_of(const linear_chunk_place *at, int n) {
     };
 }
 
-/* The values themselves, which removal writes beside that. */
+/* The values themselves, which removal writes separately. */
 static written values_of(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_keys *k = at->k;
@@ -121,7 +121,7 @@ static written values_of(const linear_chunk_place *at) {
     };
 }
 
-/* <a, b> of two matrices of a state, in as many sums as two vectors have numbers. */
+/* <a, b> of two state matrices, accumulated in two vectors. */
 static double matrix_dot(const real *a, const real *b, const linear_walk *x) {
     const int64_t Dv = x->p->Dv, vectors = Dv / LANES * LANES;
     wide_vec sums = {0};
@@ -136,7 +136,7 @@ static double matrix_dot(const real *a, const real *b, const linear_walk *x) {
     return rest + wide_vec_sum(&sums);
 }
 
-/* <R, S> of a level, all of it or row by row: onto what the gates of the whole chunk get. */
+/* Adds <R, S> of a level, in total or per row, to the gradient of the gates of the whole chunk. */
 static void add_onward(const linear_chunk_place *at, int level) {
     const linear_walk *x = at->x;
     const real *R = linear_matrix_at(&at->w->gradient, x, level);
@@ -158,7 +158,7 @@ static void add_onward(const linear_chunk_place *at, int level) {
     }
 }
 
-/* Through what removal writes beside: d_rows, and d_keys from what the state gets. */
+/* Backward of the values that removal writes separately: d_rows, and d_keys through the state. */
 static void values_backward(const linear_chunk_place *at, const real *R) {
     const linear_walk *x = at->x;
     const written own = values_of(at);
@@ -170,8 +170,8 @@ static void values_backward(const linear_chunk_place *at, const real *R) {
     add_scaled(own.d_keys, at->w->product_d, at->k->fall, 1, at);
 }
 
-/* Through what the chunk leaves in the states: d_u, d_late, and R before it without the queries'
- * share. */
+/* Backward of the state update: d_u, d_late, and R before the chunk without the queries'
+ * contribution. */
 static void states_backward(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -245,7 +245,7 @@ static const real *queries_of(const query_at *q, const real *all) {
     return all + (q->g * BLOCK_ROWS + q->at.c->row) * q->at.x->d;
 }
 
-/* The row sums' share of a state's column. */
+/* The row sums' contribution to the gradient of a state's column. */
 static void column_backward(const query_at *q, const linear_part *part) {
     const linear_chunk_place *at = &q->at;
     const linear_walk *x = at->x;
@@ -273,7 +273,7 @@ static void column_backward(const query_at *q, const linear_part *part) {
     }
 }
 
-/* Through what the queries read of a state, whose matrix is in `transposed`. */
+/* Backward of reading a state with the queries; its matrix is in `transposed`. */
 static void read_backward(const query_at *q, const linear_part *part) {
     const linear_chunk_place *at = &q->at;
     const linear_workspace *w = at->w;
@@ -316,15 +316,16 @@ static void levels_backward(const query_at *q, const real *s, const real *d,
     }
 }
 
-/* Where gradients of pairs go. */
+/* Destinations of the gradients of pairs. */
 typedef struct pair_gradients {
     const linear_pairs *pairs;
     real *d_queries, *d_keys; /* (count, stride of D), added to */
-    const real *rise, *fall;  /* what made the rows of the pairs of those; NULL: one */
-    bool erases;              /* the left side is what the rule takes back by */
+    const real *rise, *fall;  /* the factors of the pairs' rows; NULL: 1 */
+    bool erases;              /* the left side consists of erase rows */
 } pair_gradients;
 
-/* d (count, tokens) of the pairs s: into gradients of both sides and of the gates between. */
+/* Adds the gradients of both sides and of the gates between, given those of the pairs s in d
+ * (count, tokens). */
 static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
                            const pair_gradients *to) {
     const linear_workspace *w = at->w;
@@ -352,7 +353,7 @@ static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
     add_scaled(to->d_keys, w->product_d, to->fall, 1, at);
 }
 
-/* d (count, tokens) = dy u^T, whose columns are there. */
+/* d (count, tokens) = dy u^T; u_columns holds u transposed. */
 static void weights_gradient(real *d, const linear_chunk_place *at, const real *dy, const real *u) {
     const linear_walk *x = at->x;
     if (at->c->count == 1)
@@ -364,7 +365,7 @@ static void weights_gradient(real *d, const linear_chunk_place *at, const real *
                 PRODUCT_C_LOWER);
 }
 
-/* Through the pairs of what was written in a part: d_rows and both sides. */
+/* Backward of the pairs of queries with the rows written to a part: d_rows and both sides. */
 static void part_pairs_backward(const query_at *q, const linear_part *part, const written *own) {
     const linear_chunk_place *at = &q->at;
     const linear_workspace *w = at->w;
@@ -374,7 +375,7 @@ static void part_pairs_backward(const query_at *q, const linear_part *part, cons
     const real *near =
         scaled_rows(buffers->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
     const linear_pairs pairs = {near, own->near, own->columns, pair_decays(buffers, x), 1};
-    const bool keys = own->near == at->k->near; /* whose weights the row sum adds up */
+    const bool keys = own->near == at->k->near; /* the row sum adds up these weights only */
     const bool sums = x->sums && !x->rotated && part->values && keys;
     pair_products(buffers->s, &pairs, x, c);
     weights_gradient(w->d_weights, at, q->dy, own->rows);
@@ -395,7 +396,7 @@ static void part_pairs_backward(const query_at *q, const linear_part *part, cons
                                      at->k->near_fall, false});
 }
 
-/* Through the row sums of queries and keys that are not rotated. */
+/* Backward of the row sums, if queries and keys are not rotated there. */
 static void sums_backward(const query_at *q) {
     const linear_chunk_place *at = &q->at;
     const linear_workspace *w = at->w;
@@ -422,15 +423,15 @@ static void sums_backward(const query_at *q) {
 
 /* ---- the delta rule */
 
-/* The errors of part n: those that the first walk kept, or of this one. */
+/* The errors of part n: stored by the first pass, or of this one. */
 static const real *part_error(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     return w->errors ? w->errors + at->c->at * at->x->dv
                      : w->buffers.error + n * linear_part_rows(at->x->p) * at->x->dv;
 }
 
-/* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what
- * later blocks give. */
+/* Backward substitution: one vector of columns of a block of ROWS rows, as far as the chunk has
+ * them; on entry d_u includes the terms of later blocks. */
 static void solve_block_backward(real *d_u, real *B, const real *erasing, const real *beta,
                                  const linear_walk *x, int64_t rows) {
     vec own[ROWS] = {{0}};
@@ -459,7 +460,7 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     const real *erasing = w->buffers.erasing;
     for (int64_t from = (c->count - 1) / ROWS * ROWS; from >= 0; from -= ROWS) {
         const int64_t past = from + ROWS < c->count ? from + ROWS : c->count;
-        if (past < c->count) /* d_u has whole blocks of rows before its last */
+        if (past < c->count) /* only the last block of d_u may be shorter than ROWS */
             product((product_target){d_u + from * x->dv, x->dv, true},
                     (product_operand){erasing + past * x->token + from, 1, x->token},
                     (product_rows){B + past * x->dv, x->dv},
@@ -471,7 +472,7 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     }
 }
 
-/* Writes the transposed rows of what was written. */
+/* Transposes written rows into u_columns. */
 static void turn_written(const linear_chunk_place *at, const real *rows) {
     const linear_walk *x = at->x;
     if (at->c->count > 1)
@@ -479,7 +480,7 @@ static void turn_written(const linear_chunk_place *at, const real *rows) {
                        at->c->width);
 }
 
-/* Through pairs of what the rule takes back by and what was written, given B. */
+/* Backward of the pairs of erase rows with written rows, given B. */
 static void erase_pairs_backward(const linear_chunk_place *at, const linear_pairs *pairs,
                                  const real *s, const real *B, const written *own) {
     const linear_workspace *w = at->w;
@@ -493,7 +494,7 @@ static void erase_pairs_backward(const linear_chunk_place *at, const linear_pair
                                      at->k->near_fall, true});
 }
 
-/* Through what removal read of the values, given B. */
+/* Backward of removal's reads of the values, given B. */
 static void reading_backward(const linear_chunk_place *at, const real *B) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -507,8 +508,8 @@ static void reading_backward(const linear_chunk_place *at, const real *B) {
     erase_pairs_backward(at, &pairs, w->buffers.reading, B, &own);
 }
 
-/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state
- * and, B, of its values. */
+/* Backward of the delta rule for part n, whose matrix is in `transposed`: gradients of beta, keys,
+ * the state and, as B, of its values. */
 static void rule_backward(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -544,7 +545,7 @@ static void rule_backward(const linear_chunk_place *at, int n) {
 
 /* ---- all of a chunk */
 
-/* u as linear_write left it on the first walk. */
+/* Restores u as linear_write computed it in the first pass. */
 static void recall_u(const linear_chunk_place *at) {
     const linear_walk *x = at->x;
     const real *error = part_error(at, 0);
@@ -554,7 +555,7 @@ static void recall_u(const linear_chunk_place *at) {
                       at->k->beta[r] * vec_load(error + r * x->dv + d));
 }
 
-/* Gradients of C, of which the prologue's backward uses the differences. */
+/* Writes the gradients of C; the backward of the prologue uses their differences. */
 static void write_decays(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -564,8 +565,9 @@ static void write_decays(const linear_chunk_place *at) {
         const double *change = w->change + r * x->decays;
         double *out = x->row_work->d_decay + (base + r) * x->decays;
         for (int64_t e = 0; e < x->decays; e++) {
-            w->onward[e] += change[e]; /* the token's own gate from here on */
-            if (r == 0 && w->across)   /* without what cancels: a gate that forgets all gets 0 */
+            w->onward[e] += change[e]; /* now the gradient of the token's own gate */
+            if (r == 0 && w->across)   /* computed without cancellation: 0 for a gate that forgets
+                                        * everything */
                 w->onward[e] = w->across[e];
             out[e] = w->onward[e] - w->later[e];
             w->later[e] = w->onward[e];
@@ -573,7 +575,7 @@ static void write_decays(const linear_chunk_place *at) {
     }
 }
 
-/* What lower levels held is what the merged one holds. */
+/* The gradient of a merged level is that of each level merged into it. */
 static void merge_backward(const linear_chunk_place *at) {
     const linear_walk *x = at->x;
     const linear_state *gradient = &at->w->gradient;
@@ -600,7 +602,8 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         linear_write(&w->buffers, at->k, x, c, at->state);
     states_backward(at);
     for (int64_t n = 0; n < c->count * x->decays; n += x->decays)
-        for (int64_t e = 0; e < x->decays; e++) /* what the late keys took, the gate behind has */
+        for (int64_t e = 0; e < x->decays; e++) /* what the late keys lost, the gate after them
+                                                 * gains */
             w->onward[e] -= w->change[n + e];
     for (int n = 0; n < c->parts; n++) {
         const linear_part *part = &c->part[n];

@@ -11,7 +11,7 @@ typedef struct workspace {
     linear_buffers buffers;
     linear_state state;
     real *weights;    /* (rows, stride of tokens) */
-    real *part;       /* (rows, stride of Dv): what one level says */
+    real *part;       /* (rows, stride of Dv): the result of one level */
     real *numerators; /* (heads of a group, block, stride of Dv) */
     real *row_sums;   /* (heads of a group, block) */
 } workspace;
@@ -20,7 +20,7 @@ typedef struct context {
     const sr_attention_call *call;
     sr_row_workspace row_work;
     workspace *workers;
-    char *states;     /* NULL: every document starts from nothing */
+    char *states;     /* NULL: every document starts from the zero state */
     int64_t position; /* tokens before the first of this call */
 } context;
 
@@ -63,7 +63,7 @@ static void add_part(real *result, const real *part, const double *levels, int l
     }
 }
 
-/* What the states hold for the chunk's queries, into result. */
+/* Reads the states with the chunk's queries, into result. */
 static void read_states(const workspace *w, real *result, const real *queries, const double *levels,
                         const linear_walk *x, const linear_chunk *c) {
     bool begun = false;
@@ -84,7 +84,7 @@ static void read_states(const workspace *w, real *result, const real *queries, c
         memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
 }
 
-/* The row sums of the states and, by their weights, of the pairs. */
+/* The row sums: from the states, and the weights of the pairs. */
 static void sum_rows(const workspace *w, real *sums, const real *queries, const double *levels,
                      const linear_walk *x, const linear_chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
@@ -100,7 +100,7 @@ static void sum_rows(const workspace *w, real *sums, const real *queries, const 
     }
 }
 
-/* result += weights (count, tokens), a lower triangle, times what was written. */
+/* result += weights (count, tokens), lower triangular, times the written rows. */
 static void add_pairs(real *result, const real *weights, const real *written, const linear_walk *x,
                       const linear_chunk *c) {
     rows_product((product_target){result, x->dv, true}, (product_operand){weights, x->token, 1},

@@ -1,11 +1,11 @@
-/* kernel.c: what the linear kernel computes, and its rows in the list of kernels. */
+/* kernel.c: capabilities of the linear kernel, and its entries in the list of kernels. */
 #include "attention/cpu/linear/linear.h"
 #include "attention/cpu/shared/computes.h"
 #include "equation/facts.h"
 
 static const char COMPUTES[] = SR_CPU_LINEAR;
 
-/* Plain pairs are the chunked kernel's. */
+/* The chunked kernel takes plain pairs. */
 static bool fits(const srnn_problem *problem) {
     return srnn_attention_has_state(&problem->attention) &&
            !sr_pairs_are_plain(&problem->attention);

@@ -1,4 +1,4 @@
-/* linear.h (private): linear scores with everything that pairs may have, through a state. */
+/* linear.h (private): linear scores through a state, with every axis that applies to pairs. */
 #ifndef SR_ATTENTION_CPU_LINEAR_LINEAR_H
 #define SR_ATTENTION_CPU_LINEAR_LINEAR_H
 
@@ -16,12 +16,12 @@ srnn_status linear_forward(const sr_attention_call *call);
 size_t linear_backward_scratch(const srnn_plan *plan);
 srnn_status linear_backward(const sr_attention_call *call);
 
-/* As chunked_feed. */
+/* Like chunked_feed. */
 srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t capacity,
                         sr_carry *carry);
 
-/* sum_j exp(C - C_j) k_j u_j^T over the tokens seen, of each level. Level 0 holds what came since
- * the last of the merges that make room for a block of twice the length. */
+/* sum_j exp(C - C_j) k_j u_j^T over the tokens seen, per level. Level 0 holds the tokens since the
+ * last merge. */
 typedef struct linear_state {
     real *matrix; /* (levels, rows of a level, stride of Dv) */
     real *column; /* (levels, stride of D): the same with v = 1, of keys that are not rotated */
@@ -32,12 +32,12 @@ static inline int64_t linear_levels(const srnn_problem *p) {
     return p->attention.levels == SRNN_LEVELS_FENWICK ? p->levels : 1;
 }
 
-/* Numbers of a decay where D is that of the core. */
+/* Decay values per token, for D of the core. */
 static inline int64_t linear_decays(const srnn_problem *p) {
     return p->attention.decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(&p->attention, p->D);
 }
 
-/* Numbers of the matrix of one level: D rows, and room for whole blocks. */
+/* Size of the matrix of one level: D rows, padded to whole blocks. */
 static inline int64_t linear_matrix(const srnn_problem *p) {
     return round_up(p->D, ROWS) * row_stride(p->Dv);
 }

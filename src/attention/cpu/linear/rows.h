@@ -1,5 +1,5 @@
-/* rows.h (private): what the linear kernel walks over: a head of a document, in blocks of tokens
- * whose rows are loaded together; and products of a few rows. */
+/* rows.h (private): iteration of the linear kernel over a head of a document, in blocks of tokens
+ * whose rows are loaded together; and GEMMs with few rows. */
 #ifndef SR_ATTENTION_CPU_LINEAR_ROWS_H
 #define SR_ATTENTION_CPU_LINEAR_ROWS_H
 
@@ -7,12 +7,11 @@
 
 #include <string.h>
 
-/* Tokens whose rows are loaded, and between whose states backward keeps one. */
+/* Tokens whose rows are loaded together; backward stores one state per block. */
 enum {
     LINEAR_BLOCK = 96,
-    LINEAR_SHORT =
-        48, /* where pairs cost more than they do elsewhere: the delta rule, decays per channel */
-    LINEAR_TREE = 64, /* with levels: a power of two */
+    LINEAR_SHORT = 48, /* where pairs are more expensive: the delta rule, decay per channel */
+    LINEAR_TREE = 64,  /* with levels: a power of two */
 };
 
 static inline int64_t linear_block_tokens(const srnn_attention *a) {
@@ -22,7 +21,7 @@ static inline int64_t linear_block_tokens(const srnn_attention *a) {
     return a->write != SRNN_WRITE_ADD || channel ? LINEAR_SHORT : LINEAR_BLOCK;
 }
 
-/* ---- products of a few rows */
+/* ---- GEMMs with few rows */
 
 /* Row c of N vectors = or += a row of A times B. */
 #define ROW_PRODUCT(N)                                                                        \
@@ -41,8 +40,8 @@ ROW_PRODUCT(2)
 ROW_PRODUCT(4)
 #undef ROW_PRODUCT
 
-/* As `product`, for any number m of rows; what lies behind them up to whole blocks may be
- * overwritten. A block of the product for one row would be work for twelve. */
+/* Like `product`, for any number m of rows; rows behind them, up to a whole block, may be
+ * overwritten. A full block for a single row would be twelve times the work. */
 static inline void rows_product(product_target c, product_operand a, product_rows b,
                                 product_size size, product_shape shape) {
     if (size.m > 2) {
@@ -65,23 +64,23 @@ static inline void rows_product(product_target c, product_operand a, product_row
         }
 }
 
-/* ---- a head on its way through the state */
+/* ---- a walk of one head through a document */
 
 typedef struct linear_walk {
     const sr_row_workspace *row_work;
     const sr_attention_call *call;
-    const srnn_problem *p; /* the core's */
+    const srnn_problem *p; /* of the core */
     const sr_document_range *document;
-    int kv, group;       /* heads of queries that share the keys */
+    int kv, group;       /* query heads that share the keys */
     int64_t position;    /* tokens before the document's part in this call */
     int64_t d, dv;       /* strides of rows */
     int64_t token;       /* stride of rows with one number per token of a chunk */
-    int64_t decays;      /* numbers of a decay */
+    int64_t decays;      /* decay values per token */
     const double *decay; /* (length, decays), or NULL */
     bool sums, rotated, leveled;
-    bool delta;   /* a rule says what is written: the delta rule, or removal */
-    bool apart;   /* it takes back by rows of their own */
-    bool removal; /* and what it takes back is written beside the values */
+    bool delta;   /* a write rule applies: the delta rule, or removal */
+    bool apart;   /* it has erase rows of its own */
+    bool removal; /* and what it erases is written separately from the values */
 } linear_walk;
 
 static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
@@ -117,32 +116,31 @@ static inline bool linear_per_channel(const linear_walk *x) {
     return x->decay && x->p->attention.decay_width == SRNN_WIDTH_CHANNEL;
 }
 
-/* Columns of values that products run over. */
+/* Columns of values that GEMMs cover. */
 static inline int64_t value_columns(const linear_walk *x) {
     return round_up(x->p->Dv, COLUMNS);
 }
 
-/* Zeros for the columns behind those of values, of `count` rows. */
+/* Clears the padding columns of `count` rows of values. */
 static inline void clear_columns(real *rows, const linear_walk *x, int64_t count) {
     const int64_t Dv = x->p->Dv, rest = value_columns(x) - Dv;
     for (int64_t r = 0; rest > 0 && r < count; r++)
         memset(rows + r * x->dv + Dv, 0, (size_t)rest * sizeof(real));
 }
 
-/* Buffers of a chunk have rows for whole blocks, and one behind them that products may look
- * into. */
+/* Buffers of a chunk hold whole blocks of rows, and one more that GEMMs may read. */
 static inline real *take_rows(sr_layout *layout, int64_t stride) {
     return take_reals(layout, LINEAR_BLOCK + ROWS, stride);
 }
 
 /* ---- blocks of rows */
 
-/* Where nothing is rotated, both kinds of keys and queries are the same. */
+/* If nothing is rotated, both kinds of keys and queries are the same arrays. */
 typedef struct linear_rows {
     real *keys, *plain_keys;       /* (block, stride of D) */
     real *queries, *plain_queries; /* (heads of a group, block, stride of D) */
     real *values;                  /* (block, stride of Dv) */
-    sr_erase_rows erase; /* (block, stride of D): where the rule takes back by others than keys */
+    sr_erase_rows erase;           /* (block, stride of D): if the rule has erase rows of its own */
 } linear_rows;
 
 enum { BLOCK_ROWS = LINEAR_BLOCK + ROWS };
@@ -167,7 +165,7 @@ static inline linear_rows linear_rows_place(const srnn_problem *p, sr_layout *la
 /* Tokens at .. at+count-1 of the document's part. */
 typedef struct linear_block {
     int64_t at, count;
-    bool finite; /* all of its numbers are */
+    bool finite; /* all of its numbers are finite */
 } linear_block;
 
 static inline sr_rows linear_key_rows(const linear_walk *x, const linear_block *b) {
@@ -182,7 +180,8 @@ static inline int64_t linear_block_length(const linear_walk *x) {
     return linear_block_tokens(&x->p->attention);
 }
 
-/* The delta rule's, from the document's first token on; NULL where there is no one number. */
+/* beta of the delta rule, from the document's first token on; NULL if it is not one number per
+ * token. */
 static inline const real *linear_beta(const linear_walk *x) {
     const int64_t first = sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start);
     return x->row_work->beta ? x->row_work->beta + first : NULL;
