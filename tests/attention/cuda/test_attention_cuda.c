@@ -207,6 +207,109 @@ static void every_axis_in_bf16(void **state) {
     }
 }
 
+/* Chunks on tensor cores with decays per head: lengths around a chunk, prime ones, one token;
+ * widths that are not those of a tile; groups; documents. */
+static const int64_t chunk_documents[] = {0, 1, 50, 131, 195, 262};
+static const srnn_problem chunk_shapes[] = {
+    {.B = 2,
+     .H = 4,
+     .Hkv = 2,
+     .T = 131,
+     .D = 16,
+     .Dv = 24,
+     .offsets = chunk_documents,
+     .documents = 5},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 1, .D = 64, .Dv = 64},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 257, .D = 15, .Dv = 17},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 63, .D = 128, .Dv = 64},
+    {.B = 1, .H = 2, .Hkv = 2, .T = 65, .D = 48, .Dv = 112},
+    {.B = 1, .H = 2, .Hkv = 1, .T = 129, .D = 128, .Dv = 120},
+};
+
+enum { CHUNK_SHAPES = sizeof chunk_shapes / sizeof *chunk_shapes };
+
+/* The kernel on the operands of `run`, which the oracle has computed, twice. */
+static void check_chunks(const char *spec, attention_call *run, const attention_call *oracle) {
+    const srnn_problem *const p = &run->problem;
+    probe_errors plain;
+    attention_call again;
+    run->problem.kernel = "axes_chunks";
+    assert_int_equal(probe_plain_errors(&plain, p, oracle), SRNN_OK);
+    assert_int_equal(probe_copy(&again, p, oracle), SRNN_OK);
+    assert_int_equal(call_forward_backward(run), SRNN_OK);
+    assert_int_equal(call_forward_backward(&again), SRNN_OK);
+    const probe_errors errors = probe_errors_of(run, oracle, true);
+    if (!(probe_worst(&errors) <= probe_plain_limit(probe_worst(&plain))))
+        fail_msg("%s, T=%d D=%d Dv=%d in bf16: off by %g, a plain computation by %g", spec, p->T,
+                 p->D, p->Dv, probe_worst(&errors), probe_worst(&plain));
+    assert_memory_equal(run->host.o, again.host.o, output_bytes(run) / 2);
+    for (int which = 0; which < SR_OPERANDS; which++) /* learned vectors are float */
+        if (run->host.operand[which])
+            assert_memory_equal(run->host.gradient[which], again.host.gradient[which],
+                                operand_bytes(run, (sr_operand)which) /
+                                    (which < SR_OPERAND_NORM_WEIGHT ? 2 : 1));
+    call_free(&again);
+}
+
+/* Every kind of decay, row sums, shared queries, epilogues. */
+static void decayed_chunks_in_bf16(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "mamba2",
+        "gated_softmax_plusplus_mamba2",
+        "linear_elu,decay,value_gate,output_gate,norm=rms",
+        "linear_elu,decay=log_sigmoid",
+        "score=linear,normaliser=none,decay=given,feature=unit",
+        "score=linear,normaliser=none,position=none,norm=rms",
+        "linear_elu,decay=bounded,decay_bound=5,normaliser=row_sum_min1,detach,epsilon=0.1",
+        "score=linear,share=qk_tiled,decay=neg_softplus,normaliser=row_length,skip=bonus",
+        "score=linear,feature=unit_smooth,decay=softplus,normaliser=none,skip=channel,norm=layer",
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t shape = 0; shape < CHUNK_SHAPES; shape++) {
+            srnn_problem problem = chunk_shapes[shape];
+            attention_call run, oracle;
+            problem.dtype = SRNN_BF16;
+            assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+            create_both(&run, &oracle, problem);
+            check_chunks(specs[n], &run, &oracle);
+            call_free(&run);
+            call_free(&oracle);
+        }
+}
+
+/* Gates of 1, e^-40 and some that forget everything between ordinary ones, which have to stay
+ * exact; zero keys. All numbers are exact in bf16. */
+static void awkward_gates_in_chunks(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "score=linear,normaliser=none,position=none,decay=given",
+        "linear_elu,decay=given",
+    };
+    static const float gates[] = {-98304, -0.25f, -3008, 0, -0.0625f, -0.25f, -40, 0, 0, -0.125f};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t shape = 0; shape < 3; shape++) {
+            srnn_problem problem = chunk_shapes[shape];
+            attention_call run, oracle;
+            problem.dtype = SRNN_BF16;
+            assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+            assert_int_equal(probe_oracle(&oracle, &problem, 3), SRNN_OK);
+            double *const decay = oracle.host.operand[SR_OPERAND_DECAY];
+            double *const k = oracle.host.operand[SR_OPERAND_K];
+            const size_t tokens = (size_t)problem.B * (size_t)problem.Hkv * (size_t)problem.T;
+            for (size_t i = 0; i < tokens; i++)
+                decay[i] = (double)gates[(i * i + i / 64) % 10];
+            for (size_t i = 0; i < tokens * (size_t)problem.D; i++)
+                k[i] = i / (size_t)problem.D % 7 == 5 ? 0 : k[i];
+            assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+            problem.device = gpu;
+            assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+            check_chunks(specs[n], &run, &oracle);
+            call_free(&run);
+            call_free(&oracle);
+        }
+}
+
 static void every_shape(void **state) {
     (void)state;
     static const char *const specs[] = {"gated_softmax_decay", "linear_elu,value_gate,norm=rms",
@@ -503,13 +606,22 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant),        cmocka_unit_test(every_shape),
-        cmocka_unit_test(every_axis),           cmocka_unit_test(every_axis_in_bf16),
-        cmocka_unit_test(rows_without_weights), cmocka_unit_test(large_logits),
-        cmocka_unit_test(the_same_bits_twice),  cmocka_unit_test(states_of_every_variant),
-        cmocka_unit_test(one_token_at_a_time),  cmocka_unit_test(states_in_bf16),
-        cmocka_unit_test(long_and_wide_states), cmocka_unit_test(states_move_between_devices),
-        cmocka_unit_test(states_of_every_axis), cmocka_unit_test(awkward_recurrences),
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(every_shape),
+        cmocka_unit_test(every_axis),
+        cmocka_unit_test(every_axis_in_bf16),
+        cmocka_unit_test(decayed_chunks_in_bf16),
+        cmocka_unit_test(awkward_gates_in_chunks),
+        cmocka_unit_test(rows_without_weights),
+        cmocka_unit_test(large_logits),
+        cmocka_unit_test(the_same_bits_twice),
+        cmocka_unit_test(states_of_every_variant),
+        cmocka_unit_test(one_token_at_a_time),
+        cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(long_and_wide_states),
+        cmocka_unit_test(states_move_between_devices),
+        cmocka_unit_test(states_of_every_axis),
+        cmocka_unit_test(awkward_recurrences),
         cmocka_unit_test(large_sinks),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
