@@ -47,6 +47,8 @@ struct srnn_plan {
     const sr_attention_kernel *kernel;
     void *scratch; /* device memory */
     size_t scratch_bytes;
+
+    srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
 };
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head

@@ -255,30 +255,51 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
               c->count);
 }
 
+/* The final state by C of the token after it, which is the last's or, if learned, one of its own. */
+static void end_backward(const context *x, const workspace *w, const sr_document_range *document,
+                         const chunk *c) {
+    const srnn_problem *p = &x->call->plan->core;
+    const running_state *state = &w->buffers.state;
+    const carried_matrix carried = chunk_carried(state, &x->basis);
+    const double factor = exp(chunk_end(x->call, c, document) - *state->reference);
+    const double d = carried_dot(&carried, x->call->plan->states.d_final, p, c->b, c->kv, factor);
+    if (x->row_work.d_end)
+        x->row_work.d_end[c->b * p->Hkv + c->kv] = d;
+    else
+        w->d_decay[document->length - 1] += d;
+}
+
 /* First pass, forward: state of keys and values. */
 static void walk_queries(const context *x, const workspace *w, const sr_document_range *document,
                          chunk c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
+    const srnn_states *given = &x->call->plan->states;
+    const carried_matrix carried = chunk_carried(&w->buffers.state, &x->basis);
+    const bool leaves = c.decay && carried_out(given->d_final, p, document);
     memset(w->buffers.state.matrix, 0, chunked_state_bytes(p));
+    if (c.carried)
+        carried_load(&carried, given->initial, p, c.b, c.kv, 1);
     for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
         chunk_load_keys(&w->buffers, &x->row_work, x->call, &c);
         for (c.h = c.kv * heads; c.h < (c.kv + 1) * heads; c.h++) {
             load_queries(x, w, &c);
             inside_chunk(x, w, &c);
-            if (c.at > 0)
+            if (c.at > 0 || c.carried)
                 queries_through_state(x, w, &c);
             SR_ISA_REAL(sr_prologue_query_rows_backward)
             (w->d_queries, ld.d, &x->row_work, x->call, (sr_rows){c.b, c.h, c.t, c.count});
         }
-        if (c.at + c.count < document->length)
+        if (c.at + c.count < document->length || leaves)
             move_state(x, w, &c,
                        &(state_move){.columns = w->buffers.key_columns,
                                      .rows = w->buffers.values,
-                                     .empty = c.at == 0});
+                                     .empty = c.at == 0 && !c.carried});
     }
+    if (leaves)
+        end_backward(x, w, document, &c);
 }
 
 /* Gradients of the chunk's keys and values through the mirror state after it. */
@@ -327,8 +348,15 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
-    bool empty = true;
+    const srnn_states *given = &x->call->plan->states;
+    const carried_matrix carried = chunk_carried(&w->buffers.state, &x->basis);
+    const bool wanted = c.carried && given->d_initial;
+    bool empty = !carried_out(given->d_final, p, document);
     memset(w->buffers.state.matrix, 0, chunked_state_bytes(p));
+    if (!empty) {
+        carried_load(&carried, given->d_final, p, c.b, c.kv, 1);
+        *w->buffers.state.reference = chunk_end(x->call, &c, document);
+    }
     for (int64_t at = (document->length - 1) / p->chunk * p->chunk; at >= 0 && !sr_cancelled();
          at -= p->chunk) {
         chunk_move(&c, p, document, at);
@@ -336,7 +364,8 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
         if (!empty)
             keys_through_state(x, w, &c);
         write_keys(x, w, &c);
-        for (c.h = c.kv * heads; c.at > 0 && c.h < (c.kv + 1) * heads; c.h++, empty = false) {
+        for (c.h = c.kv * heads; (c.at > 0 || wanted) && c.h < (c.kv + 1) * heads;
+             c.h++, empty = false) {
             load_queries(x, w, &c);
             transpose_rows(w->buffers.query_columns, ld.token, w->buffers.queries, ld.d, c.count,
                            p->D, c.width);
@@ -349,6 +378,9 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
                               .empty = empty});
         }
     }
+    if (wanted)
+        carried_store(given->d_initial, &carried, p, c.b, c.kv,
+                      (real)exp(*w->buffers.state.reference));
 }
 
 static void document_task(void *untyped, int64_t task, int worker) {
@@ -359,6 +391,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
     const sr_document_range *document = &x->call->plan->documents[task / p->Hkv];
     chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
     size_t rows = (size_t)(document->length + round_up(p->chunk, ROWS));
+    c.carried = carried_into(&x->call->plan->states, document);
     memset(w->d_keys, 0, rows * (size_t)ld.d * sizeof(real));
     memset(w->d_values, 0, rows * (size_t)ld.dv * sizeof(real));
     memset(w->d_decay, 0, (rows + LANES) * sizeof *w->d_decay);

@@ -3,7 +3,9 @@
 #ifndef SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
 #define SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
 
+#include "attention/cpu/shared/carried.h"
 #include "attention/cpu/shared/features.h"
+#include "attention/cpu/shared/heads.h"
 #include "attention/cpu/shared/tiles.h"
 
 /* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
@@ -60,6 +62,7 @@ typedef struct chunk {
     int64_t count, width; /* width: columns that GEMMs cover */
     int h, kv;
     const double *decay; /* C of the row, or NULL */
+    bool carried;        /* an initial state is before the document */
 } chunk;
 
 static inline chunk chunk_of(const srnn_problem *p, const sr_row_workspace *row_work,
@@ -75,6 +78,21 @@ static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_document
     c->t = document->start + at;
     c->count = document->length - at < p->chunk ? document->length - at : p->chunk;
     c->width = tile_width(c->count);
+}
+
+/* C of the token after the document: that of its last, or, if learned, with that one's number. */
+static inline double chunk_end(const sr_attention_call *call, const chunk *c,
+                               const sr_document_range *document) {
+    const int64_t last = document->start + document->length - 1;
+    if (!c->decay)
+        return 0.0;
+    if (call->plan->core.attention.decay != SRNN_DECAY_LEARNED)
+        return c->decay[last];
+    return c->decay[last] + (double)*tensor_row(call->in->decay, c->b, c->kv, last) / DECAY_DIVISOR;
+}
+
+static inline carried_matrix chunk_carried(const running_state *state, const feature_basis *basis) {
+    return (carried_matrix){state->matrix, state->column, state_rows(basis), state->ld};
 }
 
 /* One thread's buffers for a pass over chunks. */

@@ -5,6 +5,7 @@
 #include "attention/cpu/chunked/chunked.h"
 
 #include "attention/cpu/chunked/chunks.h"
+#include "attention/cpu/shared/carried.h"
 #include "base/cancel.h"
 #include "base/threads.h"
 
@@ -58,7 +59,7 @@ size_t chunked_state_bytes(const srnn_problem *problem) {
 
 /* True if no token precedes the chunk. */
 static bool is_first(const context *x, const chunk *c) {
-    return x->position + c->at == 0;
+    return x->position + c->at == 0 && !c->carried;
 }
 
 /* Reads the state with the chunk's queries, into numerator and row_sum. */
@@ -153,6 +154,12 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     } else {
         memset(state.matrix, 0, bytes); /* matrix, column and reference are contiguous */
     }
+    const srnn_states *given = &x->call->plan->states;
+    const carried_matrix carried = chunk_carried(&state, &x->basis);
+    const bool leaves = carried_out(given->final, p, document);
+    c.carried = carried_into(given, document);
+    if (c.carried)
+        carried_load(&carried, given->initial, p, c.b, c.kv, 1);
     for (int64_t at = 0; at < document->length && !sr_cancelled(); at += c.count) {
         chunk_move(&c, p, document, at);
         chunk_load_keys(&w->buffers, &x->row_work, x->call, &c);
@@ -162,9 +169,12 @@ static void walk_task(void *untyped, int64_t task, int worker) {
             add_pairs(x, w, &c);
             write_outputs(x, w, &c);
         }
-        if (at + c.count < document->length || x->states)
+        if (at + c.count < document->length || x->states || leaves)
             update_state(x, w, &c, &state);
     }
+    if (leaves)
+        carried_store(given->final, &carried, p, c.b, c.kv,
+                      (real)exp(chunk_end(x->call, &c, document) - *state.reference));
 }
 
 static void walk(context *x, sr_carry *carry) {

@@ -122,14 +122,15 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
     return count;
 }
 
-/* First pass: stores the state before every block, and the errors of its tokens. */
-static void keep_states(const linear_workspace *w, const linear_walk *x) {
-    linear_state_clear(&w->state, x->p);
+/* First pass: stores the state before every block, and the errors of its tokens; with `ends` the
+ * state after the last one too. */
+static void keep_states(const linear_workspace *w, const linear_walk *x, bool ends) {
+    linear_state_begin(&w->state, x);
     for (int64_t at = 0; at < x->document->length && !sr_cancelled();) {
         linear_block b = linear_block_at(x, at);
         copy_state(&w->before[at / linear_block_length(x)], &w->state, x->p);
         at += b.count;
-        if (at == x->document->length && !w->errors)
+        if (at == x->document->length && !w->errors && !ends)
             return;
         linear_load_keys(&w->rows, x, &b);
         walk_block(w, x, &b, NULL, NULL);
@@ -229,17 +230,38 @@ static void block_backward(const linear_workspace *w, const linear_walk *x, int6
     write_block(w, x, &b);
 }
 
+/* R from the gradient of the final state; of a learned decay, that of the gate after the last
+ * token. */
+static void end_backward(const linear_workspace *w, const linear_walk *x) {
+    const void *d_final = x->call->plan->states.d_final;
+    const int64_t b = x->document->b;
+    const double end = linear_end(x);
+    const carried_matrix state = linear_carried(&w->state, x), to = linear_carried(&w->gradient, x);
+    if (x->row_work->d_end) {
+        *w->later = carried_dot(&state, d_final, x->p, b, x->kv, end);
+        x->row_work->d_end[b * x->p->Hkv + x->kv] = *w->later;
+    }
+    carried_load(&to, d_final, x->p, b, x->kv, (real)end);
+}
+
 static void document_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const linear_workspace *w = &x->workers[worker];
     const linear_walk walk = linear_walk_of(&x->row_work, x->call, task, 0);
     const int64_t length = linear_block_length(&walk);
-    keep_states(w, &walk);
+    const srnn_states *given = &x->call->plan->states;
+    const bool leaves = carried_out(given->d_final, walk.p, walk.document);
+    keep_states(w, &walk, leaves && x->row_work.d_end);
     linear_state_clear(&w->gradient, walk.p);
     memset(w->later, 0, (size_t)walk.decays * sizeof *w->later);
+    if (leaves)
+        end_backward(w, &walk);
     for (int64_t at = (walk.document->length - 1) / length * length; at >= 0 && !sr_cancelled();
          at -= length)
         block_backward(w, &walk, at);
+    const carried_matrix carried = linear_carried(&w->gradient, &walk);
+    if (walk.carried && given->d_initial)
+        carried_store(given->d_initial, &carried, walk.p, walk.document->b, walk.kv, 1);
 }
 
 srnn_status linear_backward(const sr_attention_call *call) {

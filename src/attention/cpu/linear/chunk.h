@@ -91,7 +91,8 @@ static inline linear_chunk linear_chunk_at(const linear_walk *x, const linear_bl
     for (int bit = 0; x->leveled && bit < x->p->levels - 1; bit++)
         if (c.position >> bit & 1)
             c.part[c.parts++] = (linear_part){.level = bit + 1, .read = true};
-    c.part[c.parts++] = (linear_part){.read = !x->leveled && c.position > 0, .values = true};
+    c.part[c.parts++] =
+        (linear_part){.read = !x->leveled && (c.position > 0 || x->carried), .values = true};
     return c;
 }
 
@@ -273,7 +274,7 @@ static inline void chunk_factors(const linear_buffers *buffers, const linear_wal
                                  const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
-    if (c->position == 0)
+    if (c->position == 0 && !x->carried)
         before = first;
     factor_row(buffers->whole, x, before, last);
     if (linear_per_channel(x)) {
@@ -657,6 +658,33 @@ static inline void linear_state_clear(const linear_state *state, const srnn_prob
     const size_t levels = (size_t)linear_levels(p);
     memset(state->matrix, 0, levels * (size_t)linear_matrix(p) * sizeof(real));
     memset(state->column, 0, levels * (size_t)row_stride(p->D) * sizeof(real));
+}
+
+/* ---- initial and final states */
+
+static inline carried_matrix linear_carried(const linear_state *state, const linear_walk *x) {
+    return (carried_matrix){state->matrix, state->column, x->p->D, x->dv};
+}
+
+/* The state before the document: the initial one, or nothing. */
+static inline void linear_state_begin(const linear_state *state, const linear_walk *x) {
+    linear_state_clear(state, x->p);
+    if (!x->carried)
+        return;
+    const carried_matrix to = linear_carried(state, x);
+    memset(state->reference, 0, (size_t)x->decays * sizeof(double));
+    carried_load(&to, x->call->plan->states.initial, x->p, x->document->b, x->kv, 1);
+}
+
+/* What the state after the last token is multiplied by until the next one: a learned decay counts
+ * the gate of a token after it. */
+static inline double linear_end(const linear_walk *x) {
+    const int64_t last = x->document->start + x->document->length - 1;
+    if (x->p->attention.decay != SRNN_DECAY_LEARNED)
+        return 1.0;
+    return exp((double)*tensor_row(x->call->in->decay, x->document->b,
+                                   sr_decay_head(&x->call->plan->problem, x->kv), last) /
+               DECAY_DIVISOR);
 }
 
 /* ---- levels */

@@ -175,8 +175,10 @@ static void walk_task(void *untyped, int64_t task, int worker) {
         sr_layout layout = {.base = x->states + (size_t)head * linear_state_bytes(walk.p)};
         w.state = linear_state_place(walk.p, &layout);
     } else {
-        linear_state_clear(&w.state, walk.p);
+        linear_state_begin(&w.state, &walk);
     }
+    void *final = x->call->plan->states.final;
+    const bool leaves = carried_out(final, walk.p, walk.document);
     for (int64_t at = 0; at < walk.document->length && !sr_cancelled();) {
         linear_block b = linear_block_at(&walk, at);
         linear_load_keys(&w.rows, &walk, &b);
@@ -190,12 +192,15 @@ static void walk_task(void *untyped, int64_t task, int worker) {
             for (int g = 0; g < walk.group; g++)
                 read_chunk(&w, &k, &walk, &c, g);
             row += c.count;
-            if (x->states || at + row < walk.document->length)
+            if (x->states || leaves || at + row < walk.document->length)
                 linear_move(&w.state, &w.buffers, &k, &walk, &c);
         }
         write_outputs(x, &w, &walk, &b);
         at += b.count;
     }
+    const carried_matrix carried = linear_carried(&w.state, &walk);
+    if (leaves)
+        carried_store(final, &carried, walk.p, walk.document->b, walk.kv, (real)linear_end(&walk));
 }
 
 static void walk(context *x, sr_carry *carry) {

@@ -4,6 +4,8 @@
 #define SR_ATTENTION_CPU_LINEAR_ROWS_H
 
 #include "attention/cpu/linear/linear.h"
+#include "attention/cpu/shared/carried.h"
+#include "attention/cpu/shared/heads.h"
 
 #include <string.h>
 
@@ -78,6 +80,7 @@ typedef struct linear_walk {
     int64_t decays;      /* decay values per token */
     const double *decay; /* (length, decays), or NULL */
     bool sums, rotated, leveled;
+    bool carried; /* an initial state is before the document */
     bool delta;   /* a write rule applies: the delta rule, or removal */
     bool apart;   /* it has erase rows of its own */
     bool removal; /* and what it erases is written separately from the values */
@@ -109,6 +112,7 @@ static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
         .removal = p->attention.write == SRNN_WRITE_REMOVAL,
         .rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES,
         .leveled = p->attention.levels == SRNN_LEVELS_FENWICK,
+        .carried = carried_into(&call->plan->states, document),
     };
 }
 

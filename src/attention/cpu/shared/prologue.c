@@ -57,6 +57,7 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     TAKE(sink_partial, backward && sr_operand_used(SR_OPERAND_SINKS, a),
          (size_t)p->B * (size_t)p->H);
     TAKE(d_decay, backward && decay, decays);
+    TAKE(d_end, backward && decay && a->decay == SRNN_DECAY_LEARNED, decays / (size_t)p->T);
     TAKE(d_level, backward && levels, q_rows * (size_t)p->levels);
     TAKE(d_beta, backward && delta, k_rows);
     TAKE(d_skip, backward && a->skip != SRNN_SKIP_NONE, q_rows * Dv);

@@ -35,6 +35,7 @@ typedef struct sr_row_workspace {
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
     double *sink_partial; /* (B, H): gradients of sinks */
     double *d_decay;      /* as decay: of C, by the core */
+    double *d_end;        /* (B, Hkv), or (.., D): of C after a row's last token; learned only */
     double *d_level;      /* as level, by the core */
     double *d_beta;       /* as beta, by the core */
     real *d_skip;         /* (B, H, T, Dv): of y */

@@ -189,6 +189,9 @@ static void decay_backward(const head_place *x) {
     const size_t bytes = (size_t)strip.width * sizeof(double);
     double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t, then with t's own */
     double d[SR_HEAD_SIZE_MAX];
+    if (x->row_work->d_end && x->call->plan->states.d_final &&
+        x->document->start + x->document->length == x->p->T)
+        memcpy(later, x->row_work->d_end + (x->document->b * x->heads + x->h) * strip.width, bytes);
     for (int64_t t = 0; x->row_work->head_partial && t < 2 * x->document->length; t++)
         x->row_work->head_partial[2 * x->base + t] = 0.0;
     for (strip.from = (x->document->length - 1) / tokens * tokens; strip.from >= 0;

@@ -1,0 +1,77 @@
+/* initial_state.c: attention with an initial and a final state, and their gradients. */
+#include "attention/problem.h"
+#include "equation/facts.h"
+
+/* What states of a sequence consist of besides their matrix, or NULL. */
+static const char *carried_besides(const srnn_attention *a) {
+    if (a->levels != SRNN_LEVELS_NONE)
+        return "a state for each level";
+    if (a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
+        a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE)
+        return "the running sum of its output gates";
+    if (a->decay == SRNN_DECAY_LEARNED && a->decay_width == SRNN_WIDTH_CHANNEL)
+        return "a learned decay of each channel";
+    if (a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
+        a->normaliser == SRNN_NORMALISER_VALUE_POWER || a->position == SRNN_POSITION_ROPE_FEATURES)
+        return "the position of its tokens";
+    return NULL;
+}
+
+srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
+    srnn_problem p = *problem;
+    SR_TRY(sr_problem_fill(&p));
+    SR_TRY(sr_problem_check_state(&p));
+    const char *besides = carried_besides(&p.attention);
+    if (besides) {
+        char text[SR_ATTENTION_TEXT];
+        srnn_attention_print(text, sizeof text, &p.attention);
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "%s carries %s besides a matrix, which initial and final states do not hold: "
+            "use srnn_state_feed",
+            text, besides);
+    }
+    const int64_t W = p.Dv + sr_needs_row_sum(&p.attention);
+    sizes[0] = p.B;
+    sizes[1] = sr_shares_queries(&p.attention) ? p.H : p.Hkv;
+    sizes[2] = (int64_t)srnn_attention_state_numbers(&p.attention, p.D, p.Dv) / W;
+    sizes[3] = W;
+    return SRNN_OK;
+}
+
+static srnn_status check_states(const srnn_plan *plan, const srnn_states *states) {
+    int64_t sizes[4];
+    if (!plan || !states)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "no %s given (NULL)", plan ? "states were" : "plan was");
+    SR_TRY(srnn_states_sizes(sizes, &plan->problem));
+    /* every kernel of these forms on a CPU has them */
+    if (!sr_device_is_host(plan->device) || plan->problem.form == SRNN_FORM_PARALLEL)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "the %s kernel on %s has no initial and final states: make the plan with "
+                       "SRNN_FORM_CHUNKED on the CPU",
+                       plan->kernel->name, plan->device->name);
+    if (states->d_initial && !states->initial)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "d_initial was requested without an initial state");
+    return SRNN_OK;
+}
+
+/* The plan has the states during the call. */
+srnn_status srnn_attention_states_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
+                                          void *saved, const srnn_states *states) {
+    SR_TRY(check_states(plan, states));
+    plan->states = (srnn_states){.initial = states->initial, .final = states->final};
+    const srnn_status status = srnn_attention_forward(plan, o, in, saved);
+    plan->states = (srnn_states){0};
+    return status;
+}
+
+srnn_status srnn_attention_states_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                           srnn_tensor d_o, const srnn_operands *in,
+                                           const void *saved, const srnn_states *states) {
+    SR_TRY(check_states(plan, states));
+    plan->states = (srnn_states){
+        .initial = states->initial, .d_final = states->d_final, .d_initial = states->d_initial};
+    const srnn_status status = srnn_attention_backward(plan, gradients, d_o, in, saved);
+    plan->states = (srnn_states){0};
+    return status;
+}
