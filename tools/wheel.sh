@@ -19,7 +19,7 @@ trap 'rm -rf "$fresh"' EXIT
 
 export SOFTRNN_ZIG=$(ls "$tools"/lib/python3*/site-packages/ziglang/zig) ZIG_GLOBAL_CACHE_DIR=$PWD/build-python/zig
 settings=(-C "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/manylinux.cmake" -C "build-dir=build-python/$kind"
-    -C "cmake.define.SOFTRNN_REVISION=$(git describe --always --dirty 2>/dev/null)")
+    -C "cmake.define.SOFTRNN_REVISION=$(git describe --always --dirty 2>/dev/null || true)")
 case $kind in
 cpu) unset NVCC ;;
 cuda)

@@ -132,7 +132,7 @@ class Tokenizer:
     @classmethod
     def train(cls, out: Any, *files: Any, vocabulary: int, **options: Any) -> "Tokenizer":
         """Learns a byte-level BPE from text files, writes it as the tokenizer.json `out` and gives it, as `softrnn tokenizer train`
-        does. vocabulary: tokens in all. options: special ("<|endoftext|>"), ties, threads."""
+        does. vocabulary: tokens in all. options: special (``<|endoftext|>``), ties, threads."""
         _run_command(["tokenizer", "train", *files], {"vocab": vocabulary, "out": out, **options})
         return cls(out)
 
