@@ -60,6 +60,7 @@ static srnn_status look(sr_cuda_device *device, int index) {
     *device = {};
     snprintf(device->name, sizeof device->name, "%s", facts.name);
     device->memory_bytes = facts.totalGlobalMem;
+    device->shared_bytes = facts.sharedMemPerBlockOptin;
     device->multiprocessors = facts.multiProcessorCount;
     device->capability_major = facts.major;
     device->capability_minor = facts.minor;

@@ -11,6 +11,7 @@ extern "C" {
 typedef struct sr_cuda_device {
     char name[256];
     size_t memory_bytes;
+    size_t shared_bytes; /* shared memory that one block can have */
     int multiprocessors;
     int capability_major, capability_minor; /* compute capability: 9, 0 is Hopper */
 } sr_cuda_device;

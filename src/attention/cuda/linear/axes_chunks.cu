@@ -3,6 +3,7 @@
 #include "attention/cuda/linear/axes_chunks.h"
 
 #include "attention/cuda/shared/computes.h"
+#include "device/cuda/device.h"
 #include "equation/facts.h"
 
 static const char COMPUTES[] =
@@ -25,7 +26,10 @@ static int value_numbers(const srnn_problem *problem) {
 }
 
 static bool fits(const srnn_problem *problem) {
-    return problem->D <= 128 && value_numbers(problem) <= 128;
+    const int values = value_numbers(problem);
+    return problem->D <= 128 && values <= 128 &&
+           sr_axes_chunks_shared_bytes(problem->D, values) <=
+               sr_cuda_facts(problem->device)->shared_bytes;
 }
 
 static sr_bf16 *states_place(const srnn_plan *plan, sr_layout *layout) {

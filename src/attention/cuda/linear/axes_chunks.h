@@ -24,6 +24,9 @@ srnn_status sr_axes_chunks_states(const sr_axes_call &call, sr_bf16 *states, cud
 srnn_status sr_axes_chunks_backward(const sr_axes_call &call, const sr_bf16 *states,
                                     cudaStream_t stream);
 
+/* Shared memory of a block of the backward pass, the core that needs the most. */
+size_t sr_axes_chunks_shared_bytes(int features, int values);
+
 /* Columns behind the values of a variant that needs row sums. */
 enum { SR_SUM_COLUMNS = 2 };
 

@@ -245,3 +245,9 @@ srnn_status sr_axes_chunks_backward(const sr_axes_call &call, const sr_bf16 *sta
                                     cudaStream_t stream) {
     return SR_AXES_CHUNKS_START(start_backward, call, states, stream);
 }
+
+size_t sr_axes_chunks_shared_bytes(int features, int values) {
+    if (features <= 64)
+        return values <= 64 ? sizeof(backward_memory<64, 64>) : sizeof(backward_memory<64, 128>);
+    return values <= 64 ? sizeof(backward_memory<128, 64>) : sizeof(backward_memory<128, 128>);
+}
