@@ -12,6 +12,9 @@ DIST ?= build-dist
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 need_nvcc = test -n "$(NVCC)" || { echo "nvcc not found: install NVIDIA's CUDA toolkit, version 12 or newer,\
     or say where it is: make $@ NVCC=/path/to/nvcc" >&2; exit 1; }
+# What `make cuda` compiles for, in CMake's words, such as "80-real;90-real": this machine's GPUs; where there is none, all that
+# cmake/cuda.cmake names. Wheels are for all.
+CUDA_ARCHITECTURES ?= $(shell tools/cuda_architectures.sh "$(NVCC)")
 
 # Most files are compiled alike in several builds; where ccache is, once.
 CCACHE_DIR ?= $(CURDIR)/build/ccache
@@ -117,9 +120,10 @@ fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 	@$(call compile,build-fuzz) --target fuzzers
 	@$(call run_tests,build-fuzz,7200) -R '^fuzz_'
 
-cuda: deps-cuda ## the build with CUDA, in build-cuda/
+cuda: deps-cuda ## the build with CUDA, in build-cuda/, for this machine's GPUs; without one for all (CUDA_ARCHITECTURES=...)
 	@$(need_nvcc)
-	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
+	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC) \
+	    $(if $(CUDA_ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(CUDA_ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES))
 	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests
 
 cuda-check: deps-cuda ## that the kernels for GPUs compile, Hopper's own for Hopper and the others for Ampere, and link; in build-cuda-check/
@@ -176,7 +180,7 @@ test-python: deps-python ## the Python package in an environment of its own, wit
 	@tools/test_python.sh
 
 wheel: deps-package ## the Python package with the program as a wheel for other machines, into build-python/wheels
-	@tools/wheel.sh
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) tools/wheel.sh
 
 kernels: wheel ## the layout that Hugging Face's `kernels` loads, from that wheel, into build-python/kernels
 	@tools/kernel.sh
@@ -195,7 +199,7 @@ deb: build deps-package ## a Debian package of what `make install` installs, int
 	@ls "$(DIST)"/softrnn_*.deb
 
 dist: build deps-package ## source archive, wheels, kernels, Debian package, bill of materials and checksums, into DIST (build-dist)
-	@NVCC="$(NVCC)" tools/dist.sh "$(DIST)"
+	@NVCC="$(NVCC)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) tools/dist.sh "$(DIST)"
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

@@ -1,14 +1,15 @@
-/* kernels.c: which attention kernels this machine has. */
+/* kernels.c: the table of the CPU's attention kernels for the instruction set in use. */
 #include "attention/cpu/kernels.h"
 
 #include "base/cpu_level.h"
 #include "equation/facts.h"
 #include "equation/support.h"
 
-/* What was compiled for one instruction set; kernels best first, ended by NULL. */
+/* The kernels compiled for one instruction set, fastest first; the list ends with NULL. */
 typedef struct kernel_set {
     const sr_attention_kernel *attention[15];
-    const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* by srnn_dtype */
+    const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* indexed by
+                                                                           * srnn_dtype */
 } kernel_set;
 
 #define DECLARE_REAL(isa, real)                                                            \
@@ -63,7 +64,8 @@ static const sr_attention_kernel *const *list(void) {
     return set_in_use()->attention;
 }
 
-/* The first that computes the variant, of those for plain pairs before those for everything. */
+/* The state kernel of the variant: the one for plain pairs if it computes it, else the general
+ * one. */
 static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent) {
     if (problem->dtype == SRNN_BF16)
         return NULL;
@@ -76,22 +78,23 @@ static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent)
     return sr_computes(other->computes, &problem->attention, NULL) ? other : NULL;
 }
 
-/* The best kernel of the parallel form: tiles. */
+/* The fastest kernel of the parallel form, which works in tiles. */
 static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
     return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
 }
 
-/* Whether the chunked form has fewer operations than the parallel one. */
+/* True if the chunked form needs fewer operations than the parallel form. */
 static bool chunked_pays(const srnn_problem *p) {
     const sr_attention_kernel *flash = flash_of(p->dtype);
     if (flash && !sr_kernel_can(flash, p))
-        return true; /* the other is the generic kernel */
+        return true; /* the only parallel kernel left is the generic one */
     const double state =
         (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
-        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* a token reads about half of the
+                                                               * levels */
     const double pair = (double)(p->D + p->Dv);
-    /* Multiply-adds of a token: reading and updating the state, a chunk of pairs, and the features;
-     * against half of T pairs. */
+    /* Multiply-adds per token: the chunked form reads and updates the state and computes the pairs
+     * of a chunk; the parallel form computes T / 2 pairs. */
     const double chunked = 2.5 * state + pair * p->chunk;
     return chunked < 0.5 * pair * p->T;
 }

@@ -4,7 +4,7 @@
 
 #include "attention/kernel.h"
 
-/* The instruction set is chosen at the first call and stays. */
+/* The instruction set is chosen at the first call and does not change afterwards. */
 extern const sr_attention_kernels sr_cpu_attention;
 
 #endif

@@ -1,16 +1,16 @@
 /* backward.c: the parallel form in tiles, backward; weights are recomputed.
  *
  * A task is a group of key tiles of one kv head. For each key tile it walks the query tiles that
- * see it: two products give logits and gradients of weights, three more add to the gradients of
- * values, keys and queries. How many groups a head is cut into depends on the problem alone, and
- * each group has its own sum for the queries, added up in order afterwards: bits do not depend on
- * the threads. */
+ * see it: two GEMMs compute logits and gradients of weights, three more add to the gradients of
+ * values, keys and queries. The number of groups per head depends on the problem alone, and each
+ * group has its own sum for the queries; these are added in order afterwards, so that bits do not
+ * depend on the number of threads. */
 #include "attention/cpu/flash/flash.h"
 #include "attention/cpu/shared/tiles.h"
 #include "base/cancel.h"
 #include "base/threads.h"
 
-/* Every group has gradients of all queries of its own: more of them would cost memory. */
+/* Every group has its own gradients of all queries, so that more groups need more memory. */
 enum { TASKS_WANTED = 8, GROUPS_MAX = 4 };
 
 typedef struct workspace {
@@ -45,7 +45,7 @@ static int64_t groups_of(const srnn_problem *p) {
     return groups < tiles ? groups : tiles;
 }
 
-/* The first key tile of a group: groups see about the same number of (query, key) tile pairs. */
+/* The first key tile of a group: groups have about the same number of (query, key) tile pairs. */
 static int64_t group_start(const srnn_problem *p, int64_t group, int64_t groups) {
     const int64_t tiles = tiles_in(p->T), window = p->attention.window;
     const int64_t most = window && tiles_in(window) + 1 < tiles ? tiles_in(window) + 1 : tiles;
@@ -96,17 +96,17 @@ size_t flash_backward_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* One query head against one key tile, or a run of both. */
+/* One query head against one key tile, or a range of both. */
 typedef struct position {
     int64_t b;
     int h, kv;
     const int32_t *first; /* (T) */
     const double *decay;  /* (T) or NULL */
-    tile_sums sums;       /* of the query tile and the key tile at hand */
+    tile_sums sums;       /* of the current query and key tiles */
     real *d_queries;      /* (T rounded up, stride of D) */
     double *d_decay;      /* (T rounded up), or NULL */
-    real key_norm;        /* of the key tile at hand */
-    tile_pairs pairs;     /* of the query tile and the key tile at hand */
+    real key_norm;        /* of the current key tile */
+    tile_pairs pairs;     /* of the current query and key tiles */
     decay_range range;    /* of their decays */
 } position;
 
@@ -148,15 +148,15 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
 }
 
-/* On |s| of the key tile at hand and a query tile. */
+/* Bound on |s| of the current key tile and query tile `own`. */
 static real pair_bound(const context *x, const workspace *w, const position *at, int64_t own) {
     return sr_decay_may_rise(&x->call->plan->core.attention)
                ? (real)INFINITY
                : capped_bound(&x->rule, w->query_norm[own] * at->key_norm);
 }
 
-/* Nothing of the weights of these tiles is left by decay, less what was subtracted of their
- * logarithms. */
+/* True if decay reduces all weights of the two tiles to zero, taking the subtracted maximum into
+ * account. */
 static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
     const real *maximum =
@@ -204,7 +204,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     clear_rows_from(w->d, ld.tile, rows, TILE);
 }
 
-/* True if no product of these tiles brings a number that is not finite to a pair that is hidden. */
+/* True if no GEMM of these tiles multiplies a non-finite number with the zero of a hidden pair. */
 static bool pair_is_safe(const context *x, const workspace *w, const position *at, int64_t tile,
                          int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
@@ -214,8 +214,8 @@ static bool pair_is_safe(const context *x, const workspace *w, const position *a
             rows_are_finite(w->d_numerator + first * ld, ld, rows, p->Dv));
 }
 
-/* Key tile `tile` against query tile `own`: the five products, each called by itself, so that the
- * compiler knows which way round its operands are. */
+/* Key tile `tile` against query tile `own`: five GEMMs, each called separately so that the compiler
+ * knows the orientation of its operands. */
 static void tile_pair(const context *x, const workspace *w, const position *at, int64_t tile,
                       int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
@@ -255,7 +255,7 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     product_seen(d_queries, d_of_queries, k, of_queries, seen, SEEN_FROM_ROWS);
 }
 
-/* Gradients of a group's keys and values, once every query head has added to them. */
+/* Writes the gradients of a group's keys and values, after every query head has contributed. */
 static void write_keys(const context *x, const workspace *w, const position *at, int64_t tile) {
     const sr_attention_call *call = x->call;
     const srnn_problem *p = &call->plan->core;
@@ -269,7 +269,7 @@ static void write_keys(const context *x, const workspace *w, const position *at,
      (sr_rows){at->b, at->kv, t, count});
 }
 
-/* True if a query of tile `own` sees a key of the tile: the first one does if any. */
+/* True if a query of tile `own` sees a key of `tile`: if any does, the first one does. */
 static bool sees_tile(const position *at, int64_t own, int64_t tile, int64_t window) {
     return first_key(at->first[own * TILE], own * TILE, window) < (tile + 1) * TILE;
 }

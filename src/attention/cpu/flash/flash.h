@@ -1,4 +1,5 @@
-/* flash.h (private): the two halves of the flash kernel for one number type and instruction set. */
+/* flash.h (private): forward and backward of the flash kernel for one number type and instruction
+ * set. */
 #ifndef SR_ATTENTION_CPU_FLASH_FLASH_H
 #define SR_ATTENTION_CPU_FLASH_FLASH_H
 
@@ -15,8 +16,8 @@
 size_t flash_forward_scratch(const srnn_plan *plan);
 srnn_status flash_forward(const sr_attention_call *call);
 
-/* Like forward, for the next plan->problem.T tokens, against kept keys and values with room for
- * `capacity` tokens, to which those of the call are added. */
+/* Like forward, for the next plan->problem.T tokens, against a KV cache with room for `capacity`
+ * tokens, to which the call's keys and values are appended. */
 size_t flash_feed_scratch(const srnn_plan *plan);
 srnn_status flash_feed(const sr_attention_call *call, char *cache, int64_t capacity,
                        sr_carry *carry);

@@ -16,10 +16,10 @@ typedef struct context {
     tile_workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
-    int64_t position; /* tokens that a state holds before those of the call */
+    int64_t position; /* tokens in the cache before those of the call */
 } context;
 
-/* Everything but the keys and values. */
+/* Lays out everything except the keys and values. */
 static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     context x = {.rule = score_rule_of(&p->attention),
@@ -77,16 +77,17 @@ static void pack_task(void *untyped, int64_t task, int worker) {
 /* The tile of query rows a task works on. */
 typedef struct query_tile {
     int64_t b, t, rows, padded; /* first row, rows, rows rounded up to whole blocks */
-    int64_t at;                 /* where the first row stands among the keys */
+    int64_t at;                 /* position of the first row among the keys */
     int h;
-    const int32_t *first; /* of these rows: where their documents start in the call */
-    tile_sums decay;      /* of these rows and of the key tile at hand */
-    real bound;           /* on the logits; infinity or NaN if none is known */
-    tile_pairs pairs;     /* with the key tile at hand */
+    const int32_t *first; /* of these rows: start of their documents in the call */
+    tile_sums decay;      /* of these rows and of the current key tile */
+    real bound;           /* on the logits; infinity or NaN if unknown */
+    tile_pairs pairs;     /* with the current key tile */
     decay_range range;    /* of their decays */
 } query_tile;
 
-/* Asks for row r's share of the next key tile, which is then near when the weights are done. */
+/* Prefetches row r's share of the next key tile, so that it is in cache when the weights are
+ * done. */
 static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
                            tile_strides ld) {
     enum { CACHE_LINE = 64 };
@@ -192,7 +193,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     tile_workspace *w = &x->workers[worker];
-    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads
+    /* Head by head, so that keys and values stay in cache, and long rows first, so that threads
      * finish together. */
     int64_t tiles = tiles_in(p->T), own = tiles - 1 - task % tiles, head = task / tiles;
     query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
@@ -240,7 +241,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     write_outputs(x, w, &q);
 }
 
-/* Threads worth waking for queries of the call against so many keys. */
+/* Number of threads worth waking for the call's queries against `keys` keys. */
 static int workers_for(const srnn_problem *p, int64_t keys) {
     double pairs = (double)p->B * p->H * p->T * (double)sr_keys_seen(&p->attention, keys);
     return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
@@ -261,7 +262,7 @@ srnn_status flash_forward(const sr_attention_call *call) {
     return SRNN_OK;
 }
 
-/* ---- the same against kept keys and values ---- */
+/* ---- the same against a KV cache ---- */
 
 size_t flash_feed_scratch(const srnn_plan *plan) {
     sr_layout layout = {.apart = true};
@@ -269,7 +270,7 @@ size_t flash_feed_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* Adds the keys and values of the call to what is kept, tile by tile. */
+/* Appends the keys and values of the call to the cache, tile by tile. */
 static void keep_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;

@@ -1,9 +1,8 @@
-/* kernel.c: what the flash kernel computes, and its row in the list of kernels. */
+/* kernel.c: capabilities of the flash kernel, and its entry in the list of kernels. */
 #include "attention/cpu/flash/flash.h"
 #include "attention/cpu/shared/computes.h"
 
-/* One decay per head at most, on weights or logits, and nothing besides that only some pairs
- * have. */
+/* At most one decay per head, on weights or logits, and no axis that applies to some pairs only. */
 static const char COMPUTES[] = SR_CPU_SCORES SR_CPU_BAND
     "position=rope|none decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given "
     "decay_divisor=any decay_bound=any decay_place=weight|logit dt_width=head|none " SR_CPU_ROWS;

@@ -1,10 +1,10 @@
-/* backward.c: the gradients of the generic kernel, pair by pair. */
+/* backward.c: backward of the generic kernel, one pair at a time. */
 #include "attention/cpu/generic/generic.h"
 #include "base/cancel.h"
 #include "base/threads.h"
 
-/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and
- * the gradients. */
+/* Adds the gradients of q, k and C, given the gradient of pair_product. Takes the forward's
+ * parameters and the gradients. */
 static void product_backward(const head *a, const real *q, const real *k, double *d_q, double *d_k,
                              double d_s, int64_t i, int64_t j) {
     const int D = a->p->D;
@@ -29,8 +29,8 @@ static void product_backward(const head *a, const real *q, const real *k, double
     }
 }
 
-/* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s
- * holds the logits. Its parameters are the forward's and the gradients. */
+/* Adds the gradients of q_i (D), keys (T, D) and C, given those of the weights in w->d_weight[j],
+ * from <= j <= i; w->s holds the logits. Takes the forward's parameters and the gradients. */
 static void pairs_backward(const head *a, const real *query, const real *keys, double *d_query,
                            double *d_keys, int64_t i, int64_t from) {
     const workspace *w = a->w;
@@ -52,7 +52,7 @@ static const real *d_numerator_of(const head *a, int64_t i) {
            sr_row_index(a->p, a->p->H, a->document->b, a->h, a->document->start + i) * a->p->Dv;
 }
 
-/* <a, b> of a row of gradients and one of double. */
+/* Inner product of a row of `real` and a row of double. */
 static double mixed_dot(const real *a, const double *b, int n) {
     double sum = 0.0;
     for (int d = 0; d < n; d++)
@@ -60,8 +60,8 @@ static double mixed_dot(const real *a, const double *b, int n) {
     return sum;
 }
 
-/* Through the row sum, and without the delta rule through the numerator: w->s holds the logits of
- * one or both. */
+/* Backward of the row sum and, without the delta rule, of the numerator; w->s holds the logits of
+ * whichever are requested. */
 static void weights_backward(const head *a, int64_t i, bool sums, bool numerators) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
@@ -101,7 +101,7 @@ static void backward_row(const head *a, int64_t i) {
                    i, 0);
 }
 
-/* Gradients of the weights that read a segment's u, and of u. */
+/* Adds the gradients of the weights that read a segment's u, and of u itself. */
 static void read_segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
@@ -127,14 +127,14 @@ static void read_segment_backward(const head *a, const segment *s) {
     }
 }
 
-/* A pair of what token j takes back by and a key that token m has written under. */
+/* The erase row of token j against the key that token m wrote under. */
 typedef struct erase_place {
     const real *keys;
     double *d_keys; /* (T, D) */
     int64_t j, m;
 } erase_place;
 
-/* Adds the gradients of both and of C, given that of the pair's weight. */
+/* Adds the gradients of both rows and of C, given the gradient of the pair's weight. */
 static void erase_backward(const head *a, erase_place at, pair kappa, double d_kappa) {
     const workspace *w = a->w;
     const int64_t D = a->p->D, i = erase_time(a, at.j);
@@ -146,7 +146,7 @@ static void erase_backward(const head *a, erase_place at, pair kappa, double d_k
     }
 }
 
-/* With removal: what token j, whose R is given, reads of the values themselves. */
+/* With removal: backward of what token j, whose R is given, reads of the values themselves. */
 static void removal_backward(const head *a, const double *R, int64_t j, int64_t m) {
     const workspace *w = a->w;
     const int Dv = a->p->Dv;
@@ -159,7 +159,7 @@ static void removal_backward(const head *a, const double *R, int64_t j, int64_t 
     erase_backward(a, (erase_place){w->keys, w->d_keys, j, m}, read, d_read);
 }
 
-/* Gradients through the rule itself, from the last token to the first: w->d_u becomes R = X^T
+/* Backward of the delta rule itself, from the last token to the first: w->d_u becomes R = X^T
  * d_u. */
 static void segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
@@ -194,7 +194,7 @@ static void segment_backward(const head *a, const segment *s) {
     }
 }
 
-/* Zeros for what the head adds to. */
+/* Clears the gradients that the head accumulates. */
 static void clear_gradients(const head *a) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
@@ -214,7 +214,8 @@ static void clear_gradients(const head *a) {
                T * sizeof *d_beta);
 }
 
-/* The row of gradients of features in w->row: those of rotated ones are rotated back and added. */
+/* w->row = gradients of the plain features plus those of the rotated ones with the inverse RoPE
+ * applied. */
 static void join_rows(const head *a, const double *plain, const double *rotated, sr_rows at) {
     const workspace *w = a->w;
     const int D = a->p->D;
@@ -250,7 +251,7 @@ static void backward_query_head(const head *a) {
     }
 }
 
-/* Adds to the gradients of key j in w->row what those of its erase rows mean for it. */
+/* Adds to w->row, the gradient of key j, the part that comes through its erase rows. */
 static void join_erased(const head *a, int64_t j) {
     const workspace *w = a->w;
     const int D = a->p->D;

@@ -1,9 +1,9 @@
-/* forward.c: the equation of softrnn.h as plainly as it can be written; computes every variant.
+/* forward.c: the equation of softrnn.h, written as directly as possible; computes every variant.
  *
- *     s_ij                    row_logits (generic.h): q.k, and the decay where it is in the logits
+ *     s_ij                    row_logits (generic.h): q.k, with the decay if it acts on the logits
  *     w_ij                    pair_of (pairs.h): cap, clamp, score, decay; level_at (generic.h)
- *     sum_j w_ij u_j          forward_row, below; with the delta rule read_segment
- *     y_i, o_i                sr_row_normaliser and what follows in equation/epilogue.h
+ *     sum_j w_ij u_j          forward_row below; read_segment with the delta rule
+ *     y_i, o_i                sr_row_normaliser and the rest of equation/epilogue.h
  *
  * Sums are in double, one row at a time, with O(T) memory per thread. */
 #include "attention/cpu/generic/generic.h"
@@ -36,7 +36,7 @@ static void read_segment(const head *a, const segment *s) {
     }
 }
 
-/* Row i of the head: its maximum, its row sum, and without the delta rule its numerator. */
+/* Row i of the head: its maximum, its row sum and, without the delta rule, its numerator. */
 static void forward_row(const head *a, int64_t i) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;

@@ -1,5 +1,5 @@
-/* generic.h (private): what both halves of the generic kernel share: a head's rows, its pairs, and
- * the segments of the delta rule. */
+/* generic.h (private): shared by forward and backward of the generic kernel: a head's rows, its
+ * pairs, and the segments of the delta rule. */
 #ifndef SR_ATTENTION_CPU_GENERIC_GENERIC_H
 #define SR_ATTENTION_CPU_GENERIC_GENERIC_H
 
@@ -13,32 +13,34 @@
 
 srnn_status generic_backward(const sr_attention_call *call);
 
-/* What one thread works with: one head of keys and values of one document. */
+/* The buffers of one thread, which works on one kv head of one document. */
 typedef struct workspace {
-    real *keys,
-        *rotated;  /* (T, D): features; rotated where the numerator takes others than the row sum */
-    real *values;  /* (T, Dv) */
-    real *erase;   /* (T, D): what the rule takes back by; the rotated keys where not apart */
-    real *removed; /* (T, D): the keys that it takes back under; the same */
+    real *keys, *rotated; /* (T, D): features; `rotated` differs from `keys` if RoPE applies to the
+                    * numerator only */
+    real *values;         /* (T, Dv) */
+    real *erase;   /* (T, D): the rule's erase rows; aliases `rotated` unless the rule has its
+                    * own */
+    real *removed; /* (T, D): the keys under which it erases; likewise */
     real *query, *rotated_query; /* (D) */
     real *row;                   /* (max(D, Dv)) */
     double *s;                   /* (T): s_ij, then w_ij */
     double *d_weight;            /* (T): gradient of w_ij without its level */
-    double *numerators;          /* (T, Dv) of one head of queries */
+    double *numerators;          /* (T, Dv) of one query head */
     double *row_sums, *maxima;   /* (T) */
-    double *u, *error;           /* (T, Dv): what the delta rule writes, and that by beta */
+    double *u, *error;           /* (T, Dv): what the delta rule writes, beta times the error, and
+                                  * the error */
     double *d_u;                 /* (T, Dv) */
-    double *d_queries;           /* (T, D) of one head of queries */
-    double *d_rotated_queries;   /* (T, D): the same of rotated ones */
+    double *d_queries;           /* (T, D) of one query head */
+    double *d_rotated_queries;   /* (T, D): of the rotated queries */
     double *d_keys, *d_rotated;  /* (T, D) */
     double *d_values;            /* (T, Dv) */
     double *d_erase, *d_removed; /* (T, D) */
-    real *more;                  /* (2, D): rows on their way out */
+    real *more;                  /* (2, D): gradients of erase rows, converted to `real` */
 } workspace;
 
 typedef struct scratch {
     sr_row_workspace row_work;
-    workspace *workers; /* NULL while measuring */
+    workspace *workers; /* NULL while the layout is being measured */
 } scratch;
 
 static inline bool is_rotated(const srnn_problem *p) {
@@ -107,16 +109,16 @@ typedef struct context {
     scratch scratch;
 } context;
 
-/* One head of queries and one of keys and values of one document, on one thread. */
+/* One query head and its kv head in one document, on one thread. */
 typedef struct head {
     const context *x;
-    const srnn_problem *p; /* the core's */
+    const srnn_problem *p; /* of the core */
     const workspace *w;
     const sr_document_range *document;
     int h, kv;
     const double *decay; /* (length, width), or NULL */
-    double *d_decay;     /* the same, or NULL without decay */
-    int width;           /* numbers of a decay: 1 or D */
+    double *d_decay;     /* of the same shape; NULL without decay */
+    int width;           /* decay values per token: 1 or D */
 } head;
 
 static inline head head_of(const context *x, const workspace *w, const sr_document_range *document,
@@ -133,7 +135,7 @@ static inline head head_of(const context *x, const workspace *w, const sr_docume
 
 /* ---- pairs ---- */
 
-/* C of a token, or NULL. */
+/* C of a token; NULL without decay. */
 static inline const double *decay_at(const head *a, int64_t i) {
     return a->decay ? a->decay + i * a->width : NULL;
 }
@@ -146,8 +148,8 @@ static inline double product_of(const head *a, const real *q, const real *k, int
     return pair_product(a->p, a->width, q, k, decay_at(a, i), decay_at(a, j));
 }
 
-/* The keys that row i sees, in order: all, those of its window, or the last of each earlier chunk
- * and itself. */
+/* Iterates over the keys that row i sees: all, those of its window, or with pool the last key of
+ * each earlier chunk and key i itself. */
 static inline int64_t first_seen(const head *a, int64_t i, int64_t from) {
     const int64_t chunk = a->p->attention.pool;
     if (a->p->attention.window)
@@ -162,7 +164,7 @@ static inline int64_t next_seen(const head *a, int64_t i, int64_t j) {
     return (j + chunk) / chunk < i / chunk ? j + chunk : i;
 }
 
-/* The levels of row i, or NULL. */
+/* The levels of row i; NULL without levels. */
 static inline double *row_levels(const head *a, double *levels, int64_t i) {
     const srnn_problem *p = a->p;
     return levels ? levels + sr_row_index(p, p->H, a->document->b, a->h, a->document->start + i) *
@@ -203,8 +205,8 @@ static inline void load_query(const head *a, int64_t i) {
     (a->w->rotated_query, p->D, &x->scratch.row_work, x->call, row, false);
 }
 
-/* s_ij of a query for from <= j <= i into w->s; returns what the logarithms of the row's weights
- * may be reduced by. */
+/* Writes s_ij of a query for from <= j <= i to w->s. Returns the maximum that is subtracted from
+ * the logarithms of the row's weights. */
 static inline double row_logits(const head *a, const real *query, const real *keys, int64_t i,
                                 int64_t from) {
     const srnn_attention *v = &a->p->attention;
@@ -227,12 +229,12 @@ static inline pair pair_at(const head *a, int64_t i, int64_t j) {
 
 /* ---- the delta rule, segment by segment
  *
- * Without levels there is one segment: all tokens. With levels the weights of v are taken apart by
- * level, and a level sees of a stretch of the past only: its values are those of one block, read by
- * the tokens of the block behind it, while the rule runs over both. */
+ * Without levels there is one segment: all tokens. With levels the weights of v are split by level,
+ * and a level covers only part of the past: its values belong to one block and are read by the
+ * tokens of the next block, while the rule runs over both. */
 typedef struct segment {
     int64_t start, values_past, query_from, past;
-    int level; /* -1: none */
+    int level; /* -1: no levels */
 } segment;
 
 /* Calls `work` for every segment of the document. */
@@ -262,13 +264,13 @@ static inline bool is_removal(const head *a) {
     return a->p->attention.write == SRNN_WRITE_REMOVAL;
 }
 
-/* The token up to which decays count where j takes back: what removal reads has not decayed by the
- * gate of j. */
+/* The token up to which decay applies when token j erases: with removal the state is read before
+ * the gate of token j. */
 static inline int64_t erase_time(const head *a, int64_t j) {
     return is_removal(a) ? j - 1 : j;
 }
 
-/* What token j takes back of a key (D) that token m has written under. */
+/* The weight with which token j erases what token m wrote under its key (D). */
 static inline pair erase_pair(const head *a, const real *keys, int64_t j, int64_t m) {
     const int D = a->p->D;
     const int64_t i = erase_time(a, j);
@@ -281,8 +283,8 @@ static inline pair kappa_at(const head *a, int64_t j, int64_t m) {
 }
 
 /* w->u = beta w->error, w->error_j = v_j - sum_{m<j} kappa_jm u_m, over the segment. With removal
- * v_j is written by itself, and w->u = -e: what its key reads of all that was written, taken
- * back. */
+ * v_j is written separately, and w->u = -e: the negative of what the erase row reads of everything
+ * written so far. */
 static inline void write_segment(const head *a, const segment *s) {
     const workspace *w = a->w;
     const int Dv = a->p->Dv;

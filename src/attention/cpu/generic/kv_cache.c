@@ -1,8 +1,8 @@
-/* kv_cache.c: keys and values kept for whatever the equation may be, one token at a time.
+/* kv_cache.c: the KV cache of the generic kernel: any equation, one token at a time.
  *
- * The generic kernel's counterpart: for variants that neither a state of fixed size nor the tiles
- * of the flash kernel can do. With pool only the last token of each chunk stays, with a window only
- * the tokens that it still shows. */
+ * For variants that neither a recurrent state nor the tiles of the flash kernel support. With pool
+ * the cache holds only the last token of each chunk, with a window only the tokens still inside
+ * it. */
 #include "attention/cpu/generic/kv_cache.h"
 
 #include "attention/cpu/generic/pairs.h"
@@ -80,8 +80,8 @@ size_t kv_cache_feed_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* One token of one head: entry `last` of `count` is its own, the others are all that it sees, or
- * with a window some of them. */
+/* One token of one head. Entry `last` of the `count` entries is the token's own; the others are the
+ * tokens it sees, with a window possibly a superset. */
 typedef struct place_of_token {
     const context *x;
     const srnn_problem *p;
@@ -90,7 +90,7 @@ typedef struct place_of_token {
     int h, kv;
 } place_of_token;
 
-/* Whether the window includes entry j, given its distance in tokens to the last one in the ring. */
+/* True if entry j is inside the window, given its distance in the ring from the last entry. */
 static bool is_seen(const place_of_token *a, int64_t j) {
     const int64_t before = a->last - j + (j > a->last ? a->x->capacity : 0);
     return !a->p->attention.window || before < a->p->attention.window;
@@ -119,7 +119,7 @@ static double kappa_at(const place_of_token *a, int64_t j, int64_t m) {
         .weight;
 }
 
-/* The token's own entry. */
+/* Writes the token's own entry. */
 static void keep_token(const place_of_token *a) {
     const context *x = a->x;
     const srnn_problem *p = a->p;
@@ -151,7 +151,8 @@ static void keep_token(const place_of_token *a) {
     }
 }
 
-/* Weights of what the rule writes into weights of beta v, from the last entry to the first. */
+/* Turns weights of what the rule writes into weights of beta v, from the last entry to the
+ * first. */
 static void take_apart(const place_of_token *a) {
     double *weights = a->rows.weights;
     for (int64_t m = a->last; m > 0; m--)
@@ -175,7 +176,7 @@ static double row_maximum(const place_of_token *a, const real *query, const real
     return v->score == SRNN_SCORE_EXP ? maximum : sr_score_log_scale(v->score, v->order, largest);
 }
 
-/* weights (entries) of the row; returns their sum with levels. */
+/* Computes the weights (entries) of the row; returns their sum, levels included. */
 static double weigh_row(const place_of_token *a, const real *query, const real *keys,
                         double maximum) {
     const srnn_problem *p = a->p;
@@ -243,7 +244,7 @@ static void attend_row(const place_of_token *a, const workspace *w) {
      x->call, at);
 }
 
-/* Where the token's own entry is, and how many there are then. */
+/* Sets the index of the token's own entry and the number of entries including it. */
 static void place_token(place_of_token *a) {
     const int64_t position = a->x->position + a->t, capacity = a->x->capacity;
     a->last = SR_ISA_REAL(sr_kv_cache_entries)(a->p, position);

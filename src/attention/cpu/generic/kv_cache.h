@@ -1,5 +1,4 @@
-/* kv_cache.h (private): keys and values kept for whatever the equation may be, one token at a
- * time. */
+/* kv_cache.h (private): the KV cache of the generic kernel: any equation, one token at a time. */
 #ifndef SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
 #define SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
 
@@ -8,25 +7,25 @@
 #define kv_cache_feed         SR_ISA_REAL(sr_kv_cache_feed)
 #define kv_cache_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
 
-/* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. With a
- * window they are a ring: token t is entry t mod capacity. */
+/* The entries of one kv head: one per token, or with pool one per chunk (its last token). With a
+ * window they form a ring: token t is entry t mod capacity. */
 typedef struct kv_cache_rows {
-    real *keys, *rotated; /* (entries, D): one array where nothing is rotated */
+    real *keys, *rotated; /* (entries, D): the same array if nothing is rotated */
     real *values;         /* (entries, Dv) */
-    double *decay;        /* (entries, numbers of a decay) */
-    real *beta;           /* (entries), the delta rule only */
-    double *u;            /* (entries, Dv): what it writes */
-    double *weights;      /* (entries): room for a row */
+    double *decay;        /* (entries, decay values per token) */
+    real *beta;           /* (entries): delta rule only */
+    double *u;            /* (entries, Dv): what the delta rule writes */
+    double *weights;      /* (entries): scratch for the weights of a row */
 } kv_cache_rows;
 
-/* Number of entries after `tokens` tokens; with a window those that the next token could see. */
+/* Number of entries after `tokens` tokens; with a window, those that the next token can see. */
 int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *core, int64_t tokens);
 
-/* Room for a capacity of tokens, and one entry that does not stay. */
+/* Lays out entries for `capacity` tokens, and one for a token that is not stored. */
 kv_cache_rows SR_ISA_REAL(sr_kv_cache_place)(const srnn_problem *core, int64_t capacity,
                                              sr_layout *layout);
 
-/* As flash_feed. */
+/* Like flash_feed. */
 size_t kv_cache_feed_scratch(const srnn_plan *plan);
 srnn_status kv_cache_feed(const sr_attention_call *call, char *cache, int64_t capacity,
                           sr_carry *carry);

@@ -1,4 +1,4 @@
-/* pairs.h (private): one pair of the equation as plainly as it can be written. */
+/* pairs.h (private): one pair of the equation, written as directly as possible. */
 #ifndef SR_ATTENTION_CPU_GENERIC_PAIRS_H
 #define SR_ATTENTION_CPU_GENERIC_PAIRS_H
 
@@ -8,18 +8,18 @@
 
 #include <math.h>
 
-/* w_ij without its level, and its derivative by s_ij. */
+/* w_ij without its level, and its derivative with respect to s_ij. */
 typedef struct pair {
     double weight, slope;
 } pair;
 
-/* What the score is taken of: s capped, clamped and moved by the bias. */
+/* The argument of the score: s after cap, clamp and bias. */
 static inline double pair_logit(const srnn_attention *a, double s) {
     const double capped = a->cap != 0.0 ? sr_cap_value(a->cap, s) : s;
     return (a->clamp != 0.0 && capped > a->clamp ? a->clamp : capped) + a->score_bias;
 }
 
-/* Its derivative by s. */
+/* Its derivative with respect to s. */
 static inline double pair_logit_slope(const srnn_attention *a, double s) {
     const double capped = a->cap != 0.0 ? sr_cap_value(a->cap, s) : s;
     if (a->clamp != 0.0 && capped > a->clamp)
@@ -43,19 +43,19 @@ static inline pair pair_of(const srnn_attention *a, double s, double decay, doub
     return result;
 }
 
-/* The same of a key for a key, which no cap, no clamp and no maximum touch. */
+/* The weight of a key for a key: no cap, clamp or maximum applies. */
 static inline pair kappa_of(const srnn_attention *a, double s, double decay) {
     srnn_attention free = *a;
     free.cap = free.clamp = 0.0;
     return pair_of(&free, s, decay, 0.0);
 }
 
-/* C_i - C_j where it is a factor of the weight; up and down: C_i and C_j, or NULL. */
+/* C_i - C_j if the decay multiplies the weight; up and down: C_i and C_j, or NULL. */
 static inline double pair_decay(const srnn_attention *a, const double *up, const double *down) {
     return !up || sr_decay_in_logits(a) ? 0.0 : *up - *down;
 }
 
-/* <q_i, k_j> with the decay where it stands before the score; `width` numbers of it. */
+/* <q_i, k_j>, with the decay (`width` values) if it acts before the score. */
 static inline double pair_product(const srnn_problem *p, int width, const real *q, const real *k,
                                   const double *up, const double *down) {
     if (!up || !sr_decay_in_logits(&p->attention))
@@ -68,7 +68,7 @@ static inline double pair_product(const srnn_problem *p, int width, const real *
     return sum;
 }
 
-/* The level of two positions: the bits of i xor j. */
+/* The Fenwick level of two positions: the number of bits of i xor j. */
 static inline int pair_level(int64_t i, int64_t j) {
     int bits = 0;
     for (int64_t rest = i ^ j; rest; rest >>= 1)

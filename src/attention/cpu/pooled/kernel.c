@@ -1,8 +1,8 @@
-/* kernel.c: what the pooled kernel computes, and its row in the list of kernels. */
+/* kernel.c: capabilities of the pooled kernel, and its entry in the list of kernels. */
 #include "attention/cpu/pooled/pooled.h"
 #include "attention/cpu/shared/computes.h"
 
-/* Running averages of a chunk, without a decay between them. */
+/* Running averages within chunks, without decay. */
 static const char COMPUTES[] = SR_CPU_SCORES "position=rope|none|rope_chunks pool=any " SR_CPU_ROWS;
 
 static bool fits(const srnn_problem *problem) {

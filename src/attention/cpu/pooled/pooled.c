@@ -1,8 +1,8 @@
 /* pooled.c: pooled keys in tiles, forward and backward; never a T x T matrix.
  *
- * A row sees the last token of each earlier chunk of its document, and itself. A task is one head
- * of keys and values of one document: the last tokens of its chunks are packed in tiles, and rows
- * of queries are run against them after each has seen itself. */
+ * A row sees the last token of each earlier chunk of its document, and itself. A task is one kv
+ * head of one document: it packs the last tokens of the chunks in tiles and runs tiles of queries
+ * against them, after the pair of each row with itself. */
 #include "attention/cpu/pooled/pooled.h"
 
 #include "attention/cpu/shared/tiles.h"
@@ -68,18 +68,19 @@ size_t pooled_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* One head of queries and one of keys and values of one document, and a tile of its rows. */
+/* One query head and its kv head in one document, and a tile of its rows. */
 typedef struct head {
     const context *x;
-    const srnn_problem *p; /* the core's */
+    const srnn_problem *p; /* of the core */
     const workspace *w;
     const sr_document_range *document;
     tile_strides ld;
     int h, kv;
-    int64_t seen;     /* chunks whose last token some row sees */
-    real seen_norm;   /* the largest |key| of them */
-    int64_t t, count; /* the tile: its first row, from the document's start, and its rows */
-    real bound;       /* on its logits; infinity or NaN if none is known */
+    int64_t seen;     /* number of chunks whose last token some row sees */
+    real seen_norm;   /* their largest |key| */
+    int64_t t, count; /* first row of the tile, relative to the document's start, and its number of
+                       * rows */
+    real bound;       /* on the tile's logits; infinity or NaN if unknown */
 } head;
 
 static head head_of(const context *x, const workspace *w, int64_t task) {
@@ -98,7 +99,7 @@ static int64_t keys_in(const head *a, int64_t tile) {
     return a->seen - tile * TILE < TILE ? a->seen - tile * TILE : TILE;
 }
 
-/* Packs what rows see beside themselves. */
+/* Packs the keys and values that rows see besides their own. */
 static void load_seen(head *a) {
     const workspace *w = a->w;
     const tile_strides ld = a->ld;
@@ -119,7 +120,7 @@ static void load_seen(head *a) {
     a->seen_norm = largest_norm(w->key_rows, ld.d, a->seen, a->p->D);
 }
 
-/* Goes to the tile at row t: its queries, keys and values. */
+/* Loads the tile at row t: its queries, keys and values. */
 static void load_tile(head *a, int64_t t) {
     const workspace *w = a->w;
     const tile_strides ld = a->ld;
@@ -136,18 +137,18 @@ static void load_tile(head *a, int64_t t) {
                larger_or_nan(own, a->seen ? a->seen_norm : 0);
 }
 
-/* Of the keys of a tile, how many row r sees. */
+/* Number of keys of a tile that row r sees. */
 static int seen_by(const head *a, int64_t r, int64_t tile) {
     const int64_t high = (a->t + r) / a->p->attention.pool - tile * TILE, keys = keys_in(a, tile);
     return high < 0 ? 0 : high < keys ? (int)high : (int)keys;
 }
 
-/* The tiles of keys that some row of the tile sees. */
+/* Number of key tiles that some row of the query tile sees. */
 static int64_t tiles_seen(const head *a) {
     return tiles_in((a->t + a->count - 1) / a->p->attention.pool);
 }
 
-/* seen (TILE) = the same of all rows; true if one of them does not see all. */
+/* seen (TILE): the same for all rows; returns true if some row does not see all keys. */
 static bool tile_seen(const head *a, seen_keys *seen, int64_t tile) {
     for (int64_t r = 0; r < TILE; r++)
         seen[r] = (seen_keys){0, r < a->count ? seen_by(a, r, tile) : 0};
@@ -170,7 +171,7 @@ static score_row row_of(const head *a, int64_t r, int64_t tile) {
                        .bound = a->bound};
 }
 
-/* The row of one logit: that of row r and itself. */
+/* The logit of row r with itself, as a row of one column. */
 static score_row own_row(const head *a, real *s, int64_t r) {
     for (int n = 0; n < COLUMNS; n++)
         s[n] = 0;
@@ -181,7 +182,7 @@ static score_row own_row(const head *a, real *s, int64_t r) {
 
 /* ---- forward ---- */
 
-/* A row of logits into weights, with the row's maximum moved up where that is wanted. */
+/* A row of logits to weights, with the running maximum raised first if requested. */
 static void weigh_row(const head *a, score_row *row, int64_t r, bool scaled) {
     tile_workspace w = a->w->tile;
     const bool sums = sr_needs_row_sum(&a->p->attention) || sr_floor_follows_rows(&a->p->attention);
@@ -265,8 +266,8 @@ srnn_status pooled_forward(const sr_attention_call *call) {
 
 /* ---- backward ---- */
 
-/* What the tile's rows were divided by, and the gradients of their numerators; none yet of their
- * queries. */
+/* Loads the saved maxima and the gradients of the numerators of the tile's rows; clears the
+ * gradients of their queries. */
 static void load_gradients(const head *a) {
     const workspace *w = a->w;
     const int64_t first =
@@ -305,8 +306,8 @@ static void see_themselves_backward(const head *a) {
     }
 }
 
-/* A product over the pairs that see each other: all at once where hidden ones do no harm. Its
- * parameters are the product's, and the last two. */
+/* A GEMM over the visible pairs, or over all pairs (seen NULL) if hidden ones contribute zeros.
+ * Takes the parameters of both product functions. */
 static void add_product(product_target c, product_operand left, product_rows right,
                         product_size size, const seen_keys *seen, seen_from from) {
     if (seen)
@@ -357,7 +358,7 @@ static void clear_gradients(const head *a) {
     memset(w->d_seen_v, 0, seen * (size_t)a->ld.dv * sizeof(real));
 }
 
-/* Gradients of keys and values, once every head of queries has added to them. */
+/* Writes the gradients of keys and values, after every query head has contributed. */
 static void write_keys(const head *a) {
     const workspace *w = a->w;
     const tile_strides ld = a->ld;

@@ -1,4 +1,4 @@
-/* pooled.h (private): the kernel of pooled keys for one number type and instruction set. */
+/* pooled.h (private): the kernel for pooled keys, for one number type and instruction set. */
 #ifndef SR_ATTENTION_CPU_POOLED_POOLED_H
 #define SR_ATTENTION_CPU_POOLED_POOLED_H
 

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A norm over `n` channels with its parameters in double; the floor is each row's own. */
+/* The parameters of a norm, in double; the floor depends on the row. */
 typedef struct norm_numbers {
     double weight[SR_VALUE_SIZE_MAX], bias[SR_VALUE_SIZE_MAX];
 } norm_numbers;
@@ -27,12 +27,12 @@ static void load_norm(double *weight, double *bias, const srnn_problem *p, const
     }
 }
 
-/* True if the norm runs over the channels of several heads. */
+/* True if the norm covers the channels of several heads. */
 static bool norm_is_wide(const srnn_attention *a) {
     return a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW;
 }
 
-/* The norm that the row of head h has by itself: none where it is over several heads. */
+/* The norm of a single row of head h; none if the norm covers several heads. */
 static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_numbers *numbers,
                            int64_t h) {
     const bool wide = norm_is_wide(&p->attention);
@@ -46,7 +46,7 @@ static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_
                          .bias = numbers->bias};
 }
 
-/* out = post * norm(factor * x). Without a norm, which is the usual case, in one multiplication. */
+/* out = post * norm(factor * x). Without a norm, the common case, a single multiplication. */
 static void norm_row(real *out, const real *x, const sr_row_norm *rule, double factor,
                      double post) {
     double row[SR_VALUE_SIZE_MAX];
@@ -63,8 +63,8 @@ static void norm_row(real *out, const real *x, const sr_row_norm *rule, double f
         out[d] = (real)row[d];
 }
 
-/* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of
- * weight (n) and bias (n) in `partial`. `scratch` has 2 n numbers. */
+/* dx = gradient of x = factor * numerator through the norm, given du; adds the gradients of weight
+ * (n) and bias (n) to `partial`. `scratch` has 2 n numbers. */
 static void norm_row_backward(double *dx, double *partial, const double *du, const double *x,
                               const sr_row_norm *rule, double *scratch) {
     const double *weight = rule->weight;
@@ -114,14 +114,14 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
     }
 }
 
-/* True if a row is not one number times the numerator, normed by itself, times another. */
+/* True if the output is more than a scalar times the numerator, normed per head, times a scalar. */
 static bool row_is_wide(const srnn_attention *a) {
     const bool gated = a->output_gate == SRNN_GATE_SIGMOID || a->post_gate;
     return a->skip != SRNN_SKIP_NONE || norm_is_wide(a) ||
            (gated && a->gate_width == SRNN_WIDTH_CHANNEL);
 }
 
-/* The numbers of a row's output gate: one, or Dv. */
+/* The inputs of a row's output gate: one number, or Dv. */
 static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h, int64_t t) {
     const srnn_attention *a = &call->plan->problem.attention;
     return sr_operand_used(SR_OPERAND_OUTPUT_GATE, a) ? tensor_row(call->in->output_gate, b, h, t)
@@ -131,7 +131,7 @@ static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h,
 /* The smallest normal number of the type. */
 static const double REAL_LEAST = sizeof(real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
 
-/* Of the sink of a head: learned or 0. */
+/* The logit of a head's sink: learned, or 0. */
 static double sink_logit(const srnn_problem *p, const srnn_operands *in, int h) {
     const bool learned = sr_operand_used(SR_OPERAND_SINKS, &p->attention);
     return learned ? (double)((const real *)in->sinks)[h] : 0.0;
@@ -141,14 +141,14 @@ static double keys_seen(const srnn_attention *a, int64_t length) {
     return (double)sr_keys_seen(a, length);
 }
 
-/* What a row's output is made of. */
+/* Everything that a row's output depends on. */
 typedef struct row_facts {
     const real *numerator; /* (n) */
     sr_query_row row;
     sr_row_factors factors;
 } row_facts;
 
-/* Of a wide row without what gate_row makes of its numbers. */
+/* The scalar factors of a row; for a wide row, without the gate that gate_row computes. */
 static sr_row_factors factors_of(const srnn_attention *a, const sr_query_row *row, bool wide) {
     if (!wide)
         return sr_row_factors_of(a, row);
@@ -157,7 +157,7 @@ static sr_row_factors factors_of(const srnn_attention *a, const sr_query_row *ro
                             1.0};
 }
 
-/* What a gate makes of its numbers, and its slope. */
+/* The value of a gate at z, and its slope. */
 static inline vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
     vec rest;
     const vec sigmoid = vec_sigmoid_parts(z, &rest);
@@ -179,7 +179,7 @@ static inline vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
     return sigmoid;
 }
 
-/* value (n) and, where not NULL, slope (n): what a row's gate makes of its numbers. */
+/* value (n) and, unless NULL, slope (n) of a row's gate. */
 static void gate_row(double *value, double *slope, const srnn_attention *a, const real *z, int n) {
     const int own = a->gate_width == SRNN_WIDTH_CHANNEL ? n : 1;
     for (int d = 0; d < own; d += LANES) {
@@ -211,8 +211,8 @@ static void add_skip(double *y, const sr_attention_call *call, sr_rows at) {
         y[d] += (channel ? (double)weight[at.h * p->Dv + d] : whole) * (double)from[d];
 }
 
-/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. slope (Dv, or NULL):
- * of the gate. */
+/* gate (Dv) and y (Dv) of a row, whose product is the input of the norm; slope (Dv) of the gate
+ * unless NULL. */
 static void wide_row(double *gate, double *slope, double *y, const sr_attention_call *call,
                      sr_rows at, const row_facts *facts) {
     const srnn_problem *p = &call->plan->problem;
@@ -235,7 +235,7 @@ static void post_row(double *row, const srnn_attention *a, const real *z, int n)
         row[d] *= gate[d];
 }
 
-/* sum_c q_c k_c rho_c of a row; into terms (D), where not NULL, q_c k_c. */
+/* sum_c q_c k_c rho_c of a row; stores q_c k_c in terms (D) unless NULL. */
 static double bonus_of(const sr_attention_call *call, sr_rows at, double *terms) {
     const srnn_problem *p = &call->plan->problem;
     const int kv = sr_value_head(p, at.h);
@@ -252,7 +252,7 @@ static double bonus_of(const sr_attention_call *call, sr_rows at, double *terms)
     return sum;
 }
 
-/* Adds the bonus, where there is one, to a row (Dv) after its norm. */
+/* Adds the bonus, if the variant has one, to a row (Dv) after its norm. */
 static void add_bonus(double *row, const sr_attention_call *call, sr_rows at) {
     const srnn_problem *p = &call->plan->problem;
     if (p->attention.skip != SRNN_SKIP_BONUS)
@@ -263,7 +263,7 @@ static void add_bonus(double *row, const sr_attention_call *call, sr_rows at) {
         row[d] += bonus * (double)v[d];
 }
 
-/* One row of call->o, all but a norm over several heads and what follows it. */
+/* Writes one row of call->o, except for a norm over several heads and what follows it. */
 static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_facts *facts,
                            const sr_row_norm *rule) {
     const srnn_attention *a = &call->plan->problem.attention;
@@ -314,7 +314,7 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
 
 /* ---- norms over several heads ---- */
 
-/* Heads that a norm over a row covers together. */
+/* Number of heads that a norm over a row covers. */
 static int norm_heads(const srnn_problem *p) {
     return p->attention.share == SRNN_SHARE_QK ? p->H / p->Hkv : p->H;
 }
@@ -333,8 +333,8 @@ static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const 
                          .bias = bias};
 }
 
-/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker
- * has its part of row_work->norm_workspace: weight, bias and a row. */
+/* TOKENS tokens of one group of heads; call->o holds the norm's input. Each worker has its part of
+ * row_work->norm_workspace: weight, bias and a row. */
 static void finish_task(void *context, int64_t task, int worker) {
     const wide_norm *x = context;
     const srnn_problem *p = &x->call->plan->problem;
@@ -374,17 +374,17 @@ void SR_ISA_REAL(sr_epilogue_finish)(const sr_row_workspace *row_work,
                     sr_workers_worth(20.0 * (double)p->B * p->T * p->H * p->Dv, p->threads));
 }
 
-/* The sink of a row (number `at` of all) as forward had it. */
+/* The sink of row `at`, relative to the saved maximum, as in the forward. */
 static double saved_sink(const sr_attention_call *call, int h, int64_t at) {
     const srnn_problem *p = &call->plan->problem;
     return sr_row_sink(&p->attention, sink_logit(p, call->in, h),
                        (double)((const real *)call->saved.maximum)[at]);
 }
 
-/* One row of the backward through post gate, norm, gate and normaliser. */
+/* The scalar gradients of one row through post gate, norm, gate and normaliser. */
 typedef struct row_gradient {
     double logit;      /* of the output gate, directly */
-    double cumulative; /* of its running sum */
+    double cumulative; /* of the output gate's running sum */
     double row_sum;
 } row_gradient;
 
@@ -425,8 +425,8 @@ static void denominator_backward(row_gradient *g, const srnn_attention *a, doubl
     }
 }
 
-/* d_numerator (n) and the scalar gradients of one row from d_o (n). `partial` receives norm
- * parameter gradients. */
+/* Computes d_numerator (n) and the scalar gradients of one row from d_o (n). Adds gradients of the
+ * norm's parameters to `partial`. */
 static row_gradient row_backward(real *d_numerator, double *partial, const real *d_o,
                                  const row_facts *row, const srnn_attention *a,
                                  const sr_row_norm *rule) {
@@ -462,7 +462,7 @@ typedef struct outputs_context {
     const sr_attention_call *call;
 } outputs_context;
 
-/* Where the backward of one wide row stands. */
+/* Arguments of the backward of one wide row. */
 typedef struct wide_place {
     const outputs_context *x;
     sr_rows at;
@@ -471,7 +471,7 @@ typedef struct wide_place {
     double *partial; /* of norm parameters */
 } wide_place;
 
-/* Adds d_z (Dv) to the gradient of a row's output gate, which is set first if `set`. */
+/* Adds d_z (Dv) to the gradient of a row's output gate, or stores it if `set`. */
 static void put_gate_gradient(const sr_attention_call *call, sr_rows at, const double *d_z,
                               bool set) {
     const srnn_problem *p = &call->plan->problem;
@@ -486,7 +486,7 @@ static void put_gate_gradient(const sr_attention_call *call, sr_rows at, const d
         out[d] = (real)((set ? 0.0 : (double)out[d]) + d_z[d]);
 }
 
-/* du (n) = post * d_o, and d_z (n) of the post gate from d_o and what it multiplies. */
+/* du (n) = post * d_o, and d_z (n) of the post gate, given d_o and the gate's other factor. */
 static void post_backward(double *du, double *d_z, const sr_attention_call *call, sr_rows at,
                           const double *before) {
     const srnn_attention *a = &call->plan->problem.attention;
@@ -505,8 +505,8 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     }
 }
 
-/* du (Dv), of the row after its norm, is that of the bonus too: d_skip, and the row's share in the
- * gradient of the weights. */
+/* Backward of the bonus, given du (Dv), the gradient of the row after its norm: d_skip, and the
+ * row's contribution to the gradient of the weights. */
 static void bonus_backward(const wide_place *w, const double *du) {
     const sr_attention_call *call = w->x->call;
     const sr_row_workspace *row_work = w->x->row_work;
@@ -526,8 +526,8 @@ static void bonus_backward(const wide_place *w, const double *du) {
         partial[c] += d_sum * terms[c];
 }
 
-/* dx (n): of what stands before the norm, whose value is row (n); the post gate's share of the
- * gradient. */
+/* dx (n): gradient of the norm's input, whose value is row (n). Includes the post gate's
+ * contribution. */
 static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     const sr_attention_call *call = w->x->call;
     const int n = w->rule->n;
@@ -543,9 +543,9 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     norm_row_backward(dx, w->partial, du, row, w->rule, scratch);
 }
 
-/* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar
- * gradients from dx: in double as long as a norm may let terms of them cancel, a gate's where a
- * head alone is normed, a skip's where it is most of the row. */
+/* d_numerator, d_skip, the row's contribution to the gradients of the skip's weights, and its
+ * scalar gradients, given dx. In double as long as terms may cancel through the norm: those of a
+ * gate if the norm is per head, those of a skip if it dominates the row. */
 static row_gradient wide_row_backward(const wide_place *w) {
     const sr_attention_call *call = w->x->call;
     const sr_row_workspace *row_work = w->x->row_work;
@@ -596,8 +596,8 @@ static row_gradient wide_row_backward(const wide_place *w) {
     return g;
 }
 
-/* A norm over several heads, token by token: dx into d_before, shares in the gradients of its
- * parameters. `normed` is what it gave, `row` what it was given. */
+/* Backward of a norm over several heads, one token: writes dx to d_before and adds the gradients of
+ * its parameters. `normed` is its output, `row` its input. */
 static void wide_token_backward(const outputs_context *x, const sr_row_norm *rule, int64_t b,
                                 int first, int64_t t, double *rows) {
     const srnn_problem *p = &x->call->plan->problem;
@@ -625,7 +625,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         post_backward(du + from, d_z, x->call, (sr_rows){b, h, t, 1}, normed + from);
         put_gate_gradient(x->call, (sr_rows){b, h, t, 1}, d_z, true);
     }
-    double *partial = scratch + 2 * n; /* weight, bias of the whole group */
+    double *partial = scratch + 2 * n; /* gradients of weight and bias of the whole group */
     norm_row_backward(dx, partial, du, row, rule, scratch);
     for (int h = 0; h < heads; h++)
         memcpy(x->row_work->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
@@ -654,7 +654,7 @@ static void wide_task(void *context, int64_t task, int worker) {
     }
 }
 
-/* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
+/* Gradient of the output gate through its running sum: adds exp(g_m) times the sum of later
  * gradients. */
 static void cumulative_backward(const outputs_context *x, const sr_document_range *document,
                                 int h) {
@@ -671,7 +671,7 @@ static void cumulative_backward(const outputs_context *x, const sr_document_rang
     }
 }
 
-/* One head of one document; `partial` receives norm parameter gradients. */
+/* One head of one document; adds gradients of the norm's parameters to `partial`. */
 static void document_backward(const outputs_context *x, const sr_document_range *document, int h,
                               sr_row_norm *rule, double *partial) {
     const sr_attention_call *call = x->call;
@@ -701,7 +701,7 @@ static void document_backward(const outputs_context *x, const sr_document_range 
                                 tensor_row(call->o, document->b, h, document->start + t), &facts, a,
                                 rule);
         row_work->d_row_sum[at] = (real)g.row_sum;
-        if (row_work->sink_partial) /* g.row_sum is that of the whole normaliser */
+        if (row_work->sink_partial) /* g.row_sum is the gradient of the whole normaliser */
             row_work->sink_partial[document->b * p->H + h] += g.row_sum * facts.row.sink;
         if (row_work->d_cumulative)
             row_work->d_cumulative[at] = g.cumulative;

@@ -1,4 +1,4 @@
-/* exp_double.h (private): exponentials of many doubles at a time. */
+/* exp_double.h (private): exp of vectors of doubles. */
 #ifndef SR_ATTENTION_CPU_SHARED_EXP_DOUBLE_H
 #define SR_ATTENTION_CPU_SHARED_EXP_DOUBLE_H
 

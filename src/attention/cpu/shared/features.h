@@ -3,11 +3,11 @@
  * Order n has one feature per multiset of n indices: the product of those entries of x, times
  * sqrt(1 / product of the multiplicities' factorials), so that
  *     <features(q), features(k)> = (q.k)^n / n!        (for a power score, (q.k)^n).
- * A feature is made from one of the order below:
+ * Each feature is computed from one of the order below:
  *     feature[m] = ratio[m] * x[variable[m]] * feature[parent[m]].
  * Features are stored with one row per feature and one column per token, so that a row is a vector
- * operation over tokens. Orders below the highest are kept whole; the highest, by far the largest,
- * is made in blocks where it is used. */
+ * operation over tokens. Orders below the highest are stored in full; the highest, by far the
+ * largest, is computed in blocks on demand. */
 #ifndef SR_ATTENTION_CPU_SHARED_FEATURES_H
 #define SR_ATTENTION_CPU_SHARED_FEATURES_H
 
@@ -15,7 +15,7 @@
 #include "base/memory.h"
 #include "equation/facts.h"
 
-enum { FEATURE_BLOCK = 192 }; /* rows of the highest order made at a time; a multiple of ROWS */
+enum { FEATURE_BLOCK = 192 }; /* rows of the highest order computed at a time; a multiple of ROWS */
 
 typedef struct feature_basis {
     int64_t count; /* features of all orders */
@@ -49,15 +49,15 @@ static inline feature_basis feature_basis_place(const srnn_attention *a, int D, 
     return basis;
 }
 
-/* Features of an order stand by their smallest index; those that start at i or later are the last
- * multisets(D - i, n) of it, and each of them may be multiplied by x_i to give one that starts at
- * i. */
+/* Features of an order are sorted by their smallest index. Those that start at i or later are the
+ * last multisets(D - i, n) of the order; multiplying each by x_i gives the features of the next
+ * order that start at i. */
 static inline void feature_basis_fill(const feature_basis *basis, const srnn_attention *a, int D) {
     int64_t at = 1; /* the next feature */
     basis->parent[0] = basis->variable[0] = 0;
     basis->ratio[0] = 1;
     for (int n = 1; n <= sr_highest_order(a); n++) {
-        int64_t past = at; /* of the order below */
+        int64_t past = at; /* end of the order below */
         for (int i = 0; i < D; i++)
             for (int64_t from = past - multisets(D - i, n - 1); from < past; from++, at++) {
                 double multiplicity = 1.0; /* of i */
@@ -76,12 +76,12 @@ typedef struct feature_tokens {
     const feature_basis *basis;
     const real *x; /* (D, ld) */
     real *low;     /* (basis->top, ld): the orders below the highest, then ROWS rows of zeros */
-    real *top;     /* (FEATURE_BLOCK, ld): a piece of the highest */
+    real *top;     /* (FEATURE_BLOCK, ld): a block of the highest order */
     int64_t ld;
     int64_t width; /* columns to work on, a multiple of LANES */
 } feature_tokens;
 
-/* Feature rows from .. past-1 into out (row from at out). */
+/* Feature rows from .. past-1; row `from` goes to the start of out. */
 static inline void feature_rows(real *out, const feature_tokens *tokens, int64_t from,
                                 int64_t past) {
     const feature_basis *basis = tokens->basis;
@@ -101,8 +101,8 @@ static inline void feature_rows(real *out, const feature_tokens *tokens, int64_t
     }
 }
 
-/* Adds to dx (D, ld) and d_low (rows below basis->top) what the gradients of rows from .. past-1
- * imply; d holds row from first. Rows are taken last to first, because a parent comes before its
+/* Adds to dx (D, ld) and d_low (rows below basis->top) the gradients that come from rows from ..
+ * past-1; d starts with row `from`. Rows run last to first, because a parent precedes its
  * children. */
 static inline void feature_rows_backward(real *dx, real *d_low, const real *d,
                                          const feature_tokens *tokens, int64_t from, int64_t past) {

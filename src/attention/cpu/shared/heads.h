@@ -1,5 +1,5 @@
-/* heads.h (private): which heads of the operands a head reads, and what the files of prologue and
- * epilogue share. */
+/* heads.h (private): the map from heads of the core to heads of the operands, and constants shared
+ * by prologue and epilogue. */
 #ifndef SR_ATTENTION_CPU_SHARED_HEADS_H
 #define SR_ATTENTION_CPU_SHARED_HEADS_H
 
@@ -9,7 +9,7 @@
 enum { DECAY_DIVISOR = 1024, TOKENS = 64 };
 static const double NORM_FLOOR = 1e-12;
 
-/* Heads that q has, and those of q and k that a head of the core reads. */
+/* Number of heads of q, and the head of q and k that head h of the core reads. */
 static inline int sr_query_heads(const srnn_problem *p) {
     return sr_shares_queries(&p->attention) ? p->Hkv : p->H;
 }
@@ -26,22 +26,22 @@ static inline int sr_shared_head(const srnn_problem *p, int h) {
     return h;
 }
 
-/* The head of the decay's operands that a head of the core reads. */
+/* The head of the decay operands that head h of the core reads. */
 static inline int sr_decay_head(const srnn_problem *p, int h) {
     return sr_writes_channels(&p->attention) ? sr_shared_head(p, h) : h;
 }
 
-/* The head of keys and values that query head h reads. */
+/* The kv head that query head h reads. */
 static inline int sr_value_head(const srnn_problem *p, int h) {
     return sr_shares_queries(&p->attention) ? h : h / (p->H / p->Hkv);
 }
 
-/* Numbers of a head that the gradient of the skip's weights is summed in. */
+/* Size per head of the partial sums for the gradient of the skip's weights. */
 static inline int sr_skip_partials(const srnn_problem *p) {
     return p->attention.skip == SRNN_SKIP_BONUS ? p->D : p->Dv;
 }
 
-/* Runs a task for each TOKENS tokens of the batch. */
+/* Runs one task per TOKENS tokens of the batch. */
 static inline void sr_for_tokens(sr_task *run, void *context, const srnn_problem *p) {
     const double work = (double)p->B * p->T * p->D * (p->H + p->Hkv);
     sr_parallel(run, context, (p->B * p->T + TOKENS - 1) / TOKENS,

@@ -1,8 +1,8 @@
-/* real.h (private): the number type a kernel file is compiled for, and the names that follow from
+/* real.h (private): the number type that a kernel file is compiled for, and the names derived from
  * it.
  *
- * The build compiles one source once per type (SR_REAL_BITS 32 or 64) and, for the fast kernels,
- * once per instruction set (SR_ISA, a word that becomes part of the names). */
+ * The build compiles each source once per type (SR_REAL_BITS 32 or 64) and, for the fast kernels,
+ * once per instruction set (SR_ISA, which becomes part of the names). */
 #ifndef SR_ATTENTION_CPU_SHARED_REAL_H
 #define SR_ATTENTION_CPU_SHARED_REAL_H
 
@@ -12,8 +12,8 @@
 
 #if SR_REAL_BITS == 64
 typedef double real;
-typedef int64_t real_bits;     /* what a comparison gives */
-typedef uint64_t real_pattern; /* the bits of a number, to count with */
+typedef int64_t real_bits;     /* the result of a comparison, lane by lane */
+typedef uint64_t real_pattern; /* the bit pattern of a number, for integer arithmetic */
 #define SR_REAL_SUFFIX f64
 #define SR_REAL_DTYPE  SRNN_F64
 #else

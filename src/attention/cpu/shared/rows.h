@@ -1,4 +1,4 @@
-/* rows.h (private): small row operations that the edge files and kernels share. */
+/* rows.h (private): small row operations shared by prologue, epilogue and kernels. */
 #ifndef SR_ATTENTION_CPU_SHARED_ROWS_H
 #define SR_ATTENTION_CPU_SHARED_ROWS_H
 
@@ -7,12 +7,12 @@
 #include <math.h>
 #include <string.h>
 
-/* The row (or, for gates, the number) of batch row b, head h, position t. */
+/* The row (for gates, the single number) of batch row b, head h, position t. */
 static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) {
     return (real *)tensor.data + b * tensor.batch + h * tensor.head + t * tensor.time;
 }
 
-enum { ROW_SUMS = 8 }; /* sums that do not wait for each other */
+enum { ROW_SUMS = 8 }; /* independent accumulators */
 
 typedef real row_part __attribute__((vector_size(ROW_SUMS * sizeof(real))));
 typedef double row_sums __attribute__((vector_size(ROW_SUMS * sizeof(double))));
@@ -37,8 +37,8 @@ static inline double row_norm(const real *x, int n) {
     return sqrt(row_dot(x, x, n));
 }
 
-/* out = gradient of x from the gradient of factor * x / max(|x|, floor); out may be the gradient.
- */
+/* out = gradient of x, given the gradient of factor * x / max(|x|, floor); out may alias the
+ * gradient. */
 static inline void unit_backward(real *out, const real *gradient, const real *x, double factor,
                                  double floor, int n) {
     double norm = row_norm(x, n);

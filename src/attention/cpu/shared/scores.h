@@ -1,7 +1,7 @@
-/* scores.h (private): rows of logits into rows of weights, and back, in vectors.
+/* scores.h (private): vectorized conversion of rows of logits to weights, and its backward.
  *
  * A row holds logits s_ij against the keys of one tile. Only columns low .. high-1 are visible; the
- * others, up to `width`, become zero, so that a product may run over the whole row. */
+ * others, up to `width`, become zero, so that a GEMM may cover the whole row. */
 #ifndef SR_ATTENTION_CPU_SHARED_SCORES_H
 #define SR_ATTENTION_CPU_SHARED_SCORES_H
 
@@ -20,8 +20,8 @@ typedef struct score_rule {
     bool logit_decay; /* decay multiplies logits, not weights */
     real clamp, cap, bias;
     real inverse_factorial[SHORT_SERIES + 1];
-    /* A longer series and its derivative equal exp to rounding between these; outside they are
-     * summed in double. */
+    /* Between these bounds a longer series and its derivative equal exp up to rounding; outside
+     * they are summed in double. */
     real exp_from, exp_to;
 } score_rule;
 
@@ -64,7 +64,7 @@ static inline vec long_series(vec s, const score_rule *rule, int order) {
         sum = sum * (x * (1.0 / n)) + 1.0;
     vec result = __builtin_convertvector(sum, vec);
     for (int lane = 0; lane < LANES; lane++)
-        if (s[lane] < (real)-4) /* here the plain sum starts to cancel */
+        if (s[lane] < (real)-4) /* from here on the plain sum suffers from cancellation */
             result[lane] = (real)sr_taylor((double)s[lane], order);
     return result;
 }
@@ -121,12 +121,12 @@ static inline vec score_slope(vec s, const score_rule *rule) {
     return s;
 }
 
-/* The same divided by e^maximum where a plain power or series would leave the range: in double, or
- * with the logits of a power scaled before. */
+/* Value and slope divided by e^maximum, for powers and series that would overflow: in double, or
+ * with the logits of a power scaled beforehand. */
 typedef struct scaled_polynomial {
     const score_rule *rule;
     double maximum;
-    real logit_factor; /* of a power */
+    real logit_factor; /* of a power score */
 } scaled_polynomial;
 
 static inline scaled_polynomial scaled_polynomial_of(const score_rule *rule, real maximum) {
@@ -154,35 +154,36 @@ static inline vec scaled_slope(vec s, const scaled_polynomial *p) {
     return s;
 }
 
-/* A row of a tile and what applies to it. */
+/* A row of a tile and its parameters. */
 typedef struct score_row {
     real *s;       /* (width), logits in, weights out */
     int low, high; /* visible columns */
     int width;     /* a multiple of LANES */
-    real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
+    real decay;    /* C_i and, per column, C_j, both relative to the same reference; columns NULL:
+                    * no decay */
     const real *decay_columns;
-    real decay_rest; /* what of both float could not hold */
+    real decay_rest; /* the rounding errors of both */
     const real *decay_column_rests;
-    real maximum; /* the logarithm of what all weights are divided by */
-    real bound;   /* on |s|; infinity or NaN if none is known */
-    /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
+    real maximum; /* subtracted from the logarithm of all weights */
+    real bound;   /* bound on |s|; infinity or NaN if unknown */
+    /* with decay: vec_exp_small takes every exponent, as long as nothing is subtracted */
     bool near;
 } score_row;
 
-/* Weights that decay made smaller than e^this are zero: their products would be numbers that are
- * not normal, which take the processor a hundred times as long. */
+/* Weights that decay reduces below e^this are zero: their products would be subnormal, which are a
+ * hundred times as slow. */
 #define LEAST_EXPONENT ((real)-80)
 
-/* e^x, zero where it is less than that. */
+/* e^x, or zero below LEAST_EXPONENT. */
 static inline vec vec_exp_decayed(vec x) {
     return vec_select((vec_bits)(x < LEAST_EXPONENT), (vec){0}, vec_exp(x));
 }
 
-/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
- * maximum need not be subtracted, nor exp be guarded. */
+/* Below this bound on |s|, exp and its row sums are far from overflow and underflow: the row
+ * maximum need not be subtracted, and exp needs no range checks. */
 #define SMALL_LOGIT ((real)40)
 
-/* Weights of logits up to this bound need no scaling. */
+/* True if weights of logits up to this bound need no scaling. */
 static inline bool logits_are_tame(const score_rule *rule, real bound) {
     if (rule->score == SRNN_SCORE_EXP)
         return bound <= SMALL_LOGIT;
@@ -191,7 +192,8 @@ static inline bool logits_are_tame(const score_rule *rule, real bound) {
     return sr_score_log_scale(rule->score, rule->order, (double)bound) == 0.0;
 }
 
-/* The row's weights are exponentials, be it by name or because its series has converged. */
+/* True if the row's weights are exponentials, either because the score is exp or because its series
+ * has converged. */
 static inline bool row_is_exponential(const score_row *row, const score_rule *rule) {
     bool converged = rule->score == SRNN_SCORE_TAYLOR && rule->order > SHORT_SERIES &&
                      row->bound <= rule->exp_to && row->bound <= -rule->exp_from;
@@ -205,8 +207,8 @@ static inline void row_clear_hidden(real *row, int low, int high, int width) {
         row[j] = 0;
 }
 
-/* The rule and the row as loop constants: stores into the row then cannot make them be read again.
- */
+/* The rule and the row as local constants, so that stores to the row do not force the compiler to
+ * reload them. */
 typedef struct score_constants {
     bool clamped, decayed;
     real clamp, decay, decay_rest, maximum;
@@ -225,7 +227,7 @@ static inline score_constants constants_of(const score_row *row, const score_rul
 }
 
 static inline vec clamp_logits(vec s, score_constants c) {
-    return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* this way round a NaN passes */
+    return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* in this operand order NaN propagates */
 }
 
 /* C_i - C_j */
@@ -277,14 +279,14 @@ static inline real row_largest_logit(const score_row *row, const score_rule *rul
     return vec_maximum(largest);
 }
 
-/* What the logarithms of this row's weights should be reduced by. */
+/* The value to subtract from the logarithms of this row's weights. */
 static inline real row_log_scale(const score_row *row, const score_rule *rule) {
     if (rule->score == SRNN_SCORE_EXP)
         return row_largest_exponent(row, rule);
     return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
 }
 
-/* The usual case on its own: exp of small logits without decay, every column visible. */
+/* Fast path of the common case: exp of small logits, no decay, every column visible. */
 static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
     vec total = {0};
     if (c.clamped)
@@ -303,8 +305,8 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
-/* The same with decay, in the same bits as the general loop: which of them runs depends on the
- * whole tile, and so on other documents. */
+/* The same with decay. Its bits equal those of the general loop: the choice between them depends on
+ * the whole tile, and so on other documents. */
 static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
     vec total = sum ? *sum : (vec){0};
     for (int j = 0; j < width; j += LANES) {
@@ -316,12 +318,12 @@ static inline void row_weights_near(real *s, int width, score_constants c, vec *
         *sum = total;
 }
 
-/* The polynomials without clamp and decay, from a multiple of COLUMNS on. */
+/* Polynomial scores without clamp and decay, starting at a multiple of COLUMNS. */
 static inline void row_weights_polynomial(real *s, int from, int high, const score_rule *rule) {
     if (rule->score == SRNN_SCORE_LINEAR)
         return;
     if (rule->score == SRNN_SCORE_TAYLOR && rule->order <= SHORT_SERIES) {
-        /* Two vectors a turn share the coefficients and the loop. */
+        /* Two vectors per iteration share the coefficients and the loop. */
         for (int j = from; j < high; j += COLUMNS) {
             const vec x0 = vec_load(s + j), x1 = vec_load(s + j + LANES);
             vec sum0 = vec_all(rule->inverse_factorial[rule->order]), sum1 = sum0;
@@ -339,8 +341,8 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         vec_store(s + j, score_value(vec_load(s + j), rule));
 }
 
-/* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor`
- * (width) where that is not NULL. */
+/* Multiplies the visible logits by their decay and removes the decay from the row. Stores the
+ * factors in `factor` (width) unless it is NULL. */
 static inline void row_decay_logits(score_row *row, const score_rule *rule, real *factor) {
     const score_constants c = constants_of(row, rule);
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
@@ -352,12 +354,12 @@ static inline void row_decay_logits(score_row *row, const score_rule *rule, real
     row->decay_columns = NULL;
 }
 
-/* A bound on |s| with the cap: tanh is at most 1. */
+/* The bound on |s| after the cap: |tanh| is at most 1. */
 static inline real capped_bound(const score_rule *rule, real bound) {
     return rule->capped && !(bound <= rule->cap) ? rule->cap : bound;
 }
 
-/* Largest |s| of the row before any function, hidden columns of its vectors included. */
+/* Largest |s| of the row before cap and clamp, including hidden columns of its vectors. */
 static inline real row_largest_product(const score_row *row) {
     vec largest = {0};
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
@@ -367,8 +369,8 @@ static inline real row_largest_product(const score_row *row) {
     return vec_maximum(largest);
 }
 
-/* The visible logits become cap tanh(s / cap); its slope is left in `slope` (width) where that is
- * not NULL, 0 in hidden columns. */
+/* Replaces the visible logits by cap tanh(s / cap). Stores its slope in `slope` (width) unless that
+ * is NULL, with 0 in hidden columns. */
 static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
     const real cap = rule->cap, inverse = (real)1 / cap;
     const bool near = row_largest_product(row) * inverse <= TANH_NEAR * (real)0.999;
@@ -381,7 +383,7 @@ static inline void row_cap_logits(const score_row *row, const score_rule *rule, 
     }
 }
 
-/* Logits into weights; adds the weights to *sum where it is not NULL. */
+/* Logits to weights; adds the weights to *sum unless it is NULL. */
 static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
@@ -425,8 +427,8 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     *sum = total;
 }
 
-/* The usual case of what follows on its own: exp of small logits without clamp and decay, from a
- * multiple of COLUMNS on, two vectors at a time. */
+/* Fast path of row_weights_backward: exp of small logits without clamp and decay, starting at a
+ * multiple of COLUMNS, two vectors at a time. */
 static inline void row_weights_plain_backward(const score_row *row, real *d, real d_row_sum) {
     real *const s = row->s;
     const real maximum = row->maximum;
@@ -457,13 +459,13 @@ static inline void row_weights_near_backward(const score_row *row, const score_r
     }
 }
 
-/* The same of linear weights, which are the logits. */
+/* The same for linear scores, whose weights are the logits. */
 static inline void row_weights_linear_backward(const score_row *row, real *d, real d_row_sum) {
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES)
         vec_store(d + j, vec_load(d + j) + d_row_sum);
 }
 
-/* All other cases. `small`: no exponent is beyond what vec_exp_small takes. */
+/* All other cases. `small`: vec_exp_small takes every exponent. */
 static inline void row_weights_others_backward(const score_row *row, const score_rule *rule,
                                                real *d, real d_row_sum, bool small) {
     const score_constants c = constants_of(row, rule);
@@ -493,8 +495,8 @@ static inline void row_weights_others_backward(const score_row *row, const score
     }
 }
 
-/* Logits, capped where they are, into weights, and gradients of weights (d) into gradients of
- * logits: ds = slope(s) (d + d_row_sum). */
+/* Logits (after the cap) to weights, and gradients of weights (d) to gradients of logits: ds =
+ * slope(s) (d + d_row_sum). */
 static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
                                         real d_row_sum) {
     const bool decayed = row->decay_columns != NULL;
@@ -521,7 +523,7 @@ static inline void row_multiply(const score_row *row, real *d, const real *facto
         vec_store(d + j, vec_load(d + j) * vec_load(factor + j));
 }
 
-/* The same of logits before the cap. */
+/* The same for logits before the cap. */
 static inline void row_weights_cap_backward(const score_row *row, const score_rule *rule, real *d,
                                             real d_row_sum) {
     real slope[TILE] __attribute__((aligned(64)));
@@ -532,9 +534,9 @@ static inline void row_weights_cap_backward(const score_row *row, const score_ru
         row_multiply(row, d, slope);
 }
 
-/* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes
- * from that of C_j: w dw on the weights, s ds on the logits. It is in `scratch` (width), or d
- * itself: exp is its own slope. */
+/* The same; returns (width) what each pair of the row adds to the gradient of C_i and subtracts
+ * from that of C_j: w dw if the decay acts on the weights, s ds if on the logits. The result is in
+ * `scratch` (width), or in d itself because exp is its own slope. */
 static inline const real *row_weights_decay_backward(score_row *row, const score_rule *rule,
                                                      real *d, real d_row_sum, real *scratch) {
     real factor[TILE] __attribute__((aligned(64)));
@@ -560,9 +562,8 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
     return scratch;
 }
 
-/* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken
- * from its `change` too. All in double, so that of what cancels nothing is left where C of many
- * tokens are summed. */
+/* Adds the pairs to the row's sum and subtracts each from its `change`, both in double: terms that
+ * cancel must cancel exactly, because the C of many tokens are summed. */
 static inline void take_between(double *change, wide_vec *sum, const wide_vec *pairs) {
     wide_vec column;
     memcpy(&column, change, sizeof column);
@@ -571,8 +572,8 @@ static inline void take_between(double *change, wide_vec *sum, const wide_vec *p
     *sum += *pairs;
 }
 
-/* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does
- * not decay. `change` has room for a whole vector behind key i. */
+/* The sum of a row's `pairs` with the keys before i, the row's own token; a token does not decay
+ * against itself. `change` is padded by a vector behind key i. */
 static inline double decays_between(double *change, const real *pairs, int64_t i) {
     const int64_t whole = i / LANES * LANES;
     wide_vec sum = {0}, both;
@@ -587,12 +588,12 @@ static inline double decays_between(double *change, const real *pairs, int64_t i
     return wide_vec_sum(&sum);
 }
 
-/* The same of pairs that are w dw. */
+/* The same for pairs given as w and dw. */
 static inline double gates_between(double *change, const real *w, const real *d, int64_t i) {
     wide_vec sum = {0};
     for (int64_t j = 0; j < i; j += LANES) {
         const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
-        /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
+        /* Mask both factors: entries above the diagonal may be infinite when the decay is steep. */
         const vec before = vec_select(later, (vec){0}, vec_load(d + j));
         const vec seen = vec_select(later, (vec){0}, vec_load(w + j));
         const wide_vec both =

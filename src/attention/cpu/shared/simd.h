@@ -1,13 +1,13 @@
-/* simd.h (private): vectors, exp and the tile product that the fast kernels are made of.
+/* simd.h (private): the vector operations, exp and tile GEMM that the fast kernels are built from.
  *
- * Plain C over compiler vectors. The build compiles it once per instruction set with
- * SR_VECTOR_BYTES; everything here follows from that and from the number type.
+ * Plain C with compiler vectors. The build compiles it once per instruction set with
+ * SR_VECTOR_BYTES; everything else follows from that and from the number type.
  *
- * The product is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers kept in
- * registers: per step of k one row of B is loaded and ROWS numbers of A are spread over vectors. A
- * may be stored either way round (two strides, one of them 1); B and C have rows `ld` apart. m is a
- * multiple of ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so
- * that columns of a tile do not fall into the same cache sets. */
+ * The GEMM is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers held in
+ * registers: each step of k loads one row of B and broadcasts ROWS numbers of A. A may be stored in
+ * either orientation (two strides, one of them 1); rows of B and C are `ld` apart. m is a multiple
+ * of ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so that
+ * columns of a tile do not map to the same cache sets. */
 #ifndef SR_ATTENTION_CPU_SHARED_SIMD_H
 #define SR_ATTENTION_CPU_SHARED_SIMD_H
 
@@ -27,7 +27,7 @@ typedef real vec_memory __attribute__((vector_size(SR_VECTOR_BYTES), may_alias))
 enum {
     LANES = SR_VECTOR_BYTES / (int)sizeof(real),
     COLUMNS = 2 * LANES,
-    ROWS = SR_VECTOR_BYTES == 64 ? 12 : 6, /* 32 registers or 16 */
+    ROWS = SR_VECTOR_BYTES == 64 ? 12 : 6, /* for 32 vector registers, or 16 */
     LINE = 64 / (int)sizeof(real),
     TILE = 96, /* a multiple of ROWS and COLUMNS for every type and instruction set */
 };
@@ -38,7 +38,7 @@ static inline int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Distance between rows of n numbers: whole columns, an odd number of cache lines. */
+/* Row stride for n numbers: whole columns, an odd number of cache lines. */
 static inline int64_t row_stride(int64_t n) {
     int64_t lines = round_up(round_up(n, COLUMNS), LINE) / LINE;
     return (lines | 1) * LINE;
@@ -52,7 +52,7 @@ static inline void vec_store(real *to, vec value) {
     *(vec_memory *)to = value;
 }
 
-/* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
+/* Loads and stores `count` numbers at any alignment; further lanes are zero. */
 static inline vec vec_load_part(const real *from, int count) {
     vec value;
     if (count >= LANES) {
@@ -133,20 +133,21 @@ static inline vec vec_exp_parts(vec x, vec *shifted) {
 
 enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
 
-/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x
- * is; never below the smallest normal number; NaN stays NaN. */
+/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Overflows to
+ * infinity; never returns less than the smallest normal number; NaN propagates. */
 static inline vec vec_exp(vec x) {
     const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
     const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
     vec shifted;
-    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
+    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* in this operand order NaN
+                                                             * propagates */
     vec p = vec_exp_parts(x, &shifted);
-    /* 2^(n-1), doubled at the end: n itself may be one more than an exponent can say. */
+    /* 2^(n-1), doubled at the end: n itself may exceed the largest exponent by one. */
     p *= (vec)(((vec_pattern)shifted << MANTISSA) + (vec_pattern)vec_all((real)0.5));
     return p + p;
 }
 
-/* The same for |x| up to 80, which leaves nothing to check. */
+/* The same for |x| up to 80, without range checks. */
 static inline vec vec_exp_small(vec x) {
     vec shifted, p = vec_exp_parts(x, &shifted);
     return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
@@ -170,7 +171,7 @@ static inline vec vec_softplus(vec x) {
     return vec_max(x, (vec){0}) + vec_log1p(vec_exp(-vec_max(x, -x)));
 }
 
-/* The sigmoid; *rest is one less it, to as many digits. */
+/* The sigmoid; *rest is one minus it, to the same relative precision. */
 static inline vec vec_sigmoid_parts(vec x, vec *rest) {
     const vec e = vec_exp(-vec_max(x, -x)), large = (real)1 / ((real)1 + e), small = e * large;
     const vec_bits positive = (vec_bits)(x > (vec){0});
@@ -201,7 +202,7 @@ static inline vec vec_tanh_parts(vec x, vec *below) {
     return x * top;
 }
 
-/* tanh(x) and its slope 1 - tanh^2 for |x| up to TANH_NEAR, in the bits of vec_tanh. */
+/* tanh(x) and its slope 1 - tanh^2 for |x| up to TANH_NEAR; bit-identical to vec_tanh. */
 static inline vec vec_tanh_near(vec x, vec *slope) {
     vec below;
     const vec above = vec_tanh_parts(x, &below), t = above * ((real)1 / below);
@@ -209,8 +210,8 @@ static inline vec vec_tanh_near(vec x, vec *slope) {
     return t;
 }
 
-/* The same for any x: farther out as (1 - e) / (1 + e) with e = exp(-2 |x|), of which the slope is
- * 4 e / (1 + e)^2: 1 - tanh^2 would have no digits left there. */
+/* The same for any x. Beyond TANH_NEAR it is (1 - e) / (1 + e) with e = exp(-2 |x|) and slope 4 e /
+ * (1 + e)^2, because 1 - tanh^2 would cancel there. */
 static inline vec vec_tanh(vec x, vec *slope) {
     vec below;
     const vec size = vec_max(x, -x), e = vec_exp((real)-2 * size);
@@ -223,7 +224,7 @@ static inline vec vec_tanh(vec x, vec *slope) {
     return t;
 }
 
-/* The sum of all lanes, halves onto halves. */
+/* The sum of all lanes, by halving. */
 static inline double wide_vec_sum(const wide_vec *v) {
     double part[LANES];
     memcpy(part, v, sizeof part);
@@ -234,8 +235,7 @@ static inline double wide_vec_sum(const wide_vec *v) {
     return part[0];
 }
 
-/* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further
- * lanes. */
+/* Converts `count` doubles of any alignment to `real` and back; further lanes are zero. */
 static inline vec vec_from_doubles(const double *from, int64_t count) {
     wide_vec numbers;
     if (count >= LANES) {
@@ -269,7 +269,7 @@ static inline void sigmoid_of(double *out, const double *x, int64_t n) {
         vec_to_doubles(out + i, vec_sigmoid(vec_from_doubles(x + i, n - i)), n - i);
 }
 
-/* Sigmoids of a row, and what they leave of one, to as many digits. */
+/* Sigmoids of a row, and one minus each, to the same relative precision. */
 typedef struct gate_parts {
     double gate[SR_VALUE_SIZE_MAX], rest[SR_VALUE_SIZE_MAX];
 } gate_parts;
@@ -283,9 +283,9 @@ static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
     }
 }
 
-/* ---- squares of LANES x LANES numbers */
+/* ---- transposes of LANES x LANES numbers */
 
-/* The numbers of two vectors in turns: those of their first halves, and of their second. */
+/* Interleaves two vectors: their first halves, and their second halves. */
 #if SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 2
 #define FIRST_TURNS  0, 2
 #define SECOND_TURNS 1, 3
@@ -300,8 +300,8 @@ static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
 #define SECOND_TURNS 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #endif
 
-/* out = rows transposed, both of any alignment: taking turns with the row half a square further
- * down moves the highest bit of a row's number to the lowest of a column's. */
+/* out = rows transposed, both at any alignment. Interleaving with the row half a square further
+ * down moves the highest bit of a number's row index to the lowest bit of its column index. */
 static inline void transpose_square(real *out, int64_t ld_out, const real *rows, int64_t ld) {
     vec from[LANES], to[LANES];
 #pragma GCC unroll 16
@@ -325,7 +325,7 @@ static inline void transpose_square(real *out, int64_t ld_out, const real *rows,
 #undef FIRST_TURNS
 #undef SECOND_TURNS
 
-/* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
+/* Which part of a product is needed or known to be zero, for tiles on the diagonal. */
 typedef enum product_shape {
     PRODUCT_FULL,
     PRODUCT_C_LOWER, /* only blocks of C that touch row >= column */
@@ -333,7 +333,7 @@ typedef enum product_shape {
     PRODUCT_A_UPPER, /* A is zero where column < row */
 } product_shape;
 
-/* C and whether the product is added to it; A by its two strides; B by rows. */
+/* The operands: C and whether to accumulate into it; A with two strides; B by rows. */
 typedef struct product_target {
     real *data;
     int64_t ld;
@@ -354,9 +354,9 @@ typedef struct product_size {
     int64_t m, n, k;
 } product_size;
 
-/* One block of the product: ROWS x COLUMNS numbers of C, k steps. Rows of A are found four at a
- * time, from a pointer and three offsets that all share: addresses of their own for all of them
- * would not stay in registers. */
+/* One block of the GEMM: ROWS x COLUMNS numbers of C, k steps. Rows of A are addressed in groups of
+ * four, by a pointer per group and three shared offsets: one pointer per row would not fit in
+ * registers. */
 static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
     enum { GROUP = 4, GROUPS = (ROWS + GROUP - 1) / GROUP };
     const real *rows[GROUPS];
@@ -404,11 +404,10 @@ static inline void product(product_target c, product_operand a, product_rows b, 
         }
 }
 
-/* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is
- * NaN, and would reach what must not see it */
+/* ---- products with non-finite numbers: NaN or infinity times the zero weight of a hidden pair is
+ * NaN, which would leak into rows that do not see it */
 
-/* True if the first n numbers of all rows are finite: times zero they then are zeros, of either
- * sign. */
+/* True if the first n numbers of all rows are finite, tested by multiplying with zero. */
 static inline bool rows_are_finite(const real *rows, int64_t ld, int64_t count, int64_t n) {
     const int64_t whole = n / LANES * LANES;
     vec_bits bits = {0};
@@ -427,14 +426,14 @@ typedef struct seen_keys {
     int64_t low, high;
 } seen_keys;
 
-/* Which of a product's operands are queries: rows of C, or what is summed over. */
+/* Which operand the queries are: the rows of C, or the dimension that is summed over. */
 typedef enum seen_from {
     SEEN_FROM_ROWS,
     SEEN_FROM_SUM,
 } seen_from;
 
-/* As `product`, over the pairs that `seen` (one for each query) has; for the few tiles with numbers
- * that are not finite. */
+/* Like `product`, restricted to the pairs in `seen` (one entry per query); for the few tiles with
+ * non-finite numbers. */
 static inline void product_seen(product_target c, product_operand a, product_rows b,
                                 product_size size, const seen_keys *seen, seen_from from) {
     for (int64_t row = 0; row < size.m; row++)

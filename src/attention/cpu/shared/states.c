@@ -1,11 +1,10 @@
-/* states.c: the memory of states and its plain form, per number type and instruction set.
+/* states.c: the memory layout of states and their plain form, per number type and instruction set.
  *
- * In memory both kinds of state are padded for products, differently on every instruction set; the
- * plain form has no padding:
- *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums
- *     matter, reference
- *     keys, values  per kv head: keys (tokens, D), values (tokens, Dv), decay (tokens) if there is
- *     one; of all tokens, or of those that the next could see through a window */
+ * In memory both kinds of state are padded for GEMMs, differently on each instruction set. The
+ * plain form has no padding; per kv head it holds
+ *     recurrent state   matrix (features, Dv), column (features) if row sums are needed, reference
+ *     KV cache          keys (tokens, D), values (tokens, Dv), decay (tokens) if there is one;
+ *                       of all tokens, or of those that the next token sees through a window */
 #include "attention/cpu/chunked/chunked.h"
 #include "attention/cpu/chunked/chunks.h"
 #include "attention/cpu/flash/flash.h"
@@ -18,7 +17,7 @@ static int64_t heads_of(const srnn_problem *p) {
     return (int64_t)p->B * p->Hkv;
 }
 
-/* Appends bytes to, or takes them from, a plain block. */
+/* Append bytes to a plain block, or read them from it; return the position behind them. */
 static char *put(char *plain, const void *from, size_t bytes) {
     memcpy(plain, from, bytes);
     return plain + bytes;
@@ -29,7 +28,7 @@ static const char *get(void *to, const char *plain, size_t bytes) {
     return plain + bytes;
 }
 
-/* ---- fixed size ---- */
+/* ---- recurrent state ---- */
 
 static bool decays(const srnn_problem *p) {
     return sr_operand_used(SR_OPERAND_DECAY, &p->attention);
@@ -95,7 +94,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_recurrent) = {
     .from_plain = recurrent_from_plain,
 };
 
-/* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
+/* ---- recurrent state of linear scores: as above, for every level, and C of the last token ---- */
 
 static size_t linear_bytes(const srnn_problem *p, int64_t capacity) {
     (void)capacity;
@@ -159,9 +158,9 @@ const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
     .from_plain = linear_from_plain,
 };
 
-/* ---- keys and values ---- */
+/* ---- KV cache ---- */
 
-/* The first of `position` tokens that a state keeps. */
+/* The first of `position` tokens that the cache still holds. */
 static int64_t first_cached(const srnn_problem *p, int64_t position) {
     return position - sr_keys_seen(&p->attention, position);
 }
@@ -206,9 +205,10 @@ static srnn_status kv_cache_from_plain(const sr_state_memory *to, const char *pl
     sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head cache = kv_cache_head_place(p, to->capacity, &layout);
-        cache.key_norm[packed_tile(&cache, first / TILE)] = 0; /* its first keys are not there */
+        cache.key_norm[packed_tile(&cache, first / TILE)] = 0; /* the tile's first keys are
+                                                                * missing */
         for (int64_t t = first; t < past; t++) {
-            _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* its norm is taken in vectors */
+            _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* largest_norm loads it in vectors */
             plain = get(row, plain, (size_t)p->D * sizeof(real));
             packed_head_keep_keys(&cache, p, row, p->D, t, 1);
         }
@@ -233,8 +233,8 @@ const sr_state_kernel SR_ISA_REAL(sr_state_kv_cache) = {
     .from_plain = kv_cache_from_plain,
 };
 
-/* ---- keys and values for the generic feed: per kv head keys, rotated keys if there are any,
- * values, then decay, beta and u where the variant has them, of all entries ---- */
+/* ---- KV cache of the generic kernel: per kv head keys, rotated keys if they differ, values, then
+ * decay, beta and u if the variant has them, of all entries ---- */
 
 /* One array of an entry. */
 typedef struct entry_part {
@@ -275,7 +275,7 @@ static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
     return (size_t)heads_of(p) * (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, position) * entry;
 }
 
-/* Calls for each part of each head, in order. */
+/* Copies each array of each head, in order, to `out` or from `in`. */
 static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
     const int64_t entries = SR_ISA_REAL(sr_kv_cache_entries)(p, state->position);

@@ -1,7 +1,6 @@
-/* tiles.h (private): keys and values packed in tiles, and rows of queries run against them.
+/* tiles.h (private): keys and values packed in tiles, and tiles of queries against them.
  *
- * Tiles stand at multiples of TILE of the position in a row, whatever documents are packed in it.
- */
+ * Tiles start at multiples of TILE in a batch row, regardless of the documents packed into it. */
 #ifndef SR_ATTENTION_CPU_SHARED_TILES_H
 #define SR_ATTENTION_CPU_SHARED_TILES_H
 
@@ -28,21 +27,22 @@ static inline int64_t tiles_in(int64_t T) {
     return (T + TILE - 1) / TILE;
 }
 
-/* Columns of a tile with this many keys that products run over: whole blocks either way round. */
+/* Number of columns that GEMMs cover for a tile with this many keys: whole blocks in either
+ * orientation. */
 static inline int64_t tile_width(int64_t keys) {
     return round_up(round_up(keys, ROWS), COLUMNS);
 }
 
-/* The keys and values of one kv head. With a window a state keeps them in a ring of tiles. */
+/* The keys and values of one kv head. With a window, a state keeps them in a ring of tiles. */
 typedef struct packed_head {
     real *keys;     /* (tiles, D, stride of TILE): transposed */
     real *values;   /* (T rounded up to TILE, stride of Dv) */
     real *key_norm; /* (tiles): the largest |key| of the tile */
     double *decay;  /* (T): C_j, or NULL */
-    int64_t ring;   /* tiles of the ring; 0: all tiles are there */
+    int64_t ring;   /* tiles in the ring; 0: no ring, all tiles are stored */
 } packed_head;
 
-/* Where a tile of positions, and a position, are among those that are there. */
+/* Index of a tile, and of a position, in the stored tiles. */
 static inline int64_t packed_tile(const packed_head *head, int64_t tile) {
     return head->ring ? tile % head->ring : tile;
 }
@@ -51,7 +51,7 @@ static inline int64_t packed_row(const packed_head *head, int64_t position) {
     return packed_tile(head, position / TILE) * TILE + position % TILE;
 }
 
-/* What a thread needs to run a tile of queries. */
+/* One thread's buffers for a tile of queries. */
 typedef struct tile_workspace {
     real *queries;   /* (TILE, stride of D) */
     real *s;         /* (TILE, stride of TILE): logits, then weights */
@@ -59,7 +59,7 @@ typedef struct tile_workspace {
     vec *row_sums;   /* (TILE), lane by lane */
     real *row_sum;   /* (TILE) */
     real *maximum;   /* (TILE) */
-    real *decay;     /* (2, TILE): C_j less the reference, and what is left of it */
+    real *decay;     /* (2, TILE): C_j minus the reference, and its rounding error */
 } tile_workspace;
 
 static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
@@ -85,14 +85,14 @@ static inline packed_head packed_head_place(const srnn_problem *p, int64_t T, sr
     };
 }
 
-/* Rows count .. TILE-1 of a (TILE, ld) buffer become zero. */
+/* Clears rows count .. past-1 of a buffer with row stride ld. */
 static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_t past) {
     if (count < past)
         memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
 }
 
-/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Seven
- * parameters: two matrices and their sizes. */
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed, with zeros up to `width`.
+ * Seven parameters: two matrices and their sizes. */
 static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
                                   int64_t count, int64_t columns, int64_t width) {
     const int64_t whole = count / LANES * LANES, squares = columns / LANES * LANES;
@@ -104,7 +104,7 @@ static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, i
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
-/* Leaves what backward needs of some rows, where that is wanted. */
+/* Saves the row sums and maxima that backward needs, if requested. */
 static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results) {
     const srnn_problem *p = &call->plan->core;
     const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
@@ -121,12 +121,12 @@ static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row
         memset((real *)call->saved.maximum + at, 0, bytes);
 }
 
-/* The larger of two; NaN if there is one. */
+/* The larger of two numbers; NaN if either is NaN. */
 static inline real larger_or_nan(real a, real b) {
     return a >= b || a != a ? a : b;
 }
 
-/* The largest |row| of (count, ld), rounded up a little; NaN if there is one. */
+/* The largest |row| of (count, ld), rounded up slightly; NaN if any is NaN. */
 static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int D) {
     real largest = 0;
     int whole = D / LANES * LANES;
@@ -143,7 +143,8 @@ static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int
     return (real)sqrt((double)largest) * (real)1.0001;
 }
 
-/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
+/* Online softmax: raises a row's running maximum to that of this tile and rescales the row sum and
+ * numerator accumulated so far. */
 static inline void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule,
                                  int64_t r, int64_t ld) {
     real maximum = row_log_scale(row, rule), before = w->maximum[r];
@@ -157,7 +158,7 @@ static inline void raise_maximum(tile_workspace *w, score_row *row, const score_
     row->maximum = w->maximum[r];
 }
 
-/* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
+/* Stores keys at positions `at` .. at+count-1 from rows (count, ld) in their tiles. */
 static inline void packed_head_keep_keys(const packed_head *head, const srnn_problem *p,
                                          const real *rows, int64_t ld, int64_t at, int64_t count) {
     int64_t stride = row_stride(TILE);
@@ -171,8 +172,8 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
     }
 }
 
-/* A head that a state keeps: room for `capacity` tokens, decay included. Tokens that follow each
- * other may start anywhere in a tile of a ring, so it has one more. */
+/* Lays out one head of a KV cache with `capacity` tokens, decay included. Consecutive tokens may
+ * start anywhere in a tile, so a ring has one tile more. */
 static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t capacity,
                                               sr_layout *layout) {
     const int64_t ring = p->attention.window ? tiles_in(capacity) + 1 : 0;
@@ -184,20 +185,20 @@ static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t cap
     return head;
 }
 
-/* Queries of a tile and keys of one. */
+/* A tile of queries and a tile of keys. */
 typedef struct tile_pairs {
     const int32_t *first; /* (rows): where the queries' documents start */
-    int64_t at, rows;     /* where the first query stands among the keys; queries */
-    int64_t tile, past;   /* the tile of keys; keys that there are */
+    int64_t at, rows;     /* position of the first query among the keys; number of queries */
+    int64_t tile, past;   /* the key tile; the number of keys */
     int64_t window;       /* keys that a query sees; 0: all of its document */
 } tile_pairs;
 
-/* The first key that the query at position i sees; `first`: where its document starts. */
+/* The first key that the query at position i sees; `first` is the start of its document. */
 static inline int64_t first_key(int64_t first, int64_t i, int64_t window) {
     return window && first < i + 1 - window ? i + 1 - window : first;
 }
 
-/* The keys of the tile that query r sees: low .. high-1 of `keys`, none where low is high. */
+/* The keys of the tile that query r sees: low .. high-1 of `keys`; none if low equals high. */
 static inline seen_keys query_sees(const tile_pairs *pairs, int64_t r, int64_t keys) {
     const int64_t start = pairs->tile * TILE, i = pairs->at + r;
     const int64_t low = first_key(pairs->first[r], i, pairs->window) - start, high = i + 1 - start;
@@ -205,13 +206,13 @@ static inline seen_keys query_sees(const tile_pairs *pairs, int64_t r, int64_t k
     return (seen_keys){low < 0 ? 0 : low < past ? low : past, past};
 }
 
-/* seen (TILE) = the same of all queries; those past `rows` see none. */
+/* seen (TILE): the same for all queries; those past `rows` see none. */
 static inline void tile_seen_keys(seen_keys *seen, const tile_pairs *pairs) {
     for (int64_t r = 0; r < TILE; r++)
         seen[r] = r < pairs->rows ? query_sees(pairs, r, TILE) : (seen_keys){0, 0};
 }
 
-/* True if one of the queries does not see all of the tile's keys. */
+/* True if some query does not see all of the tile's keys. */
 static inline bool tile_hides_keys(const tile_pairs *pairs, int64_t keys) {
     const int64_t start = pairs->tile * TILE, last = pairs->rows - 1;
     return pairs->at + 1 - start < keys ||
@@ -226,7 +227,7 @@ static inline int64_t document_end(const tile_pairs *pairs, int64_t r) {
     return past;
 }
 
-/* Between what C_i - C_j lies for queries i and keys j; NaN if one of them is not finite. */
+/* The range of C_i - C_j over queries i and keys j; NaN if one of them is not finite. */
 typedef struct decay_range {
     double least, most;
 } decay_range;
@@ -242,12 +243,12 @@ static inline decay_range range_of(const double *numbers, int64_t count) {
     return (decay_range){range.least + zero, range.most + zero};
 }
 
-/* C of a tile of queries and of one of keys; NULL: there is no decay. */
+/* C of a query tile and of a key tile; NULL without decay. */
 typedef struct tile_sums {
     const double *rows, *keys; /* (rows), (TILE) */
 } tile_sums;
 
-/* A range that contains those of all visible pairs of two tiles. */
+/* A range that contains C_i - C_j of all visible pairs of two tiles. */
 static inline decay_range tile_decay(tile_sums decay, const tile_pairs *pairs) {
     const int64_t start = pairs->tile * TILE;
     decay_range range = {0};
@@ -265,29 +266,29 @@ static inline decay_range tile_decay(tile_sums decay, const tile_pairs *pairs) {
         past = document_end(pairs, r);
         const decay_range own = range_of(decay.rows + r, past - r);
         const double width = own.most - own.least;
-        if (!isnan(range.most) && !(width <= range.most)) /* a NaN of either stays */
+        if (!isnan(range.most) && !(width <= range.most)) /* NaN propagates */
             range.most = width;
     }
     return (decay_range){-range.most, range.most};
 }
 
-/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit
- * that decay makes zero has a weight. */
+/* True if decay reduces the weight of every pair below LEAST_EXPONENT, given a bound on |s|. False
+ * if decay acts on the logits: a zero logit still has a weight. */
 static inline bool decay_hides(const score_rule *rule, decay_range range, real bound) {
     return !rule->logit_decay &&
            range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
                (double)LEAST_EXPONENT;
 }
 
-/* True if no exponent is far from 0. */
+/* True if no exponent is far from 0, so that vec_exp_small applies. */
 static inline bool decay_is_near(decay_range range, real bound) {
     return fmax(-range.least, range.most) + (double)bound <= -(double)LEAST_EXPONENT;
 }
 
-/* The decays of a tile of queries and one of keys. C_i and C_j of a visible pair are taken relative
- * to one reference, the first finite C among the queries of its document: a reference of the whole
- * tile would be far from the C of some documents. What float does not hold of the difference is
- * kept as a rest: after a strong gate C is large, and its small differences count. */
+/* The decays of a query tile and a key tile. C_i and C_j of a visible pair are taken relative to
+ * one reference, the first finite C among the queries of their document: a single reference for the
+ * tile could be far from the C of some documents. The rounding error of the difference in float is
+ * stored too: after a strong gate C is large, and its small differences matter. */
 typedef struct tile_decays {
     const double *rows;                 /* (rows): C_i as it is; NULL: no decay */
     const real *columns, *column_rests; /* (TILE), or NULL */
@@ -305,7 +306,7 @@ static inline void set_references(tile_decays *own, const tile_pairs *pairs) {
     }
 }
 
-/* Puts columns into `buffer` (2, TILE); columns that no row sees are zero. */
+/* Writes the columns to `buffer` (2, TILE); columns that no row sees become zero. */
 static inline void tile_decays_set(tile_decays *own, real *buffer, tile_sums decay,
                                    const tile_pairs *pairs) {
     own->rows = decay.rows;
@@ -324,7 +325,7 @@ static inline void tile_decays_set(tile_decays *own, real *buffer, tile_sums dec
     }
 }
 
-/* Row r of a tile gets its decay. */
+/* Sets the decay of row r of a tile. */
 static inline void row_set_decay(score_row *row, const tile_decays *decays, int64_t r) {
     if (!decays->rows)
         return;
