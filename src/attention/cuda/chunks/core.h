@@ -1,0 +1,33 @@
+/* core.h (private): the contract of a core of chunks/, and the list of cores. */
+#ifndef SR_ATTENTION_CUDA_CHUNKS_CORE_H
+#define SR_ATTENTION_CUDA_CHUNKS_CORE_H
+
+#include "attention/cuda/chunks/call.h"
+#include "attention/kernel.h"
+
+/* What decides whether a core can compute a call; widths as in sr_chunk_call. */
+struct sr_chunk_shape {
+    int B, H, Hkv, T, group, F, V;
+    int decays; /* 0, 1 or F */
+    bool delta, sums_rows;
+    int capability;      /* 80, 90 ... */
+    int multiprocessors;
+    size_t shared_bytes; /* that a block can have */
+};
+
+struct sr_chunk_core {
+    const char *name;
+    bool (*fits)(const sr_chunk_shape &shape);
+    /* Bytes of device memory that a call needs, at an address that is a multiple of 256. Nothing in
+     * it lasts from forward to backward. */
+    size_t (*workspace)(const sr_chunk_shape &shape, bool backward);
+    srnn_status (*forward)(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
+                           cudaStream_t stream);
+    srnn_status (*backward)(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
+                            cudaStream_t stream);
+};
+
+/* Additive writes with a gate per head or none; with a gate per channel; the delta rule. */
+extern const sr_chunk_core sr_chunk_core_head, sr_chunk_core_channel, sr_chunk_core_delta;
+
+#endif
