@@ -390,16 +390,10 @@ static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call 
         return SRNN_OK;
     const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
     const int columns = wide ? numbers : call.Hkv;
-    const dim3 threads(SR_AXES_THREADS);
-    if (call.out.a_log)
-        SR_CUDA(sr_launch(chunk_add_partial, dim3((unsigned)call.Hkv), threads, 0, stream,
-                          call.out.a_log, partial, (int)KIND_RATE, numbers, numbers / call.Hkv,
-                          call.Hkv));
-    if (call.out.dt_bias)
-        SR_CUDA(sr_launch(chunk_add_partial, dim3((unsigned)columns), threads, 0, stream,
-                          call.out.dt_bias, partial, (int)KIND_BIAS, numbers, numbers / columns,
-                          columns));
-    return SRNN_OK;
+    SR_TRY(sr_chunks_add_partial(call.out.a_log, partial,
+                                 {KIND_RATE, numbers, numbers / call.Hkv, call.Hkv}, stream));
+    return sr_chunks_add_partial(call.out.dt_bias, partial,
+                                 {KIND_BIAS, numbers, numbers / columns, columns}, stream);
 }
 
 srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t stream) {

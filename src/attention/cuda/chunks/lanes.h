@@ -132,34 +132,14 @@ SR_DEVICE void chunk_partial_store(const chunk_partial &partial, int kind,
         to[c] = sums[c];
 }
 
-/* Adds the partial sums of one kind to the sums of columns: over blocks, slots, and where `merged`
- * is more than 1 over groups of that many neighbours: of all numbers (h, c) of a slot, column n has
- * those with number / merged % columns = n. Block n owns column n: thread i adds every 256th term
- * from i on, then threads add in pairs. */
-static __global__ void chunk_add_partial(float *out, const __grid_constant__ chunk_partial partial,
-                                         int kind, int numbers, int merged, int columns) {
-    __shared__ float sums[SR_AXES_THREADS];
-    const int slots = partial.threads * partial.each / numbers, column = (int)blockIdx.x;
-    const int repeats = numbers / merged / columns; /* heads that share the column */
-    const int64_t terms = (int64_t)partial.blocks * slots * repeats * merged;
-    float sum = 0;
-    for (int64_t n = threadIdx.x; n < terms; n += SR_AXES_THREADS) {
-        const int within = (int)(n % merged), repeat = (int)(n / merged % repeats);
-        const int slot = (int)(n / merged / repeats % slots);
-        const int64_t block = n / merged / repeats / slots;
-        const float *const from =
-            partial.sums + (block * partial.kinds + kind) * (int64_t)partial.threads * partial.each;
-        sum +=
-            from[(int64_t)slot * numbers + ((int64_t)repeat * columns + column) * merged + within];
-    }
-    sums[threadIdx.x] = sum;
-    for (int half = SR_AXES_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0)
-        out[column] = sums[0];
-}
+/* Columns that the sums of one kind are added up to: of all numbers (h, c) of a slot, column n has
+ * those with number / merged % columns = n. */
+struct chunk_columns {
+    int kind, numbers, merged, columns;
+};
+
+/* out (columns.columns); NULL: not wanted. */
+srnn_status sr_chunks_add_partial(float *out, const chunk_partial &partial,
+                                  const chunk_columns &columns, cudaStream_t stream);
 
 #endif

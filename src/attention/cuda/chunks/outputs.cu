@@ -299,17 +299,17 @@ srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t
     const chunk_partial partial = {steps.sums, (int)blocks, KINDS, lanes.threads(), 8};
     SR_CUDA(sr_launch(chunk_outputs_backward, dim3(blocks), dim3((unsigned)lanes.threads()), 0,
                       stream, call, steps.chunk, steps.d_skip, partial, lanes));
-    const dim3 threads(SR_AXES_THREADS);
-    if (call.out.norm_weight && sr_norm_has_weight(call.a.norm))
-        SR_CUDA(sr_launch(chunk_add_partial, dim3((unsigned)columns), threads, 0, stream,
-                          call.out.norm_weight, partial, (int)KIND_WEIGHT, numbers, 1, columns));
-    if (call.out.norm_bias && sr_norm_is_centred(call.a.norm))
-        SR_CUDA(sr_launch(chunk_add_partial, dim3((unsigned)columns), threads, 0, stream,
-                          call.out.norm_bias, partial, (int)KIND_BIAS, numbers, 1, columns));
-    const bool head = call.a.skip == SRNN_SKIP_HEAD, channel = call.a.skip == SRNN_SKIP_CHANNEL;
-    if (call.out.skip_weight && (head || channel))
-        SR_CUDA(sr_launch(chunk_add_partial, dim3((unsigned)(head ? call.H : numbers)), threads, 0,
-                          stream, call.out.skip_weight, partial, (int)KIND_SKIP, numbers,
-                          head ? call.Dv : 1, head ? call.H : numbers));
+    if (sr_norm_has_weight(call.a.norm))
+        SR_TRY(sr_chunks_add_partial(call.out.norm_weight, partial,
+                                     {KIND_WEIGHT, numbers, 1, columns}, stream));
+    if (sr_norm_is_centred(call.a.norm))
+        SR_TRY(sr_chunks_add_partial(call.out.norm_bias, partial, {KIND_BIAS, numbers, 1, columns},
+                                     stream));
+    if (call.a.skip == SRNN_SKIP_HEAD)
+        return sr_chunks_add_partial(call.out.skip_weight, partial,
+                                     {KIND_SKIP, numbers, call.Dv, call.H}, stream);
+    if (call.a.skip == SRNN_SKIP_CHANNEL)
+        return sr_chunks_add_partial(call.out.skip_weight, partial,
+                                     {KIND_SKIP, numbers, 1, numbers}, stream);
     return SRNN_OK;
 }
