@@ -10,8 +10,10 @@
  * on have in q^ dq^ - k^ dk^ the pairs with i among them, less those with j among them:
  *     d_gate_t = sum of (q^ dq^ - k^ dk^) from t on + the pairs of later i and any j up to the end
  * of the span; the last are those of j in the span, the sum of what k^ dk^ has from R, and of j
- * before it, <S, R>. What cancels is made of the same numbers in float, and no sum runs over more
- * than a chunk, so that errors do not add up along the sequence. */
+ * before it, <S, R>. What cancels is made of the same numbers in float. Pairs that no gate of the
+ * span lies between are left out of these sums, i = j and those of later i and the last j: where
+ * gates forget nearly everything, they are all that is not small. No sum runs over more than a
+ * chunk, so that errors do not add up along the sequence. */
 #include "attention/cuda/chunks/channel.h"
 #include "device/cuda/check.h"
 
@@ -51,7 +53,7 @@ template <int F, int V> struct backward_memory {
     sr_bf16 scaled_queries[SR_CHUNK * F], scaled_keys[SR_CHUNK * F];
     sr_bf16 state[F * V]; /* S */
     union {
-        sr_bf16 pairs[2][SR_CHUNK_SQUARE]; /* w, G */
+        sr_bf16 pairs[2][SR_CHUNK_SQUARE]; /* w; G without i = j */
         channel_sums_tile<together ? F : 64> d_queries; /* dq^ */
     };
     union {
@@ -62,6 +64,7 @@ template <int F, int V> struct backward_memory {
     channel_totals<F> totals, d_totals;        /* of gates; of their gradients */
     float both[channel_state<F, V>::parts][F]; /* <S, R> */
     float until[SR_CHUNK_STRIPS][F];           /* what k^ dk^ has from R, for 16 rows */
+    float diagonal[SR_CHUNK];                  /* G of i = j */
 };
 
 /* Where a block reads and writes. */
@@ -112,6 +115,16 @@ SR_DEVICE void scale_state(sr_bf16 *tile, const channel_totals<F> &totals) {
     }
 }
 
+/* The diagonal of a piece, which becomes zero. One warp. */
+SR_DEVICE void take_diagonal(float (&w)[2][4], float *diagonal) {
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        if (sum_row(e) == sum_column(e)) {
+            diagonal[sum_row(e)] = w[e / 4][e % 4];
+            w[e / 4][e % 4] = 0;
+        }
+}
+
 /* w and G of rows own .. for the level, pieces of 16 keys, every second one. One warp. */
 template <int F, int V>
 SR_DEVICE void weigh_pairs(backward_memory<F, V> *shared, int own, int side,
@@ -124,6 +137,8 @@ SR_DEVICE void weigh_pairs(backward_memory<F, V> *shared, int own, int side,
         channel_pairs<F>(w, shared->scaled_queries, own, shared->scaled_keys, at, level);
         pieces_to_tile<SR_CHUNK>(shared->pairs[0] + own * SR_CHUNK, w, at / 8);
         channel_pairs<V>(w, shared->gradients, own, shared->values, at, level);
+        if (at == own && level.has_diagonal())
+            take_diagonal(w, shared->diagonal + own);
         pieces_to_tile<SR_CHUNK>(shared->pairs[1] + own * SR_CHUNK, w, at / 8);
     }
 }
@@ -150,11 +165,11 @@ SR_DEVICE void dot_states(float (*both)[F], const channel_state<F, V> &later, co
     }
 }
 
-/* of_rows[column] = the sum over rows own .. of C times a tile, for the columns of C, from 8
- * `begin` on. One warp. */
+/* of_rows[column] = the sum over rows own .. but `without` of C times a tile, for the columns of C,
+ * from 8 `begin` on. One warp. */
 template <int F, int PIECES>
 SR_DEVICE void dot_rows(float *of_rows, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
-                        int begin) {
+                        int begin, int without) {
 #pragma unroll
     for (int n = 0; n < PIECES; n++) {
         float2 sum = {0, 0};
@@ -163,8 +178,9 @@ SR_DEVICE void dot_rows(float *of_rows, const float (&c)[PIECES][4], const sr_bf
             const sr_bf16 *const at = tile +
                                       sr_tile<F>::offset(own + sum_row(e), begin + n) +
                                       sum_column(e);
-            sum = sum + unpack_bf16(*reinterpret_cast<const uint32_t *>(at)) *
-                            make_float2(c[n][e], c[n][e + 1]);
+            if (own + sum_row(e) != without)
+                sum = sum + unpack_bf16(*reinterpret_cast<const uint32_t *>(at)) *
+                                make_float2(c[n][e], c[n][e + 1]);
         }
 #pragma unroll
         for (int mask = 4; mask < SR_WARP; mask *= 2) {
@@ -203,8 +219,15 @@ template <int F> struct channel_place {
     SR_DEVICE bool exists(int s, int n) const {
         return token(n) >= span.from && token(n) < span.past && channel_of(s) < call.F;
     }
+    SR_DEVICE bool ends(int n) const {
+        return token(n) == span.past - 1;
+    }
     SR_DEVICE void store(sr_bf16 *row, int s, float2 x) const {
         *reinterpret_cast<uint32_t *>(row + channel_of(s)) = pack_bf16(x.x, x.y);
+    }
+    template <class Memory>
+    SR_DEVICE float diagonal(const Memory *shared, int n, bool counts) const {
+        return counts ? shared->diagonal[CHANNEL_ROWS * channel_group() + n] : 0;
     }
     /* The thread's pair of one of its sums in global memory. */
     SR_DEVICE float2 &sum(int which, int s, int n) const {
@@ -220,7 +243,7 @@ enum channel_sum { SUM_QUERIES, SUM_KEYS, SUM_GATES };
 template <int F, int V, class Tile>
 SR_DEVICE void finish_queries(const channel_place<F> &place, backward_memory<F, V> *shared,
                               Tile &d_queries, int g, const channel_factors<F> &factors,
-                              const sum_part &part, bool first_of_keys) {
+                              const sum_part &part, bool first_of_keys, bool diagonal) {
     const sr_chunk_call &call = place.call;
     factors.each_query(shared->gates, [&](int s, int n, float2 factor) {
         const float2 d = d_queries.own(s, n);
@@ -229,7 +252,9 @@ SR_DEVICE void finish_queries(const channel_place<F> &place, backward_memory<F, 
             d_queries.own(s, n) = both;
         else
             sum_on(place.sum(SUM_GATES, s, n), both, {first_of_keys, false});
-        const float2 own = factors.queries ? d * (factor * call.scale) : make_float2(0, 0);
+        const float2 all =
+            d + channel_get<F>(shared->scaled_keys, s, n) * place.diagonal(shared, n, diagonal);
+        const float2 own = factors.queries ? all * (factor * call.scale) : make_float2(0, 0);
         const float2 x = sum_on(place.sum(SUM_QUERIES, s, n), own, part);
         if (part.last && place.exists(s, n))
             place.store(call.d_q.row(place.at.b, place.at.kv * call.group + g, place.token(n)), s,
@@ -240,16 +265,19 @@ SR_DEVICE void finish_queries(const channel_place<F> &place, backward_memory<F, 
 /* dk from dk^, which the thread's parts of d_gate so far, q^ dq^ - k^ dk^, replace. */
 template <int F, int V>
 SR_DEVICE void finish_keys(const channel_place<F> &place, backward_memory<F, V> *shared,
-                           const channel_factors<F> &factors, const sum_part &part) {
+                           const channel_factors<F> &factors, const sum_part &part,
+                           bool diagonal) {
     factors.each_key(shared->gates, [&](int s, int n, float2 factor) {
         const float2 d = shared->d_keys.own(s, n);
-        float2 both = channel_get<F>(shared->scaled_keys, s, n) * d * -1.0f;
+        float2 both = channel_get<F>(shared->scaled_keys, s, n) * d * (place.ends(n) ? 0.0f : -1.0f);
         if constexpr (backward_memory<F, V>::together)
             both = sum_on(place.sum(SUM_GATES, s, n), both + shared->d_queries.own(s, n), part);
         else
             both = sum_on(place.sum(SUM_GATES, s, n), both, {false, part.last});
         shared->d_keys.own(s, n) = both;
-        const float2 own = factors.keys ? d * factor : make_float2(0, 0);
+        const float2 all =
+            d + channel_get<F>(shared->scaled_queries, s, n) * place.diagonal(shared, n, diagonal);
+        const float2 own = factors.keys ? all * factor : make_float2(0, 0);
         const float2 x = sum_on(place.sum(SUM_KEYS, s, n), own, part);
         if (part.last && place.exists(s, n))
             place.store(place.call.d_k.row(place.at.b, place.at.kv, place.token(n)), s, x);
@@ -289,13 +317,18 @@ SR_DEVICE void store_gates(const channel_place<F> &place, backward_memory<F, V> 
         for (int group = CHANNEL_WARPS - 1; group > 0; group--)
             if (group > channel_group())
                 later = later + shared->d_totals.get(group, s);
+        float2 above = {0, 0};
 #pragma unroll 4
         for (int n = 0; n < CHANNEL_ROWS; n++) {
             const bool begins = place.token(n) == place.span.from && !place.span.continues;
+            const float2 sum = shared->gates.get(s, n), gate = sum - above;
+            float2 d = shared->d_keys.own(s, n) + later;
+            d.x = begins || gate.x < SR_CHANNEL_LEAST ? 0 : d.x;
+            d.y = begins || gate.y < SR_CHANNEL_LEAST ? 0 : d.y;
+            above = sum;
             if (place.exists(s, n))
                 *reinterpret_cast<float2 *>(to + (int64_t)place.token(n) * call.F +
-                                            channel_of(s)) =
-                    begins ? make_float2(0, 0) : shared->d_keys.own(s, n) + later;
+                                            channel_of(s)) = d;
         }
     }
 }
@@ -390,7 +423,8 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                     dot_states(shared->both, later, shared->state);
                     multiply_by_rows<V, V, V>(d_k, shared->values, own, 0, shared->later,
                                               8 * side * PF);
-                    dot_rows<F>(shared->until[own / 16], d_k, shared->scaled_keys, own, side * PF);
+                    dot_rows<F>(shared->until[own / 16], d_k, shared->scaled_keys, own, side * PF,
+                                span.past - 1 - span.t0);
                     channel_multiply<F, V>(d_v, shared->scaled_keys, own, shared->later,
                                            side * PV);
                 }
@@ -422,17 +456,17 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                     shared->d_keys.put(d_k, own, side * PF);
                     __syncthreads(); /* dq^ and dk^ are ready */
                     finish_queries(place, shared, shared->d_queries, g, factors, of_query,
-                                   of_key.first);
+                                   of_key.first, level.has_diagonal());
                 } else {
                     shared->d_keys.put(d_q, own, side * PF);
                     __syncthreads(); /* dq^ is ready */
                     finish_queries(place, shared, shared->d_keys, g, factors, of_query,
-                                   of_key.first);
+                                   of_key.first, level.has_diagonal());
                     __syncthreads(); /* no warp reads it */
                     shared->d_keys.put(d_k, own, side * PF);
                     __syncthreads(); /* dk^ is ready */
                 }
-                finish_keys(place, shared, factors, of_key);
+                finish_keys(place, shared, factors, of_key, level.has_diagonal());
                 if (level.state)
                     break;
                 level = channel_next_level(level, range);
@@ -444,13 +478,12 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
         channel_across across;
         across.open(shared->totals, later.row(), range == SR_CHUNK);
         later.multiply(across.half);
-        __syncwarp(); /* no lane reads gates */
-        if (more)
-            shared->gates.load(at.gate, call.F, next);
-        cp_async_commit();
         store_gates(place, shared);
         if (!more)
             break;
+        __syncwarp(); /* no lane reads gates */
+        shared->gates.load(at.gate, call.F, next);
+        cp_async_commit();
         if (!span.continues)
             clear_pieces(later.s);
         span = next;

@@ -44,6 +44,9 @@ struct channel_level {
     SR_DEVICE bool is_first() const {
         return high == SR_CHUNK;
     }
+    SR_DEVICE bool has_diagonal() const {
+        return low == 0 && high > 0;
+    }
 };
 
 /* `range`: the tokens of blocks whose gates are in range, from channel_range. */
@@ -181,7 +184,7 @@ template <int F> struct channel_factors {
     SR_DEVICE void open(const channel_gates<F> &gates, const channel_totals<F> &totals,
                         const channel_level &level) {
         const int own = channel_group();
-        const bool middle = level.low == 0 && level.high > 0;
+        const bool middle = level.has_diagonal();
         int begin = 0, end = CHANNEL_WARPS; /* groups: the anchors of queries and of keys */
         queries = keys = true;
         least = middle && level.high == CHANNEL_ROWS;
