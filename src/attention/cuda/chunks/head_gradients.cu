@@ -67,9 +67,9 @@ struct tile_stream {
     SR_DEVICE void start(int which) const {
         if (which >= all)
             return;
-        const sr_bf16 *const from =
-            which < of_later ? later + which * SR_CHUNK_SQUARE
-                             : before + (which - of_later) % of_before * SR_CHUNK_SQUARE;
+        const sr_bf16 *const from = which < of_later
+                                        ? later + which * SR_CHUNK_SQUARE
+                                        : before + (which - of_later) % of_before * SR_CHUNK_SQUARE;
         sr_bf16 *const to = ring[which % 2];
 #pragma unroll
         for (int at = 8 * (int)threadIdx.x; at < SR_CHUNK_SQUARE; at += 8 * THREADS)
@@ -107,8 +107,7 @@ SR_DEVICE void add_row_dots(float *sum, const float (&c)[PIECES][4], const sr_bf
 #pragma unroll
     for (int e = 0; e < 4 * PIECES; e += 2) {
         const sr_bf16 *const at =
-            tile + sr_tile<WIDTH>::offset(own + sum_row(e), column / 8 + e / 4) +
-            sum_column(e) % 8;
+            tile + sr_tile<WIDTH>::offset(own + sum_row(e), column / 8 + e / 4) + sum_column(e) % 8;
         const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
         dot[e % 4 / 2] += fmaf(c[e / 4][e % 4], pair.x, c[e / 4][e % 4 + 1] * pair.y);
     }
@@ -192,9 +191,8 @@ SR_DEVICE void read_later(float (&d_k)[F / SR_CHUNK][PIECES][4],
             const sr_bf16 *const later = tiles.take();
             multiply_by_columns<V, SR_CHUNK>(d_k[part], shared->values, own,
                                              SR_CHUNK_STRIPS * slice, later, PIECES * at.side);
-            multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(d_v[slice], shared->keys, own,
-                                                    SR_CHUNK_STRIPS * part, later,
-                                                    8 * PIECES * at.side);
+            multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(
+                d_v[slice], shared->keys, own, SR_CHUNK_STRIPS * part, later, 8 * PIECES * at.side);
         }
         if (call.sums_rows)
             add_outer(d_k[part], {1, 1}, shared->later_ones[0], at.column(part));
@@ -240,18 +238,16 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
 #pragma unroll 1
             for (int slice = 0; slice < Shape::slices && SR_CHUNK * slice < call.V; slice++) {
                 const sr_bf16 *const state = tiles.take();
-                multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own,
-                                                 SR_CHUNK_STRIPS * slice, state,
-                                                 PIECES * at.side);
+                multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own, SR_CHUNK_STRIPS * slice,
+                                                 state, PIECES * at.side);
                 if (wants_both)
                     both += tile_dot(state, later + (part * head_slices(call.V) + slice) *
                                                         SR_CHUNK_SQUARE);
             }
             if (call.sums_rows)
-                add_outer(c,
-                          {shared->d_row_sums[own + sum_row(0)],
-                           shared->d_row_sums[own + sum_row(2)]},
-                          shared->ones[0], at.column(part));
+                add_outer(
+                    c, {shared->d_row_sums[own + sum_row(0)], shared->d_row_sums[own + sum_row(2)]},
+                    shared->ones[0], at.column(part));
             scale_pieces(c, shared->tokens.before + own, call.scale);
             if (call.decays > 0)
                 add_row_dots<F>(shared->sums.from_state[at.side], c, shared->queries, own,
@@ -372,8 +368,8 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
                          of_later + group * of_before,
                          0};
     __syncthreads(); /* no warp reads the previous span */
-    chunk_load<F, THREADS>(shared->keys,
-                           chunk_rows(call.k, at.b, call.key_head(at.head), call.F), at.span);
+    chunk_load<F, THREADS>(shared->keys, chunk_rows(call.k, at.b, call.key_head(at.head), call.F),
+                           at.span);
     chunk_load<V, THREADS>(shared->values, chunk_rows(call.v, at.b, at.head, call.V), at.span);
     load_queries(call, shared, at, first_query);
     cp_async_commit();
@@ -411,8 +407,7 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
         }
         weigh_pairs(shared, own, at.side, call.scale, call.decays > 0);
         __syncthreads(); /* weights are ready */
-        query_gradients<F, V>(both, call, shared, tiles, at, first_query + g,
-                              wants_both && g == 0);
+        query_gradients<F, V>(both, call, shared, tiles, at, first_query + g, wants_both && g == 0);
         visit_queries<F, V>(d_k, d_v, shared, at);
     }
 #pragma unroll
@@ -424,8 +419,8 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
 #pragma unroll
     for (int slice = 0; slice < Shape::slices; slice++)
         if (call.d_v.data)
-            store_pieces<PIECES>({call.d_v.row(at.b, at.head, 0) + at.column(slice),
-                                  call.d_v.time, call.V - at.column(slice), true},
+            store_pieces<PIECES>({call.d_v.row(at.b, at.head, 0) + at.column(slice), call.d_v.time,
+                                  call.V - at.column(slice), true},
                                  d_v[slice], own, at.span);
     if (call.decays == 0 || !call.d_gate)
         return;
@@ -459,13 +454,10 @@ __global__ void __launch_bounds__(THREADS, gradients_shape<F, V>::blocks)
     bool sees = end < call.T ? spans.first[end] < end : call.d_final != nullptr;
     for (int past = end; past > t0;) {
         const sr_chunk_span span = spans.before(past);
-        const gradients_place at = {row / call.Hkv,
-                                    row % call.Hkv,
-                                    16 * ((warp + chunk) % SR_CHUNK_STRIPS),
-                                    warp / SR_CHUNK_STRIPS,
-                                    span,
-                                    span.continues && span.from == t0,
-                                    sees && past == end};
+        const gradients_place at = {
+            row / call.Hkv,         row % call.Hkv, 16 * ((warp + chunk) % SR_CHUNK_STRIPS),
+            warp / SR_CHUNK_STRIPS, span,           span.continues && span.from == t0,
+            sees && past == end};
         span_gradients<F, V>(call, shared, at, before, later);
         past = span.from;
     }
