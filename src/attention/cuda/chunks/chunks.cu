@@ -56,7 +56,16 @@ static bool fits(const srnn_problem *problem) {
     const bool widened = sr_feature_width(a, problem->D) != problem->D;
     if (widened && a->decay_width == SRNN_WIDTH_CHANNEL)
         return false;
+    /* row sums are those of weights without erasing */
+    if (a->write == SRNN_WRITE_DELTA && shape_of(problem).sums_rows)
+        return false;
     return core_of(shape_of(problem)) != nullptr;
+}
+
+bool sr_cuda_carries_states(const srnn_plan *plan) {
+    const srnn_problem *const p = &plan->problem;
+    return plan->kernel == &sr_cuda_attention_chunks && !shape_of(p).sums_rows && p->D % 8 == 0 &&
+           p->Dv % 8 == 0 && p->attention.decay != SRNN_DECAY_LEARNED;
 }
 
 /* A call, its core and its workspace. */
@@ -96,6 +105,11 @@ static core_call core_call_of(const sr_attention_call *wanted, bool backward) {
     sr_layout layout = {(char *)wanted->plan->scratch, 0};
     const sr_axes_call call = sr_axes_call_of(wanted, backward, &layout);
     c.steps = sr_chunk_steps_of(call, backward, &layout);
+    const srnn_states *const states = &wanted->plan->states;
+    c.steps.chunk.initial = (const float *)states->initial;
+    c.steps.chunk.final = (float *)states->final;
+    c.steps.chunk.d_final = (const float *)states->d_final;
+    c.steps.chunk.d_initial = (float *)states->d_initial;
     c.steps.call.gates_direct = true;
     c.shape = shape_of(&wanted->plan->problem);
     c.core = core_of(c.shape);

@@ -100,8 +100,8 @@ static srnn_status forward(const sr_chunk_call &call, const sr_chunk_shape &shap
     return head_forward(call, walks, sums, stream);
 }
 
-static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &shape,
-                            void *workspace, cudaStream_t stream) {
+static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
+                            cudaStream_t stream) {
     sr_layout layout = {(char *)workspace, 0};
     const head_walks walks = head_states_walks(shape);
     const head_workspace places = head_workspace_of(shape, true, &layout);

@@ -40,14 +40,15 @@ SR_DEVICE forward_rows forward_rows_of(const sr_chunk_call &call, const head_pla
 /* The weights of a warp's 16 rows and 16 keys, from their dot products; `of_rows` += their sums. */
 SR_DEVICE void weigh(float (&w)[2][4], float (&of_rows)[2], const sr_chunk_tokens &tokens, int own,
                      int at, bool decays) {
+    const int lane = lane_again();
     if (decays)
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            w[e / 4][e % 4] *= tokens.between(own + sum_row(e), at + sum_column(e));
+            w[e / 4][e % 4] *= tokens.between(own + sum_row(e, lane), at + sum_column(e, lane));
     if (at == own)
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            w[e / 4][e % 4] = sum_column(e) > sum_row(e) ? 0 : w[e / 4][e % 4];
+            w[e / 4][e % 4] = sum_column(e, lane) > sum_row(e, lane) ? 0 : w[e / 4][e % 4];
 #pragma unroll
     for (int e = 0; e < 8; e++)
         of_rows[e % 4 / 2] += w[e / 4][e % 4];
@@ -69,18 +70,19 @@ SR_DEVICE void visit_pairs(float (&c)[PIECES][4], float (&of_rows)[2], forward_m
         if constexpr (SIDES == 1) {
             uint32_t a[4];
             pack_a(a, w[0], w[1]);
-            multiply_rows<SR_CHUNK>(c, a, values, at);
+            multiply_rows<SR_CHUNK>(c, a, values, at, 0, lane_again());
         } else {
             pieces_to_tile<SR_CHUNK>(shared->weights + own * SR_CHUNK, w, at / 8);
         }
     }
     if constexpr (SIDES > 1) {
         named_barrier_sync(1 + own / 16, SIDES * SR_WARP); /* the rows' weights are complete */
+        const int lane = lane_again();
 #pragma unroll 1
         for (int at = 0; at <= own; at += 16) {
             uint32_t a[4];
-            load_a<SR_CHUNK>(a, shared->weights, own, at / 16);
-            multiply_rows<SR_CHUNK>(c, a, values, at, side * PIECES / 2);
+            load_a<SR_CHUNK>(a, shared->weights, own, at / 16, lane);
+            multiply_rows<SR_CHUNK>(c, a, values, at, side * PIECES / 2, lane);
         }
     }
 }

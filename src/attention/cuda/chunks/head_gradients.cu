@@ -44,6 +44,32 @@ struct gradients_sums {
     }
 };
 
+/* The span that a block is at. In shared memory, since registers are scarce. */
+struct gradients_place {
+    int b, head;
+    sr_chunk_span span;
+    bool sees;                     /* the span sees a gradient of the state after it */
+    bool reads_state, reads_later; /* which is among those kept; so is the state before it */
+
+    SR_DEVICE int chunk() const {
+        return span.t0 / SR_CHUNK;
+    }
+    /* The warp's first row; the first of its columns of slice n. */
+    SR_DEVICE int own() const {
+        return of_warp(16 * ((thread_again() / SR_WARP + chunk()) % SR_CHUNK_STRIPS));
+    }
+    static SR_DEVICE int side() {
+        return of_warp(thread_again() / SR_WARP / SR_CHUNK_STRIPS);
+    }
+    static SR_DEVICE int column(int n) {
+        return SR_CHUNK * n + 8 * PIECES * side();
+    }
+    /* Of the chunk among those of all heads. */
+    SR_DEVICE int64_t number(const sr_chunk_call &call) const {
+        return ((int64_t)b * call.Hkv + head) * chunk_count(call.T) + chunk();
+    }
+};
+
 template <int F, int V> struct gradients_memory {
     alignas(16) sr_bf16 queries[SR_CHUNK * F];
     sr_bf16 keys[SR_CHUNK * F];
@@ -51,6 +77,7 @@ template <int F, int V> struct gradients_memory {
     sr_bf16 gradients[SR_CHUNK * V];                              /* of numerators */
     sr_bf16 ring[2][SR_CHUNK_SQUARE];                             /* tiles of R, then of S */
     sr_bf16 weights[SR_CHUNK_SQUARE], d_weights[SR_CHUNK_SQUARE]; /* w, G */
+    gradients_place at;
     sr_chunk_tokens tokens;
     float d_row_sums[SR_CHUNK];
     float ones[1][F], later_ones[1][F]; /* sums of features in S, in R */
@@ -58,22 +85,32 @@ template <int F, int V> struct gradients_memory {
 };
 
 /* The tiles of R of a chunk, then once for each query head those of S, through the ring. */
-struct tile_stream {
-    const sr_bf16 *later, *before;
-    sr_bf16 (*ring)[SR_CHUNK_SQUARE];
-    int of_later, of_before, all; /* tiles */
-    int n;                        /* the next */
+template <int F, int V> struct tile_stream {
+    const sr_chunk_call &call;
+    const head_states &before, &later;
+    gradients_memory<F, V> *shared;
+    int n; /* the next */
+
+    SR_DEVICE int count() const {
+        return head_slices(call.F) * head_slices(call.V);
+    }
+    /* Tile `which` of those of the chunk in global memory. */
+    SR_DEVICE const sr_bf16 *place(const head_states &states, int which) const {
+        return states.tiles + (shared->at.number(call) * count() + which) * SR_CHUNK_SQUARE;
+    }
 
     SR_DEVICE void start(int which) const {
-        if (which >= all)
+        const int of_later = shared->at.reads_later ? count() : 0;
+        const int of_before = shared->at.reads_state ? count() * call.group : 0;
+        if (which >= of_later + of_before)
             return;
         const sr_bf16 *const from =
-            which < of_later ? later + which * SR_CHUNK_SQUARE
-                             : before + (which - of_later) % of_before * SR_CHUNK_SQUARE;
-        sr_bf16 *const to = ring[which % 2];
+            which < of_later ? place(later, which) : place(before, (which - of_later) % count());
+        sr_bf16 *const to = shared->ring[which % 2];
+        const int own = 8 * thread_again();
 #pragma unroll
-        for (int at = 8 * (int)threadIdx.x; at < SR_CHUNK_SQUARE; at += 8 * THREADS)
-            cp_async_16(to + at, from + at);
+        for (int n16 = 0; n16 < SR_CHUNK_SQUARE; n16 += 8 * THREADS)
+            cp_async_16(to + n16 + own, from + n16 + own);
         cp_async_commit();
     }
 
@@ -82,19 +119,7 @@ struct tile_stream {
         cp_async_wait<0>();
         __syncthreads();
         start(n + 1);
-        return ring[n++ % 2];
-    }
-};
-
-/* What a block computes: a span of a chunk of a head of keys and values. */
-struct gradients_place {
-    int b, head, own, side;
-    sr_chunk_span span;
-    bool reads_state, reads_later;
-
-    /* The first of the warp's columns of slice n. */
-    SR_DEVICE int column(int n) const {
-        return SR_CHUNK * n + 8 * PIECES * side;
+        return shared->ring[n++ % 2];
     }
 };
 
@@ -103,39 +128,41 @@ struct gradients_place {
 template <int WIDTH>
 SR_DEVICE void add_row_dots(float *sum, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
                             int column) {
+    const int lane = lane_again();
     float dot[2] = {};
 #pragma unroll
     for (int e = 0; e < 4 * PIECES; e += 2) {
         const sr_bf16 *const at =
-            tile + sr_tile<WIDTH>::offset(own + sum_row(e), column / 8 + e / 4) +
-            sum_column(e) % 8;
+            tile + sr_tile<WIDTH>::offset(own + sum_row(e, lane), column / 8 + e / 4) +
+            2 * (lane % 4);
         const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
         dot[e % 4 / 2] += fmaf(c[e / 4][e % 4], pair.x, c[e / 4][e % 4 + 1] * pair.y);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float all = quad_sum(dot[half]);
-        if (threadIdx.x % 4 == 0)
-            sum[own + sum_row(2 * half)] += all;
+        if (lane % 4 == 0)
+            sum[own + sum_row(2 * half, lane)] += all;
     }
 }
 
 /* C += factor[row] x, columns of x from `column` on. */
 SR_DEVICE void add_outer(float (&c)[PIECES][4], const float (&factor)[2], const float *x,
                          int column) {
+    const int lane = lane_again();
 #pragma unroll
     for (int e = 0; e < 4 * PIECES; e++)
-        c[e / 4][e % 4] = fmaf(factor[e % 4 / 2], x[column + sum_column(e)], c[e / 4][e % 4]);
+        c[e / 4][e % 4] = fmaf(factor[e % 4 / 2], x[column + sum_column(e, lane)], c[e / 4][e % 4]);
 }
 
 /* w and G of rows own .. of a chunk to shared memory, pieces of 16 keys up to their own, every
  * second piece for each of the two warps that share them; and their sums of w dw, where `gates`. */
 template <int F, int V>
-SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, int own, int side, float scale,
-                           bool gates) {
+SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, float scale, bool gates) {
+    const int lane = lane_again(), own = shared->at.own(), side = shared->at.side();
     float of_rows[2] = {};
-    const float d_row_sum[2] = {shared->d_row_sums[own + sum_row(0)],
-                                shared->d_row_sums[own + sum_row(2)]};
+    const float d_row_sum[2] = {shared->d_row_sums[own + sum_row(0, lane)],
+                                shared->d_row_sums[own + sum_row(2, lane)]};
 #pragma unroll 1
     for (int at = 16 * side; at <= own; at += 16 * SIDES) {
         float w[2][4] = {}, d[2][4] = {};
@@ -144,7 +171,7 @@ SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, int own, int side, fl
         float of_column[4] = {};
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            const int i = own + sum_row(e), j = at + sum_column(e);
+            const int i = own + sum_row(e, lane), j = at + sum_column(e, lane);
             const float decay = j > i ? 0 : scale * (gates ? shared->tokens.between(i, j) : 1);
             const float d_weight = d[e / 4][e % 4] + d_row_sum[e % 4 / 2];
             const float weight = j > i ? 0 : w[e / 4][e % 4] * decay;
@@ -160,8 +187,8 @@ SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, int own, int side, fl
 #pragma unroll
                 for (int mask = 4; mask < SR_WARP; mask *= 2)
                     of_column[m] += shuffle_xor(of_column[m], mask);
-                if (threadIdx.x % SR_WARP < 4)
-                    shared->sums.columns[own / 16][at + sum_column(4 * (m / 2) + m % 2)] +=
+                if (lane < 4)
+                    shared->sums.columns[own / 16][at + sum_column(4 * (m / 2) + m % 2, lane)] +=
                         of_column[m];
             }
         pieces_to_tile<SR_CHUNK>(shared->weights + own * SR_CHUNK, w, at / 8);
@@ -170,8 +197,8 @@ SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, int own, int side, fl
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float all = quad_sum(of_rows[half]);
-        if (gates && threadIdx.x % 4 == 0)
-            shared->sums.rows[side][own + sum_row(2 * half)] += all;
+        if (gates && lane % 4 == 0)
+            shared->sums.rows[side][own + sum_row(2 * half, lane)] += all;
     }
 }
 
@@ -179,10 +206,10 @@ SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, int own, int side, fl
 template <int F, int V>
 SR_DEVICE void read_later(float (&d_k)[F / SR_CHUNK][PIECES][4],
                           float (&d_v)[V / SR_CHUNK][PIECES][4], const sr_chunk_call &call,
-                          gradients_memory<F, V> *shared, tile_stream &tiles,
-                          const gradients_place &at) {
+                          gradients_memory<F, V> *shared, tile_stream<F, V> &tiles) {
     using Shape = gradients_shape<F, V>;
-    const int own = at.own;
+    const gradients_place &at = shared->at;
+    const int own = at.own(), side = at.side();
 #pragma unroll
     for (int part = 0; part < Shape::parts; part++) {
 #pragma unroll
@@ -191,23 +218,30 @@ SR_DEVICE void read_later(float (&d_k)[F / SR_CHUNK][PIECES][4],
                 continue;
             const sr_bf16 *const later = tiles.take();
             multiply_by_columns<V, SR_CHUNK>(d_k[part], shared->values, own,
-                                             SR_CHUNK_STRIPS * slice, later, PIECES * at.side);
+                                             SR_CHUNK_STRIPS * slice, later, PIECES * side);
             multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(d_v[slice], shared->keys, own,
                                                     SR_CHUNK_STRIPS * part, later,
-                                                    8 * PIECES * at.side);
+                                                    8 * PIECES * at.side());
         }
         if (call.sums_rows)
             add_outer(d_k[part], {1, 1}, shared->later_ones[0], at.column(part));
         if (call.decays == 0)
             continue;
         scale_pieces(d_k[part], shared->tokens.until + own);
-        add_row_dots<F>(shared->sums.from_later[at.side], d_k[part], shared->keys, own,
+        add_row_dots<F>(shared->sums.from_later[at.side()], d_k[part], shared->keys, own,
                         at.column(part));
     }
     if (call.decays > 0)
 #pragma unroll
         for (int slice = 0; slice < Shape::slices; slice++)
             scale_pieces(d_v[slice], shared->tokens.until + own);
+}
+
+/* C to columns `column` .. of the rows of a head. */
+SR_DEVICE void store_columns(const sr_chunk_rows &rows, const gradients_place &at, int h,
+                             const float (&c)[PIECES][4], int column, int columns) {
+    store_pieces<PIECES>({rows.row(at.b, h, 0) + column, rows.time, columns - column, true}, c,
+                         at.own(), at.span);
 }
 
 /* The thread's share of <S, R> of a tile of S in shared memory and of R in global memory. */
@@ -224,14 +258,14 @@ SR_DEVICE float tile_dot(const sr_bf16 *state, const sr_bf16 *later) {
 }
 
 /* dq of query head h, from S and from the chunk's own keys. `both` += the thread's share of
- * <S, R>, where that is wanted. */
+ * <S, R>, where that is wanted and R is there. */
 template <int F, int V>
 SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
-                               gradients_memory<F, V> *shared, tile_stream &tiles,
-                               const gradients_place &at, int h, bool wants_both) {
+                               gradients_memory<F, V> *shared, tile_stream<F, V> &tiles, int h,
+                               bool wants_both) {
     using Shape = gradients_shape<F, V>;
-    const int own = at.own;
-    const sr_bf16 *const later = tiles.later;
+    const gradients_place &at = shared->at;
+    const int own = at.own();
 #pragma unroll 1
     for (int part = 0; part < Shape::parts && SR_CHUNK * part < call.F; part++) {
         float c[PIECES][4];
@@ -242,10 +276,10 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
                 const sr_bf16 *const state = tiles.take();
                 multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own,
                                                  SR_CHUNK_STRIPS * slice, state,
-                                                 PIECES * at.side);
-                if (wants_both)
-                    both += tile_dot(state, later + (part * head_slices(call.V) + slice) *
-                                                        SR_CHUNK_SQUARE);
+                                                 PIECES * at.side());
+                if (wants_both && call.decays > 0 && at.reads_later)
+                    both += tile_dot(state, tiles.place(tiles.later,
+                                                        part * head_slices(call.V) + slice));
             }
             if (call.sums_rows)
                 add_outer(c,
@@ -254,20 +288,18 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
                           shared->ones[0], at.column(part));
             scale_pieces(c, shared->tokens.before + own, call.scale);
             if (call.decays > 0)
-                add_row_dots<F>(shared->sums.from_state[at.side], c, shared->queries, own,
+                add_row_dots<F>(shared->sums.from_state[at.side()], c, shared->queries, own,
                                 at.column(part));
         }
+        const int lane = lane_again();
 #pragma unroll 1
         for (int k = 0; k <= own; k += 16) {
             uint32_t a[4];
-            load_a<SR_CHUNK>(a, shared->d_weights, own, k / 16);
-            multiply_rows<F>(c, a, shared->keys, k, at.column(part) / 16);
+            load_a<SR_CHUNK>(a, shared->d_weights, own, k / 16, lane);
+            multiply_rows<F>(c, a, shared->keys, k, at.column(part) / 16, lane);
         }
-        const int column = at.column(part);
         if (call.d_q.data)
-            store_pieces<PIECES>(
-                {call.d_q.row(at.b, h, 0) + column, call.d_q.time, call.F - column, true}, c, own,
-                at.span);
+            store_columns(call.d_q, at, h, c, at.column(part), call.F);
     }
 }
 
@@ -275,18 +307,21 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
 template <int F, int V>
 SR_DEVICE void visit_queries(float (&d_k)[F / SR_CHUNK][PIECES][4],
                              float (&d_v)[V / SR_CHUNK][PIECES][4],
-                             const gradients_memory<F, V> *shared, const gradients_place &at) {
+                             const gradients_memory<F, V> *shared) {
+    const gradients_place &at = shared->at;
+    const int lane = lane_again(), own = at.own();
 #pragma unroll 1
-    for (int row = at.own; row < SR_CHUNK; row += 16) {
+    for (int row = own; row < SR_CHUNK; row += 16) {
         uint32_t a[4];
-        load_a_columns<SR_CHUNK>(a, shared->d_weights, row, at.own / 16);
+        load_a_columns<SR_CHUNK>(a, shared->d_weights, row, own / 16, lane);
 #pragma unroll
         for (int part = 0; part < F / SR_CHUNK; part++)
-            multiply_rows<F>(d_k[part], a, shared->queries, row, at.column(part) / 16);
-        load_a_columns<SR_CHUNK>(a, shared->weights, row, at.own / 16);
+            multiply_rows<F>(d_k[part], a, shared->queries, row, at.column(part) / 16, lane);
+        load_a_columns<SR_CHUNK>(a, shared->weights, row, own / 16, lane);
 #pragma unroll
         for (int slice = 0; slice < V / SR_CHUNK; slice++)
-            multiply_rows<V>(d_v[slice], a, shared->gradients, row, at.column(slice) / 16);
+            multiply_rows<V>(d_v[slice], a, shared->gradients, row, at.column(slice) / 16,
+                             lane);
     }
 }
 
@@ -339,8 +374,8 @@ SR_DEVICE void load_ones(float (&to)[1][F], const head_states &states, int64_t p
 }
 
 template <int F, int V>
-SR_DEVICE void load_queries(const sr_chunk_call &call, gradients_memory<F, V> *shared,
-                            const gradients_place &at, int h) {
+SR_DEVICE void load_queries(const sr_chunk_call &call, gradients_memory<F, V> *shared, int h) {
+    const gradients_place &at = shared->at;
     chunk_load<F, THREADS>(shared->queries, chunk_rows(call.q, at.b, call.query_head(h), call.F),
                            at.span);
     chunk_load<V, THREADS>(shared->gradients, chunk_rows(call.d_numerator, at.b, h, call.V),
@@ -353,29 +388,25 @@ SR_DEVICE void load_queries(const sr_chunk_call &call, gradients_memory<F, V> *s
     }
 }
 
-/* One span: see head_gradients_chunk. */
+/* The span before `past`, of the block's chunk; by one thread. */
+SR_DEVICE void place_span(gradients_place &at, const sr_chunk_call &call, int past, int end) {
+    sr_chunk_spans spans = chunk_spans(call, at.b);
+    if (past == end)
+        at.sees = end < call.T ? spans.first[end] < end : call.d_final != nullptr;
+    at.span = spans.before(past);
+    at.reads_state = at.span.continues && at.span.from == at.span.t0;
+    at.reads_later = at.sees && past == end;
+}
+
+/* What the products of a span read, on their way to shared memory. */
 template <int F, int V>
-SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> *shared,
-                              const gradients_place &at, const head_states &before,
-                              const head_states &later) {
-    using Shape = gradients_shape<F, V>;
-    const int own = at.own, group = call.group, first_query = at.head * group;
-    const int count = head_slices(call.F) * head_slices(call.V);
-    const int64_t place =
-        ((int64_t)at.b * call.Hkv + at.head) * chunk_count(call.T) + at.span.t0 / SR_CHUNK;
-    const int of_later = at.reads_later ? count : 0, of_before = at.reads_state ? count : 0;
-    tile_stream tiles = {later.tiles + place * count * SR_CHUNK_SQUARE,
-                         before.tiles + place * count * SR_CHUNK_SQUARE,
-                         shared->ring,
-                         of_later,
-                         of_before,
-                         of_later + group * of_before,
-                         0};
-    __syncthreads(); /* no warp reads the previous span */
+SR_DEVICE void load_span(const sr_chunk_call &call, gradients_memory<F, V> *shared,
+                         const tile_stream<F, V> &tiles) {
+    const gradients_place &at = shared->at;
     chunk_load<F, THREADS>(shared->keys,
                            chunk_rows(call.k, at.b, call.key_head(at.head), call.F), at.span);
     chunk_load<V, THREADS>(shared->values, chunk_rows(call.v, at.b, at.head, call.V), at.span);
-    load_queries(call, shared, at, first_query);
+    load_queries(call, shared, at.head * call.group);
     cp_async_commit();
     tiles.start(0);
     if (threadIdx.x < SR_WARP) {
@@ -385,12 +416,20 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
         gates.publish(shared->tokens);
     }
     if (call.sums_rows) {
-        load_ones<F>(shared->ones, before, place, call.F, at.reads_state);
-        load_ones<F>(shared->later_ones, later, place, call.F, at.reads_later);
+        load_ones<F>(shared->ones, tiles.before, at.number(call), call.F, at.reads_state);
+        load_ones<F>(shared->later_ones, tiles.later, at.number(call), call.F, at.reads_later);
     }
     shared->sums.clear();
-    cp_async_wait<0>();
-    __syncthreads(); /* tiles, gates and zeroes are ready */
+}
+
+/* One span: see head_gradients_chunk. */
+template <int F, int V>
+SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> *shared,
+                              const head_states &before, const head_states &later) {
+    using Shape = gradients_shape<F, V>;
+    const gradients_place &at = shared->at;
+    tile_stream<F, V> tiles = {call, before, later, shared, 0};
+    load_span(call, shared, tiles);
     float d_k[Shape::parts][PIECES][4], d_v[Shape::slices][PIECES][4], both = 0;
 #pragma unroll
     for (int part = 0; part < Shape::parts; part++)
@@ -398,38 +437,34 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
 #pragma unroll
     for (int slice = 0; slice < Shape::slices; slice++)
         clear_pieces(d_v[slice]);
+    cp_async_wait<0>();
+    __syncthreads(); /* tiles, gates and zeroes are ready */
     if (at.reads_later)
-        read_later<F, V>(d_k, d_v, call, shared, tiles, at);
-    const bool wants_both = call.decays > 0 && at.reads_state && at.reads_later;
-    for (int g = 0; g < group; g++) {
+        read_later<F, V>(d_k, d_v, call, shared, tiles);
+    for (int g = 0; g < call.group; g++) {
         if (g > 0) {
             __syncthreads(); /* no warp reads the queries before and their weights */
-            load_queries(call, shared, at, first_query + g);
+            load_queries(call, shared, at.head * call.group + g);
             cp_async_commit();
             cp_async_wait<0>();
             __syncthreads(); /* queries are ready */
         }
-        weigh_pairs(shared, own, at.side, call.scale, call.decays > 0);
+        weigh_pairs(shared, call.scale, call.decays > 0);
         __syncthreads(); /* weights are ready */
-        query_gradients<F, V>(both, call, shared, tiles, at, first_query + g,
-                              wants_both && g == 0);
-        visit_queries<F, V>(d_k, d_v, shared, at);
+        query_gradients<F, V>(both, call, shared, tiles, at.head * call.group + g, g == 0);
+        visit_queries<F, V>(d_k, d_v, shared);
     }
 #pragma unroll
     for (int part = 0; part < Shape::parts; part++)
         if (call.d_k.data)
-            store_pieces<PIECES>({call.d_k.row(at.b, at.head, 0) + at.column(part), call.d_k.time,
-                                  call.F - at.column(part), true},
-                                 d_k[part], own, at.span);
+            store_columns(call.d_k, at, at.head, d_k[part], at.column(part), call.F);
 #pragma unroll
     for (int slice = 0; slice < Shape::slices; slice++)
         if (call.d_v.data)
-            store_pieces<PIECES>({call.d_v.row(at.b, at.head, 0) + at.column(slice),
-                                  call.d_v.time, call.V - at.column(slice), true},
-                                 d_v[slice], own, at.span);
+            store_columns(call.d_v, at, at.head, d_v[slice], at.column(slice), call.V);
     if (call.decays == 0 || !call.d_gate)
         return;
-    if (wants_both && call.sums_rows)
+    if (at.reads_state && at.reads_later && call.sums_rows)
         for (int f = (int)threadIdx.x; f < F; f += THREADS)
             both = fmaf(shared->ones[0][f], shared->later_ones[0][f], both);
     both = warp_sum(both);
@@ -448,26 +483,22 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
  * in shared memory. A warp has 16 rows and half the columns of dq, dk and dv, in registers. */
 template <int F, int V>
 __global__ void __launch_bounds__(THREADS, gradients_shape<F, V>::blocks)
-    head_gradients_chunk(const __grid_constant__ sr_chunk_call call, const head_states before,
-                         const head_states later) {
+    head_gradients_chunk(const __grid_constant__ sr_chunk_call call,
+                         const __grid_constant__ head_states before,
+                         const __grid_constant__ head_states later) {
     using Memory = gradients_memory<F, V>;
     SR_SHARED(Memory, shared);
-    const int chunks = chunk_count(call.T), chunk = (int)blockIdx.x % chunks;
-    const int row = of_warp((int)blockIdx.x / chunks), warp = chunk_warp();
-    const int t0 = chunk * SR_CHUNK, end = min(t0 + SR_CHUNK, call.T);
-    sr_chunk_spans spans = chunk_spans(call, row / call.Hkv);
-    bool sees = end < call.T ? spans.first[end] < end : call.d_final != nullptr;
-    for (int past = end; past > t0;) {
-        const sr_chunk_span span = spans.before(past);
-        const gradients_place at = {row / call.Hkv,
-                                    row % call.Hkv,
-                                    16 * ((warp + chunk) % SR_CHUNK_STRIPS),
-                                    warp / SR_CHUNK_STRIPS,
-                                    span,
-                                    span.continues && span.from == t0,
-                                    sees && past == end};
-        span_gradients<F, V>(call, shared, at, before, later);
-        past = span.from;
+    const int chunks = chunk_count(call.T), row = (int)blockIdx.x / chunks;
+    const int t0 = ((int)blockIdx.x - row * chunks) * SR_CHUNK, end = min(t0 + SR_CHUNK, call.T);
+    for (int past = end; past > t0; past = shared->at.span.from) {
+        __syncthreads(); /* no warp reads the previous span */
+        if (threadIdx.x == 0) {
+            shared->at.b = row / call.Hkv;
+            shared->at.head = row % call.Hkv;
+            place_span(shared->at, call, past, end);
+        }
+        __syncthreads(); /* the span is known */
+        span_gradients<F, V>(call, shared, before, later);
     }
 }
 

@@ -78,8 +78,7 @@ template <bool QUERIES> struct states_input {
     /* The span of that stage joins the state. */
     SR_DEVICE void add(sr_state_part &state, int stage, bool ones) const {
         const float *const until = shared->tokens[stage].until;
-        const float *const factor =
-            QUERIES ? shared->factor[stage] : call.decays ? until : nullptr;
+        const float *const factor = QUERIES ? shared->factor[stage] : call.decays ? until : nullptr;
         state.template add<SR_CHUNK>(shared->x[stage], shared->y[stage], factor);
         if (ones)
             state.template add_ones<SR_CHUNK>(shared->x[stage],
@@ -104,8 +103,8 @@ SR_DEVICE void keep_state(const sr_state_part &state, sr_bf16 *tile, const head_
     for (int n = 8 * lane; n < 16 * SR_CHUNK; n += 8 * SR_WARP)
         store_vector(out + n, load_vector(rows + n));
     if (ones)
-        state.publish_ones(to.ones + ((place * SR_CHUNK_STRIPS + strip) * walks.parts + part) *
-                                         SR_CHUNK);
+        state.publish_ones(to.ones +
+                           ((place * SR_CHUNK_STRIPS + strip) * walks.parts + part) * SR_CHUNK);
 }
 
 /* A block owns 64 features by 64 values of the state of a head of keys and values, or one segment of
@@ -205,8 +204,7 @@ static srnn_status start_sums(const sr_chunk_call &call, const head_walks &walks
 
 template <bool QUERIES>
 static srnn_status start_states(const sr_chunk_call &call, const head_walks &walks,
-                                const head_sums &sums, const head_states &to,
-                                cudaStream_t stream) {
+                                const head_sums &sums, const head_states &to, cudaStream_t stream) {
     SR_CUDA(sr_launch(head_states_walk<QUERIES, true>,
                       dim3((unsigned)(walks.blocks() * walks.parts)), dim3(THREADS),
                       sizeof(states_memory), stream, call, walks, sums, to));

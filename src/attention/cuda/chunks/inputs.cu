@@ -102,8 +102,15 @@ SR_DEVICE float gate_of(const sr_axes_call &call, int h, float z) {
     return logarithm < SR_CHUNK_GATE_LEAST ? SR_CHUNK_GATE_LEAST : logarithm;
 }
 
-/* The factor of v, beta and a gate per head: a thread owns a token of a head. */
-__global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *gate) {
+/* Whether no gate acts before a token: it begins a document that begins from nothing. */
+SR_DEVICE bool begins_at(const sr_axes_call &call, int b, int t, bool continues) {
+    return call.start(b, t) == t && !(continues && t == 0);
+}
+
+/* The factor of v, beta and a gate per head: a thread owns a token of a head. `continues`: rows
+ * begin from an initial state. */
+__global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *gate,
+                             bool continues) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T)
         return;
@@ -111,7 +118,7 @@ __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *g
     if (gate) {
         /* a learned gate acts from the next token on */
         const int t = at.t - (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
-        const bool begins = call.start(at.b, at.t) == at.t;
+        const bool begins = begins_at(call, at.b, at.t, continues);
         gate[n] =
             begins ? 0 : gate_of(call, at.h, (float)axes_decay_number(call, at.b, at.h, t, 0));
     }
@@ -139,14 +146,15 @@ __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *g
 /* Gates of channels, (B, Hkv, T, F). Threads as in lanes.h: the operand's numbers global ->
  * registers, logarithms registers -> global. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
-    chunk_channel_gates(const __grid_constant__ sr_axes_call call, float *gate,
+    chunk_channel_gates(const __grid_constant__ sr_axes_call call, float *gate, bool continues,
                         const __grid_constant__ chunk_lanes lanes) {
     const chunk_lane lane = chunk_lane_of(lanes);
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     if (token >= (int64_t)call.B * call.T)
         return;
     const int b = (int)(token / call.T), t = (int)(token % call.T);
-    const bool learned = call.a.decay == SRNN_DECAY_LEARNED, begins = call.start(b, t) == t;
+    const bool learned = call.a.decay == SRNN_DECAY_LEARNED;
+    const bool begins = begins_at(call, b, t, continues);
     float z[8];
     chunk_load_8(z,
                  chunk_piece(call.in.decay, b, lane.h, learned && !begins ? t - 1 : t, lane.piece));
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         const int b = (int)(token / call.T), t = (int)(token % call.T);
         const int64_t row = call.row(call.Hkv, b, h, t);
         const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
-        const bool inside = acts < call.T && call.start(b, acts) < acts;
+        const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
         const float z = (float)axes_decay_number(call, b, h, t, 0);
         float d = gate_number_backward(
             call, h, z, inside ? chunk.d_gate[call.row(call.Hkv, b, h, acts)] : 0, rate);
@@ -307,7 +315,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
          token += step) {
         const int b = (int)(token / call.T), t = (int)(token % call.T);
         const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
-        const bool inside = acts < call.T && call.start(b, acts) < acts;
+        const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
         float z[8], d[8];
         chunk_load_8(z, chunk_piece(call.in.decay, b, lane.h, t, lane.piece));
         const float *const from = chunk.d_gate +
@@ -344,17 +352,17 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
                              cudaStream_t stream) {
     const int64_t tokens = (int64_t)call.B * call.T;
     const int queries = call.shares_queries ? call.shared : call.H;
-    const bool channels = call.decays > 1;
+    const bool channels = call.decays > 1, continues = chunk.initial != nullptr;
     SR_TRY(features(call, call.in.q, chunk.q, queries, stream));
     SR_TRY(features(call, call.in.k, chunk.k, call.shared, stream));
     float *const gate = channels ? nullptr : (float *)chunk.gate;
     if (gate || call.scratch.value_factor || call.scratch.beta)
-        AXES_START(chunk_tokens, tokens * call.Hkv, call, gate);
+        AXES_START(chunk_tokens, tokens * call.Hkv, call, gate, continues);
     if (channels) {
         const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.F);
         SR_CUDA(sr_launch(chunk_channel_gates, dim3(chunk_lanes_blocks(lanes, tokens, INT32_MAX)),
                           dim3((unsigned)lanes.threads()), 0, stream, call, (float *)chunk.gate,
-                          lanes));
+                          continues, lanes));
     }
     if (chunk.v.data == call.in.v.data)
         return SRNN_OK;

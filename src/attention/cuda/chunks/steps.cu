@@ -33,32 +33,33 @@ __global__ void widen_rows(const sr_bf16 *in, float *out, int64_t rows, int colu
             out[row * columns + begin + c] = to_float(vector.number[c]);
 }
 
-/* Gates between tokens from running sums in double: where a document begins there is none. A thread
- * owns one. */
-__global__ void gates_between(const __grid_constant__ sr_axes_call call, float *gate, int width) {
+/* Gates between tokens from running sums in double: where a document begins from nothing there is
+ * none. A thread owns one. */
+__global__ void gates_between(const __grid_constant__ sr_axes_call call, float *gate, int width,
+                              bool continues) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T * width)
         return;
     const int c = (int)(n % width);
     const axes_row at = axes_row_of(n / width, call.Hkv, call.T);
     const double *const sums = call.scratch.decay + n / width * call.decays + c;
-    const bool begins = call.start(at.b, at.t) == at.t;
-    gate[n] = begins || c >= call.decays
-                  ? 0
-                  : fmaxf((float)(sums[0] - sums[-call.decays]), SR_CHUNK_GATE_LEAST);
+    const bool first = call.start(at.b, at.t) == at.t, begins = first && !(continues && at.t == 0);
+    const float between =
+        begins || c >= call.decays ? 0 : (float)(sums[0] - (first ? 0 : sums[-call.decays]));
+    gate[n] = between < SR_CHUNK_GATE_LEAST ? SR_CHUNK_GATE_LEAST : between;
 }
 
 /* Gradients of gates between tokens to those of the tokens' own gates: a learned one acts from the
  * next token on. A thread owns one of the latter. */
 __global__ void gates_backward(const __grid_constant__ sr_axes_call call, const float *d_gate,
-                               int width) {
+                               int width, bool continues) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T * call.decays)
         return;
     const int c = (int)(n % call.decays);
     const axes_row at = axes_row_of(n / call.decays, call.Hkv, call.T);
     const int t = at.t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
-    const bool acts = t < call.T && call.start(at.b, t) < t;
+    const bool acts = t < call.T && (call.start(at.b, t) < t || (continues && t == 0));
     call.scratch.d_gate[n] =
         acts ? (double)d_gate[call.row(call.Hkv, at.b, at.h, t) * width + c] : 0;
 }
@@ -269,7 +270,7 @@ static srnn_status rows_in(const sr_axes_call &call, const sr_chunk_call &chunk,
     SR_TRY(narrow(call.scratch.v, chunk.v, rows * call.Hkv, call.Dv, stream));
     if (chunk.decays > 0)
         AXES_START(gates_between, rows * call.Hkv * chunk.decays, call, (float *)chunk.gate,
-                   chunk.decays);
+                   chunk.decays, chunk.initial != nullptr);
     return SRNN_OK;
 }
 
@@ -299,7 +300,8 @@ static srnn_status gradients_out(const sr_axes_call &call, const sr_chunk_call &
     SR_TRY(widen(chunk.d_k, call.scratch.d_k, rows * call.Hkv, call.F, stream));
     SR_TRY(widen(chunk.d_v, call.scratch.d_v, rows * call.Hkv, call.Dv, stream));
     if (chunk.decays > 0)
-        AXES_START(gates_backward, rows * call.Hkv * call.decays, call, chunk.d_gate, chunk.decays);
+        AXES_START(gates_backward, rows * call.Hkv * call.decays, call, chunk.d_gate, chunk.decays,
+                   chunk.initial != nullptr);
     return sr_axes_inputs_backward(call, stream);
 }
 

@@ -15,6 +15,9 @@
 /* In bf16: linear scores with every axis of rows, decay per head or channel, either write. */
 extern const sr_attention_kernel sr_cuda_attention_chunks;
 
+/* srnn_states: by this kernel, where the matrix of a state is all that goes from token to token. */
+bool sr_cuda_carries_states(const srnn_plan *plan);
+
 /* The widths that a core sees: multiples of 8, with zeros behind the numbers. */
 static inline int sr_chunk_width(int numbers) {
     return (numbers + 7) / 8 * 8;

@@ -167,21 +167,46 @@ SR_DEVICE sr_head_rows<const sr_bf16> chunk_rows(const sr_chunk_rows &rows, int 
     return {rows.row(b, h, 0) + begin, rows.time, columns - begin, true};
 }
 
-/* Starts the copy of the rows of a span; see tile_load. */
+/* Starts the cp.async copy of a chunk's rows by all THREADS threads of the block; rows outside the
+ * span and columns past the end become zero. Complete after cp_async_wait and a barrier. */
 template <int WIDTH, int THREADS>
 SR_DEVICE void chunk_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &rows,
                           const sr_chunk_span &span) {
-    tile_load<WIDTH, SR_CHUNK, THREADS>(tile, rows, span.t0, span.from, span.past);
+    using Tile = sr_tile<WIDTH>;
+    constexpr int APART = THREADS / Tile::chunks;
+    static_assert(APART % 8 == 0, "all pieces of a thread have the same place in their rows");
+    const int thread = thread_again(), row = thread / Tile::chunks, chunk = thread % Tile::chunks;
+    const bool exists = 8 * chunk < rows.columns;
+    const sr_bf16 *from = rows.rows + (exists ? (span.t0 + row) * rows.time + 8 * chunk : 0);
+    sr_bf16 *const to = tile + Tile::offset(row, chunk);
+    const int64_t apart = exists ? APART * rows.time : 0;
+    if (exists && span.from == span.t0 && span.past == span.t0 + SR_CHUNK) {
+#pragma unroll
+        for (int n = 0; n < SR_CHUNK / APART; n++)
+            cp_async_16(to + n * APART * WIDTH, from + n * apart);
+        return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < SR_CHUNK / APART; n++) {
+        const int t = span.t0 + row + n * APART;
+        const bool copied = exists && t >= span.from && t < span.past;
+        cp_async_16(to + n * APART * WIDTH, copied ? from + n * apart : rows.rows, copied ? 16 : 0);
+    }
 }
 
 /* ---- products of a warp; `begin` counts columns of a tile in 8s ---- */
 
-/* The row and column of number e of C, the accumulators of mma side by side: c[e / 4][e % 4]. */
-SR_DEVICE int sum_row(int e) {
-    return e % 4 / 2 * 8 + (int)(threadIdx.x % SR_WARP) / 4;
+/* Loops use addresses that are computed again in each, since registers are scarce. */
+SR_DEVICE int lane_again() {
+    return thread_again() % SR_WARP;
 }
-SR_DEVICE int sum_column(int e) {
-    return e / 4 * 8 + 2 * (int)(threadIdx.x % 4) + e % 2;
+
+/* The row and column of number e of C, the accumulators of mma side by side: c[e / 4][e % 4]. */
+SR_DEVICE int sum_row(int e, int lane = warp_lane()) {
+    return e % 4 / 2 * 8 + lane / 4;
+}
+SR_DEVICE int sum_column(int e, int lane = warp_lane()) {
+    return e / 4 * 8 + 2 * (lane % 4) + e % 2;
 }
 
 template <int PIECES> SR_DEVICE void clear_pieces(float (&c)[PIECES][4]) {
@@ -193,7 +218,8 @@ template <int PIECES> SR_DEVICE void clear_pieces(float (&c)[PIECES][4]) {
 /* Row r of C times factor[r], of a warp's 16 rows. */
 template <int PIECES>
 SR_DEVICE void scale_pieces(float (&c)[PIECES][4], const float *factor, float also = 1) {
-    const float of_row[2] = {factor[sum_row(0)] * also, factor[sum_row(2)] * also};
+    const int lane = lane_again();
+    const float of_row[2] = {factor[sum_row(0, lane)] * also, factor[sum_row(2, lane)] * also};
 #pragma unroll
     for (int e = 0; e < 4 * PIECES; e++)
         c[e / 4][e % 4] *= of_row[e % 4 / 2];
@@ -204,13 +230,14 @@ SR_DEVICE void scale_pieces(float (&c)[PIECES][4], const float *factor, float al
 template <int WIDTH, int WIDTH_B, int COLUMNS, int PIECES>
 SR_DEVICE void multiply_by_rows(float (&c)[PIECES][4], const sr_bf16 *a, int row, int k,
                                 const sr_bf16 *b, int other) {
-#pragma unroll 4
+    const int lane = lane_again();
+#pragma unroll 2
     for (int step = 0; step < COLUMNS / 16; step++) {
         uint32_t left[4], right[4];
-        load_a<WIDTH>(left, a, row, k + step);
+        load_a<WIDTH>(left, a, row, k + step, lane);
 #pragma unroll
         for (int n = 0; n < PIECES; n += 2) {
-            load_b<WIDTH_B>(right, b, other + 8 * n, step);
+            load_b<WIDTH_B>(right, b, other + 8 * n, step, lane);
             mma_m16n8k16(c[n], left, right);
             mma_m16n8k16(c[n + 1], left, right + 2);
         }
@@ -222,29 +249,30 @@ SR_DEVICE void multiply_by_rows(float (&c)[PIECES][4], const sr_bf16 *a, int row
 template <int WIDTH, int WIDTH_B, int PIECES>
 SR_DEVICE void multiply_by_columns(float (&c)[PIECES][4], const sr_bf16 *a, int row, int k,
                                    const sr_bf16 *b, int begin) {
-#pragma unroll
+    const int lane = lane_again();
+#pragma unroll 2
     for (int step = 0; step < SR_CHUNK_STRIPS; step++) {
         uint32_t left[4];
-        load_a<WIDTH>(left, a, row, k + step);
-        multiply_rows<WIDTH_B>(c, left, b, 16 * step, begin / 2);
+        load_a<WIDTH>(left, a, row, k + step, lane);
+        multiply_rows<WIDTH_B>(c, left, b, 16 * step, begin / 2, lane);
     }
 }
 
 /* A: the transposed columns 16 c .. 16 c + 15 of the tile, as rows; the sum is over rows row ..
  * row+15. */
 template <int WIDTH>
-SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c) {
-    const int lane = threadIdx.x % SR_WARP;
+SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c,
+                              int lane = warp_lane()) {
     ldmatrix_x4_transposed(
         a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
 /* A times factor[n] of its columns n. */
-SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor) {
+SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int lane) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const float2 own = *reinterpret_cast<const float2 *>(factor + 2 * (threadIdx.x % 4) +
-                                                             n / 2 * 8);
+        const float2 own =
+            *reinterpret_cast<const float2 *>(factor + 2 * (lane % 4) + n / 2 * 8);
         const float2 pair = unpack_bf16(a[n]);
         a[n] = pack_bf16(pair.x * own.x, pair.y * own.y);
     }
@@ -268,18 +296,19 @@ SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[PIECES][4], int be
 template <int WIDTH, int PARTS>
 SR_DEVICE void row_dots(float (&dot)[2], const sr_bf16 *tile, int row,
                         const float (&x)[PARTS][WIDTH]) {
+    const int lane = lane_again();
     dot[0] = dot[1] = 0;
 #pragma unroll 1
     for (int k = 0; k < WIDTH / 16; k++) {
         uint32_t a[4];
-        load_a<WIDTH>(a, tile, row, k);
+        load_a<WIDTH>(a, tile, row, k, lane);
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             float2 at = {0, 0};
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
                 const float2 own = *reinterpret_cast<const float2 *>(
-                    x[part] + 16 * k + 8 * side + 2 * (threadIdx.x % 4));
+                    x[part] + 16 * k + 8 * side + 2 * (lane % 4));
                 at.x += own.x;
                 at.y += own.y;
             }
@@ -329,23 +358,23 @@ struct sr_state_part {
     /* S^T += values^T keys, tokens times their factors (NULL: 1), of a chunk. */
     template <int F>
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const float *factor) {
-#pragma unroll
+        const int lane = lane_again(), own = strip(), begin = SR_CHUNK / 16 * part();
+#pragma unroll 2
         for (int step = 0; step < SR_CHUNK_STRIPS; step++) {
             uint32_t a[4];
-            load_a_columns<SR_CHUNK>(a, values, 16 * step, strip());
+            load_a_columns<SR_CHUNK>(a, values, 16 * step, own, lane);
             if (factor)
-                scale_columns(a, factor + 16 * step);
-            multiply_rows<F>(s, a, keys, 16 * step, SR_CHUNK / 16 * part());
+                scale_columns(a, factor + 16 * step, lane);
+            multiply_rows<F>(s, a, keys, 16 * step, begin, lane);
         }
     }
 
     /* Sums += keys, tokens times their factors. */
     template <int F> SR_DEVICE void add_ones(const sr_bf16 *keys, const float *factor) {
-        const int lane = (int)threadIdx.x % SR_WARP, row = 16 * strip();
+        const int lane = lane_again(), row = 16 * strip(), chunk = SR_CHUNK / 8 * part() + lane / 4;
 #pragma unroll 4
         for (int n = 0; n < 16; n++) {
-            const sr_bf16 *const at =
-                keys + sr_tile<F>::offset(row + n, SR_CHUNK / 8 * part() + lane / 4) + lane % 4 * 2;
+            const sr_bf16 *const at = keys + sr_tile<F>::offset(row + n, chunk) + lane % 4 * 2;
             const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
             ones[0] = fmaf(pair.x, factor[row + n], ones[0]);
             ones[1] = fmaf(pair.y, factor[row + n], ones[1]);
@@ -359,7 +388,7 @@ struct sr_state_part {
     }
     /* The warp's sums, to its row of (strips, F). */
     SR_DEVICE void publish_ones(float *of_strip) const {
-        reinterpret_cast<float2 *>(of_strip + SR_CHUNK * part())[threadIdx.x % SR_WARP] =
+        reinterpret_cast<float2 *>(of_strip + SR_CHUNK * part())[lane_again()] =
             make_float2(ones[0], ones[1]);
     }
 
@@ -426,7 +455,7 @@ SR_DEVICE void quad_transpose(uint32_t (&r)[4]) {
 template <int PIECES>
 SR_DEVICE void store_pieces(const sr_head_rows<sr_bf16> &to, const float (&c)[PIECES][4], int own,
                             const sr_chunk_span &span) {
-    const int lane = (int)threadIdx.x % SR_WARP;
+    const int lane = lane_again();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int t = span.t0 + own + 8 * half + lane / 4;
