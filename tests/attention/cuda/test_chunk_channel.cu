@@ -38,7 +38,8 @@ static const problem problems[] = {
     {1, 2, 2, 130, 64, 64, true, 0, 0, 1, whole, EVEN, -0.05f, false},
     {1, 2, 1, 70, 24, 40, true, 0, 0, 1, several, EVEN, -0.3f, false},
     {2, 1, 1, 150, 64, 64, true, 0, 0, 1, several, EVEN, -0.1f, true},
-    {1, 2, 1, 131, 64, 64, true, 0, 0, 1, whole, EVEN, -2.3f, false}, /* blocks of 32 tokens, 16, 8 */
+    {1, 2, 1, 131, 64, 64, true, 0, 0, 1, whole, EVEN, -2.3f,
+     false}, /* blocks of 32 tokens, 16, 8 */
     {1, 1, 1, 131, 64, 64, true, 0, 0, 1, whole, EVEN, -4.5f, false},
     {1, 2, 1, 131, 64, 64, true, 0, 0, 1, several, EVEN, -12, true},
     {1, 1, 1, 131, 64, 64, true, 0, 0, 1, whole, SOME_STRONG, -0.05f, false},
@@ -164,16 +165,16 @@ static void fill(const problem &p, operands &in) {
     for (size_t n = 0; n < in.gate.host.size(); n++) {
         float &a = in.gate.host[n];
         const int channel = (int)(n % (size_t)p.F);
-        const bool strong = p.kind == ALL_STRONG ||
-                            (p.kind == SOME_STRONG && channel % 5 == 2 && n % 3 == 0);
+        const bool strong =
+            p.kind == ALL_STRONG || (p.kind == SOME_STRONG && channel % 5 == 2 && n % 3 == 0);
         a = strong ? SR_CHUNK_GATE_LEAST : p.gate * (1 + 0.5f * a);
         a = fmaxf(fminf(a, 0), SR_CHUNK_GATE_LEAST);
     }
     const auto hide = [&](auto &x, int columns) {
         for (size_t n = 0; n < x.host.size(); n++)
             if (is_hidden(p, (int)(n / (size_t)columns % (size_t)p.T)))
-                x.host[n] = from_float<typename std::remove_reference<decltype(x.host[0])>::type>(
-                    NAN);
+                x.host[n] =
+                    from_float<typename std::remove_reference<decltype(x.host[0])>::type>(NAN);
     };
     hide(in.q, p.F);
     hide(in.k, p.F);
@@ -218,8 +219,7 @@ struct reference {
         return begins ? 0 : exp(in.gate[row(p.Hkv, kv, t) * (size_t)p.F + (size_t)f]);
     }
     size_t state_at(int f, int v) const {
-        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) *
-                   (size_t)p.V +
+        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) * (size_t)p.V +
                (size_t)v;
     }
     double *state(int t, int f) {
@@ -258,8 +258,7 @@ struct reference {
                 for (int h = kv * c.group; h < (kv + 1) * c.group; h++)
                     for (int v = 0; v < p.V; v++) {
                         const double d = d_numerator(h, t, v);
-                        out.d_q[row(p.H, h, t) * (size_t)p.F + (size_t)f] +=
-                            d * state(t + 1, f)[v];
+                        out.d_q[row(p.H, h, t) * (size_t)p.F + (size_t)f] += d * state(t + 1, f)[v];
                         r[(size_t)(f * p.V + v)] += d * query(h, t, f);
                     }
                 for (int v = 0; v < p.V; v++) {
@@ -276,8 +275,7 @@ struct reference {
     }
 };
 
-static void refer(const problem &p, const sr_chunk_call &c, const operands &in,
-                  expectations &out) {
+static void refer(const problem &p, const sr_chunk_call &c, const operands &in, expectations &out) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
     out.numerator.assign(q * V, 0);

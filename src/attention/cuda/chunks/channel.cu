@@ -37,8 +37,8 @@ static srnn_status forward(const sr_chunk_call &call, const sr_chunk_shape &shap
     return channel_forward(call, shape, stream);
 }
 
-static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &shape,
-                            void *workspace, cudaStream_t stream) {
+static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
+                            cudaStream_t stream) {
     sr_layout layout = {(char *)workspace, 0};
     const channel_workspace places = workspace_of(shape, &layout);
     SR_TRY(channel_states(call, places.states, stream));

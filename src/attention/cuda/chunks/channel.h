@@ -30,7 +30,7 @@ static inline int channel_width(int numbers) {
 }
 
 /* SR_CHANNEL_START(start, F, V, ...) calls start<F, V>(...) for tile widths. */
-#define SR_CHANNEL_START(start, F, V, ...)                                               \
+#define SR_CHANNEL_START(start, F, V, ...)                                              \
     ((F) == 64 ? ((V) == 64 ? start<64, 64>(__VA_ARGS__) : start<64, 128>(__VA_ARGS__)) \
                : ((V) == 64 ? start<128, 64>(__VA_ARGS__) : start<128, 128>(__VA_ARGS__)))
 
@@ -42,11 +42,10 @@ static inline int channel_width(int numbers) {
 struct channel_across {
     float half[2], whole[2];
 
-    template <int F>
-    SR_DEVICE void open(const channel_totals<F> &totals, int row, bool middle) {
+    template <int F> SR_DEVICE void open(const channel_totals<F> &totals, int row, bool middle) {
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            const float all = totals.all(row + sum_row(2 * n));
+            const float all = totals.all(row + sum_row(2 * n, lane_again()));
             half[n] = middle ? exp2_fast(0.5f * all) : 1;
             whole[n] = middle ? 1 : exp2_fast(all);
         }
@@ -77,11 +76,12 @@ template <int F, int V> struct channel_state {
 
     /* S += keys' values of a chunk. */
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values) {
+        const int lane = lane_again(), strip = row() / 16, from = begin() / 2;
 #pragma unroll 1
         for (int step = 0; step < SR_CHUNK_STRIPS; step++) {
             uint32_t a[4];
-            load_a_columns<F>(a, keys, 16 * step, row() / 16);
-            multiply_rows<V>(s, a, values, 16 * step, begin() / 2);
+            load_a_columns<F>(a, keys, 16 * step, strip, lane);
+            multiply_rows<V>(s, a, values, 16 * step, from, lane);
         }
     }
 
@@ -100,7 +100,8 @@ template <int F, int V> struct channel_state {
     template <class Use> SR_DEVICE void each(const sr_chunk_call &call, int v0, const Use &use) {
 #pragma unroll
         for (int e = 0; e < 4 * pieces; e += 2) {
-            const int f = row() + sum_row(e), v = v0 + 8 * begin() + sum_column(e);
+            const int lane = lane_again();
+            const int f = row() + sum_row(e, lane), v = v0 + 8 * begin() + sum_column(e, lane);
             if (f < call.F && v < call.V)
                 use(&s[e / 4][e % 4], (int64_t)f * call.V + v);
         }
@@ -132,10 +133,34 @@ SR_DEVICE void channel_multiply(float (&c)[PIECES][4], const sr_bf16 *a, int own
         multiply_by_columns<F, V>(c, a, own, k, b + 16 * k * V, begin);
 }
 
-/* The state (F, V) of a head in an array of all heads; NULL: none. */
-template <class N>
-SR_DEVICE N *channel_state_of(const sr_chunk_call &call, N *states, int head) {
-    return states ? states + (int64_t)head * call.F * call.V : nullptr;
+/* What a block reads; in shared memory, since registers are scarce. */
+struct channel_head {
+    int b, kv;
+    sr_head_rows<const sr_bf16> queries, keys, values; /* queries of the first head of the group */
+    const float *gate;                                 /* (T, F) */
+
+    /* By one thread; complete after a barrier. Values from column v0 on. */
+    SR_DEVICE void open(const sr_chunk_call &call, int v0) {
+        b = (int)blockIdx.x / call.Hkv;
+        kv = (int)blockIdx.x % call.Hkv;
+        queries = queries_of(call, 0);
+        keys = chunk_rows(call.k, b, call.key_head(kv), call.F);
+        values = chunk_rows(call.v, b, kv, call.V, v0);
+        gate = call.gate + call.row(call.Hkv, b, kv, 0) * call.F;
+    }
+
+    /* The rows of queries, and of gradients of numerators, of head g of the group. */
+    SR_DEVICE sr_head_rows<const sr_bf16> queries_of(const sr_chunk_call &call, int g) const {
+        return chunk_rows(call.q, b, call.query_head(kv * call.group + g), call.F);
+    }
+    SR_DEVICE sr_head_rows<const sr_bf16> gradients_of(const sr_chunk_call &call, int g) const {
+        return chunk_rows(call.d_numerator, b, kv * call.group + g, call.V);
+    }
+};
+
+/* The state (F, V) of the block's head in an array of all heads; NULL: none. */
+template <class N> SR_DEVICE N *channel_state_of(const sr_chunk_call &call, N *states) {
+    return states ? states + (int64_t)blockIdx.x * call.F * call.V : nullptr;
 }
 
 #endif

@@ -19,7 +19,7 @@
 
 template <int F, int V> struct backward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = 1;
+    static constexpr int blocks = F + V <= 128 ? 2 : 1;
 };
 
 /* Sums (64, F) in float: columns are permuted so that what a half warp stores, 4 rows of 8 columns,
@@ -32,9 +32,10 @@ template <int F> struct channel_sums_tile {
     }
     /* C of rows own .., from column 8 `begin` on. */
     template <int PIECES> SR_DEVICE void put(const float (&c)[PIECES][4], int own, int begin) {
+        const int lane = lane_again();
 #pragma unroll
         for (int e = 0; e < 4 * PIECES; e += 2)
-            *at(own + sum_row(e), 8 * begin + sum_column(e)) =
+            *at(own + sum_row(e, lane), 8 * begin + sum_column(e, lane)) =
                 make_float2(c[e / 4][e % 4], c[e / 4][e % 4 + 1]);
     }
     /* Of the thread's row n and channels. */
@@ -53,42 +54,20 @@ template <int F, int V> struct backward_memory {
     sr_bf16 scaled_queries[SR_CHUNK * F], scaled_keys[SR_CHUNK * F];
     sr_bf16 state[F * V]; /* S */
     union {
-        sr_bf16 pairs[2][SR_CHUNK_SQUARE]; /* w; G without i = j */
+        sr_bf16 pairs[2][SR_CHUNK_SQUARE];              /* w; G without i = j */
         channel_sums_tile<together ? F : 64> d_queries; /* dq^ */
     };
     union {
-        sr_bf16 later[F * V];         /* R */
+        sr_bf16 later[F * V];        /* R */
         channel_sums_tile<F> d_keys; /* dk^, then parts of d_gate */
     };
+    channel_head at;
     channel_gates<F> gates;
     channel_totals<F> totals, d_totals;        /* of gates; of their gradients */
     float both[channel_state<F, V>::parts][F]; /* <S, R> */
     float until[SR_CHUNK_STRIPS][F];           /* what k^ dk^ has from R, for 16 rows */
     float diagonal[SR_CHUNK];                  /* G of i = j */
 };
-
-/* Where a block reads and writes. */
-struct backward_head {
-    int b, kv, head;
-    sr_head_rows<const sr_bf16> keys, values;
-    const float *gate;
-    const sr_bf16 *states;
-    float *sums;
-};
-
-template <int F, int V>
-SR_DEVICE backward_head backward_head_of(const sr_chunk_call &call, const sr_bf16 *states,
-                                         float *sums) {
-    const int head = (int)blockIdx.x, b = head / call.Hkv, kv = head % call.Hkv;
-    return {b,
-            kv,
-            head,
-            chunk_rows(call.k, b, call.key_head(kv), call.F),
-            chunk_rows(call.v, b, kv, call.V),
-            call.gate + call.row(call.Hkv, b, kv, 0) * call.F,
-            states + (int64_t)head * chunk_count(call.T) * F * V,
-            sums + (int64_t)head * CHANNEL_SUMS * SR_CHUNK * F};
-}
 
 /* The state before a span; where a document begins inside a chunk there is none. */
 template <int F, int V>
@@ -99,10 +78,9 @@ SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *states, const sr_chunk_s
 }
 
 /* S times the weight of each feature up to the anchor; by all threads. */
-template <int F, int V>
-SR_DEVICE void scale_state(sr_bf16 *tile, const channel_totals<F> &totals) {
+template <int F, int V> SR_DEVICE void scale_state(sr_bf16 *tile, const channel_totals<F> &totals) {
 #pragma unroll 2
-    for (int n = (int)threadIdx.x; n < F * V / 8; n += CHANNEL_THREADS) {
+    for (int n = thread_again(); n < F * V / 8; n += CHANNEL_THREADS) {
         const float factor = exp2_fast(0.5f * totals.all(n / (V / 8)));
         uint32_t *const at = reinterpret_cast<uint32_t *>(tile + 8 * n);
         sr_vector<uint32_t> words = load_vector(at);
@@ -117,10 +95,11 @@ SR_DEVICE void scale_state(sr_bf16 *tile, const channel_totals<F> &totals) {
 
 /* The diagonal of a piece, which becomes zero. One warp. */
 SR_DEVICE void take_diagonal(float (&w)[2][4], float *diagonal) {
+    const int lane = lane_again();
 #pragma unroll
     for (int e = 0; e < 8; e++)
-        if (sum_row(e) == sum_column(e)) {
-            diagonal[sum_row(e)] = w[e / 4][e % 4];
+        if (sum_row(e, lane) == sum_column(e, lane)) {
+            diagonal[sum_row(e, lane)] = w[e / 4][e % 4];
             w[e / 4][e % 4] = 0;
         }
 }
@@ -147,12 +126,13 @@ SR_DEVICE void weigh_pairs(backward_memory<F, V> *shared, int own, int side,
 template <int F, int V>
 SR_DEVICE void dot_states(float (*both)[F], const channel_state<F, V> &later, const sr_bf16 *tile) {
     using State = channel_state<F, V>;
+    const int lane = lane_again();
     float dot[2] = {};
 #pragma unroll
     for (int e = 0; e < 4 * State::pieces; e += 2) {
         const sr_bf16 *const at =
-            tile + sr_tile<V>::offset(later.row() + sum_row(e), later.begin() + e / 4) +
-            sum_column(e) % 8;
+            tile + sr_tile<V>::offset(later.row() + sum_row(e, lane), later.begin() + e / 4) +
+            2 * (lane % 4);
         const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
         float &own = dot[e % 4 / 2];
         own = fmaf(later.s[e / 4][e % 4], pair.x, fmaf(later.s[e / 4][e % 4 + 1], pair.y, own));
@@ -160,8 +140,8 @@ SR_DEVICE void dot_states(float (*both)[F], const channel_state<F, V> &later, co
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float all = quad_sum(dot[half]);
-        if (threadIdx.x % 4 == 0)
-            both[later.part()][later.row() + sum_row(2 * half)] = all;
+        if (lane % 4 == 0)
+            both[later.part()][later.row() + sum_row(2 * half, lane)] = all;
     }
 }
 
@@ -170,15 +150,15 @@ SR_DEVICE void dot_states(float (*both)[F], const channel_state<F, V> &later, co
 template <int F, int PIECES>
 SR_DEVICE void dot_rows(float *of_rows, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
                         int begin, int without) {
+    const int lane = lane_again();
 #pragma unroll
     for (int n = 0; n < PIECES; n++) {
         float2 sum = {0, 0};
 #pragma unroll
         for (int e = 0; e < 4; e += 2) {
-            const sr_bf16 *const at = tile +
-                                      sr_tile<F>::offset(own + sum_row(e), begin + n) +
-                                      sum_column(e);
-            if (own + sum_row(e) != without)
+            const int row = own + sum_row(e, lane);
+            const sr_bf16 *const at = tile + sr_tile<F>::offset(row, begin + n) + 2 * (lane % 4);
+            if (row != without)
                 sum = sum + unpack_bf16(*reinterpret_cast<const uint32_t *>(at)) *
                                 make_float2(c[n][e], c[n][e + 1]);
         }
@@ -187,8 +167,8 @@ SR_DEVICE void dot_rows(float *of_rows, const float (&c)[PIECES][4], const sr_bf
             sum.x += shuffle_xor(sum.x, mask);
             sum.y += shuffle_xor(sum.y, mask);
         }
-        if (threadIdx.x % SR_WARP < 4)
-            *reinterpret_cast<float2 *>(of_rows + 8 * (begin + n) + sum_column(0)) = sum;
+        if (lane < 4)
+            *reinterpret_cast<float2 *>(of_rows + 8 * (begin + n) + 2 * lane) = sum;
     }
 }
 
@@ -208,19 +188,18 @@ SR_DEVICE float2 sum_on(float2 &kept, float2 x, const sum_part &part) {
 
 /* Rows of a span on their way out: what a thread has of them. */
 template <int F> struct channel_place {
-    const sr_chunk_call &call;
-    const backward_head &at;
-    const sr_chunk_span &span;
+    int from, past, first, channels; /* the span; the thread's first row; F of the call */
+    float *sums;                     /* of the block */
 
     /* The token of the thread's row n, and whether it has the channels of set s. */
     SR_DEVICE int token(int n) const {
-        return span.t0 + CHANNEL_ROWS * channel_group() + n;
+        return first + n;
     }
     SR_DEVICE bool exists(int s, int n) const {
-        return token(n) >= span.from && token(n) < span.past && channel_of(s) < call.F;
+        return token(n) >= from && token(n) < past && channel_of(s) < channels;
     }
     SR_DEVICE bool ends(int n) const {
-        return token(n) == span.past - 1;
+        return token(n) == past - 1;
     }
     SR_DEVICE void store(sr_bf16 *row, int s, float2 x) const {
         *reinterpret_cast<uint32_t *>(row + channel_of(s)) = pack_bf16(x.x, x.y);
@@ -232,7 +211,7 @@ template <int F> struct channel_place {
     /* The thread's pair of one of its sums in global memory. */
     SR_DEVICE float2 &sum(int which, int s, int n) const {
         const int row = which * SR_CHUNK + CHANNEL_ROWS * channel_group() + n;
-        return *reinterpret_cast<float2 *>(at.sums + row * F + channel_of(s));
+        return *reinterpret_cast<float2 *>(sums + row * F + channel_of(s));
     }
 };
 
@@ -241,10 +220,10 @@ enum channel_sum { SUM_QUERIES, SUM_KEYS, SUM_GATES };
 /* dq of a query head g from dq^ in shared memory, stored once complete; q^ dq^ replaces dq^, or
  * where dk^ comes into its place goes to the sums. */
 template <int F, int V, class Tile>
-SR_DEVICE void finish_queries(const channel_place<F> &place, backward_memory<F, V> *shared,
-                              Tile &d_queries, int g, const channel_factors<F> &factors,
-                              const sum_part &part, bool first_of_keys, bool diagonal) {
-    const sr_chunk_call &call = place.call;
+SR_DEVICE void finish_queries(const sr_chunk_call &call, const channel_place<F> &place,
+                              backward_memory<F, V> *shared, Tile &d_queries, int g,
+                              const channel_factors<F> &factors, const sum_part &part,
+                              bool first_of_keys, bool diagonal) {
     factors.each_query(shared->gates, [&](int s, int n, float2 factor) {
         const float2 d = d_queries.own(s, n);
         const float2 both = channel_get<F>(shared->scaled_queries, s, n) * d;
@@ -257,19 +236,20 @@ SR_DEVICE void finish_queries(const channel_place<F> &place, backward_memory<F, 
         const float2 own = factors.queries ? all * (factor * call.scale) : make_float2(0, 0);
         const float2 x = sum_on(place.sum(SUM_QUERIES, s, n), own, part);
         if (part.last && place.exists(s, n))
-            place.store(call.d_q.row(place.at.b, place.at.kv * call.group + g, place.token(n)), s,
-                        x);
+            place.store(call.d_q.row(shared->at.b, shared->at.kv * call.group + g, place.token(n)),
+                        s, x);
     });
 }
 
 /* dk from dk^, which the thread's parts of d_gate so far, q^ dq^ - k^ dk^, replace. */
 template <int F, int V>
-SR_DEVICE void finish_keys(const channel_place<F> &place, backward_memory<F, V> *shared,
-                           const channel_factors<F> &factors, const sum_part &part,
-                           bool diagonal) {
+SR_DEVICE void finish_keys(const sr_chunk_call &call, const channel_place<F> &place,
+                           backward_memory<F, V> *shared, const channel_factors<F> &factors,
+                           const sum_part &part, bool diagonal) {
     factors.each_key(shared->gates, [&](int s, int n, float2 factor) {
         const float2 d = shared->d_keys.own(s, n);
-        float2 both = channel_get<F>(shared->scaled_keys, s, n) * d * (place.ends(n) ? 0.0f : -1.0f);
+        float2 both =
+            channel_get<F>(shared->scaled_keys, s, n) * d * (place.ends(n) ? 0.0f : -1.0f);
         if constexpr (backward_memory<F, V>::together)
             both = sum_on(place.sum(SUM_GATES, s, n), both + shared->d_queries.own(s, n), part);
         else
@@ -280,14 +260,15 @@ SR_DEVICE void finish_keys(const channel_place<F> &place, backward_memory<F, V> 
         const float2 own = factors.keys ? all * factor : make_float2(0, 0);
         const float2 x = sum_on(place.sum(SUM_KEYS, s, n), own, part);
         if (part.last && place.exists(s, n))
-            place.store(place.call.d_k.row(place.at.b, place.at.kv, place.token(n)), s, x);
+            place.store(call.d_k.row(shared->at.b, shared->at.kv, place.token(n)), s, x);
     });
 }
 
 /* Gradients of gates from those parts, which become their sums over later rows. By all threads,
  * with a barrier. */
 template <int F, int V>
-SR_DEVICE void store_gates(const channel_place<F> &place, backward_memory<F, V> *shared) {
+SR_DEVICE void store_gates(const sr_chunk_call &call, const channel_place<F> &place,
+                           backward_memory<F, V> *shared, bool continues) {
 #pragma unroll
     for (int s = 0; s < F / 64; s++) {
         float2 sum = {0, 0};
@@ -299,8 +280,7 @@ SR_DEVICE void store_gates(const channel_place<F> &place, backward_memory<F, V> 
         shared->d_totals.put(s, sum);
     }
     __syncthreads(); /* totals are ready */
-    const sr_chunk_call &call = place.call;
-    float *const to = call.d_gate + call.row(call.Hkv, place.at.b, place.at.kv, 0) * call.F;
+    float *const to = call.d_gate + call.row(call.Hkv, shared->at.b, shared->at.kv, 0) * call.F;
 #pragma unroll
     for (int s = 0; s < F / 64; s++) {
         const auto get = [&](const float *x) {
@@ -320,15 +300,15 @@ SR_DEVICE void store_gates(const channel_place<F> &place, backward_memory<F, V> 
         float2 above = {0, 0};
 #pragma unroll 4
         for (int n = 0; n < CHANNEL_ROWS; n++) {
-            const bool begins = place.token(n) == place.span.from && !place.span.continues;
+            const bool begins = place.token(n) == place.from && !continues;
             const float2 sum = shared->gates.get(s, n), gate = sum - above;
             float2 d = shared->d_keys.own(s, n) + later;
             d.x = begins || gate.x < SR_CHANNEL_LEAST ? 0 : d.x;
             d.y = begins || gate.y < SR_CHANNEL_LEAST ? 0 : d.y;
             above = sum;
             if (place.exists(s, n))
-                *reinterpret_cast<float2 *>(to + (int64_t)place.token(n) * call.F +
-                                            channel_of(s)) = d;
+                *reinterpret_cast<float2 *>(to + (int64_t)place.token(n) * call.F + channel_of(s)) =
+                    d;
         }
     }
 }
@@ -350,27 +330,25 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
     using Memory = backward_memory<F, V>;
     constexpr int THREADS = CHANNEL_THREADS, PF = F / 16, PV = V / 16;
     SR_SHARED(Memory, shared);
-    const backward_head at = backward_head_of<F, V>(call, states, sums);
     const int warp = chunk_warp(), own = 16 * (warp % SR_CHUNK_STRIPS);
     const int side = warp / SR_CHUNK_STRIPS, last = call.group - 1;
-    const auto queries = [&](int g) {
-        return chunk_rows(call.q, at.b, call.query_head(at.kv * call.group + g), call.F);
-    };
-    const auto gradients = [&](int g) {
-        return chunk_rows(call.d_numerator, at.b, at.kv * call.group + g, call.V);
-    };
-    sr_chunk_spans spans = chunk_spans(call, at.b);
+    sr_chunk_spans spans = chunk_spans(call, (int)blockIdx.x / call.Hkv);
     sr_chunk_span span = spans.before(call.T);
     channel_state<F, V> later; /* R */
+    states += (int64_t)blockIdx.x * chunk_count(call.T) * F * V;
+    sums += (int64_t)blockIdx.x * CHANNEL_SUMS * SR_CHUNK * F;
 
-    shared->gates.load(at.gate, call.F, span);
-    chunk_load<F, THREADS>(shared->queries, queries(0), span);
-    chunk_load<F, THREADS>(shared->keys, at.keys, span);
-    chunk_load<V, THREADS>(shared->values, at.values, span);
-    chunk_load<V, THREADS>(shared->gradients, gradients(0), span);
-    load_state<F, V>(shared->state, at.states, span);
+    if (threadIdx.x == 0)
+        shared->at.open(call, 0);
+    __syncthreads(); /* the head is known */
+    chunk_load<F, THREADS>(shared->queries, shared->at.queries, span);
+    chunk_load<F, THREADS>(shared->keys, shared->at.keys, span);
+    chunk_load<V, THREADS>(shared->values, shared->at.values, span);
+    chunk_load<V, THREADS>(shared->gradients, shared->at.gradients_of(call, 0), span);
+    load_state<F, V>(shared->state, states, span);
+    shared->gates.load(shared->at.gate, call.F, span);
     cp_async_commit();
-    later.get(call, channel_state_of(call, call.d_final, at.head), 0);
+    later.get(call, channel_state_of(call, call.d_final), 0);
     for (;;) {
         const bool more = span.from > 0;
         const sr_chunk_span next = more ? spans.before(span.from) : span;
@@ -380,7 +358,8 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
         __syncthreads(); /* tiles and totals are ready; no warp reads the previous ones */
         const int range = channel_range(shared->totals);
         float d_v[PV][4];
-        const channel_place<F> place = {call, at, span};
+        const channel_place<F> place = {span.from, span.past,
+                                        span.t0 + CHANNEL_ROWS * channel_group(), call.F, sums};
         clear_pieces(d_v);
         for (int g = 0; g <= last; g++) {
             channel_level level = channel_first_level(range);
@@ -393,8 +372,8 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                 const bool states_too = level.state && g == 0;
                 channel_factors<F> factors;
                 factors.open(shared->gates, shared->totals, level);
-                channel_scale_queries(shared->scaled_queries, shared->queries, shared->gates, factors,
-                                      call.scale);
+                channel_scale_queries(shared->scaled_queries, shared->queries, shared->gates,
+                                      factors, call.scale);
                 if (g == 0 || range < SR_CHUNK)
                     channel_scale_keys(shared->scaled_keys, shared->keys, shared->gates, factors);
                 channel_across across;
@@ -408,10 +387,13 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                 }
                 __syncthreads(); /* scaled tiles and states are ready */
                 if (level.state && (g < last || more)) {
-                    chunk_load<F, THREADS>(shared->queries, queries(g < last ? g + 1 : 0),
-                                           g < last ? span : next);
-                    if (g == last)
-                        chunk_load<F, THREADS>(shared->keys, at.keys, next);
+                    if (g < last) {
+                        chunk_load<F, THREADS>(shared->queries, shared->at.queries_of(call, g + 1),
+                                               span);
+                    } else {
+                        chunk_load<F, THREADS>(shared->queries, shared->at.queries, next);
+                        chunk_load<F, THREADS>(shared->keys, shared->at.keys, next);
+                    }
                     cp_async_commit();
                 }
                 weigh_pairs(shared, own, side, level);
@@ -425,8 +407,7 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                                               8 * side * PF);
                     dot_rows<F>(shared->until[own / 16], d_k, shared->scaled_keys, own, side * PF,
                                 span.past - 1 - span.t0);
-                    channel_multiply<F, V>(d_v, shared->scaled_keys, own, shared->later,
-                                           side * PV);
+                    channel_multiply<F, V>(d_v, shared->scaled_keys, own, shared->later, side * PV);
                 }
                 channel_multiply_columns<F>(d_k, shared->pairs[1], own, shared->scaled_queries,
                                             side * PF, level);
@@ -437,15 +418,16 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                                               8 * side * PF);
                     later.add(shared->scaled_queries, shared->gradients);
                 }
-                channel_multiply_rows<F>(d_q, shared->pairs[1], own, shared->scaled_keys,
-                                         side * PF, level);
+                channel_multiply_rows<F>(d_q, shared->pairs[1], own, shared->scaled_keys, side * PF,
+                                         level);
                 __syncthreads(); /* no warp reads w, G, R, S, values and dN */
                 if (level.state && (g < last || more)) {
-                    chunk_load<V, THREADS>(shared->gradients, gradients(g < last ? g + 1 : 0),
+                    chunk_load<V, THREADS>(shared->gradients,
+                                           shared->at.gradients_of(call, g < last ? g + 1 : 0),
                                            g < last ? span : next);
                     if (g == last) {
-                        chunk_load<V, THREADS>(shared->values, at.values, next);
-                        load_state<F, V>(shared->state, at.states, next);
+                        chunk_load<V, THREADS>(shared->values, shared->at.values, next);
+                        load_state<F, V>(shared->state, states, next);
                     }
                     cp_async_commit();
                 }
@@ -455,34 +437,34 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                     shared->d_queries.put(d_q, own, side * PF);
                     shared->d_keys.put(d_k, own, side * PF);
                     __syncthreads(); /* dq^ and dk^ are ready */
-                    finish_queries(place, shared, shared->d_queries, g, factors, of_query,
+                    finish_queries(call, place, shared, shared->d_queries, g, factors, of_query,
                                    of_key.first, level.has_diagonal());
                 } else {
                     shared->d_keys.put(d_q, own, side * PF);
                     __syncthreads(); /* dq^ is ready */
-                    finish_queries(place, shared, shared->d_keys, g, factors, of_query,
+                    finish_queries(call, place, shared, shared->d_keys, g, factors, of_query,
                                    of_key.first, level.has_diagonal());
                     __syncthreads(); /* no warp reads it */
                     shared->d_keys.put(d_k, own, side * PF);
                     __syncthreads(); /* dk^ is ready */
                 }
-                finish_keys(place, shared, factors, of_key, level.has_diagonal());
+                finish_keys(call, place, shared, factors, of_key, level.has_diagonal());
                 if (level.state)
                     break;
                 level = channel_next_level(level, range);
             }
         }
-        store_pieces<PV>({call.d_v.row(at.b, at.kv, 0) + 8 * side * PV, call.d_v.time,
-                          call.V - 8 * side * PV, true},
+        store_pieces<PV>({call.d_v.row(shared->at.b, shared->at.kv, 0) + 8 * side * PV,
+                          call.d_v.time, call.V - 8 * side * PV, true},
                          d_v, own, span);
         channel_across across;
         across.open(shared->totals, later.row(), range == SR_CHUNK);
         later.multiply(across.half);
-        store_gates(place, shared);
+        store_gates(call, place, shared, span.continues);
         if (!more)
             break;
         __syncwarp(); /* no lane reads gates */
-        shared->gates.load(at.gate, call.F, next);
+        shared->gates.load(shared->at.gate, call.F, next);
         cp_async_commit();
         if (!span.continues)
             clear_pieces(later.s);
@@ -491,7 +473,7 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
     if (call.d_initial) {
         if (!span.continues)
             clear_pieces(later.s);
-        later.put(call, channel_state_of(call, call.d_initial, at.head), 0);
+        later.put(call, channel_state_of(call, call.d_initial), 0);
     }
 }
 

@@ -5,7 +5,7 @@
 
 template <int F, int V> struct forward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = 1;
+    static constexpr int blocks = F + V <= 128 ? 2 : 1;
     static constexpr int pieces = V / 16; /* of a warp: 16 rows, half of the columns */
 };
 
@@ -15,6 +15,7 @@ template <int F, int V> struct forward_memory {
     sr_bf16 values[2][SR_CHUNK * V];
     sr_bf16 scaled_queries[SR_CHUNK * F], scaled_keys[SR_CHUNK * F];
     sr_bf16 state[F * V];
+    channel_head at;
     channel_gates<F> gates;
     channel_totals<F> totals;
 };
@@ -48,26 +49,22 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (forward_shape<F, V>::blocks)
     using Memory = forward_memory<F, V>;
     constexpr int P = forward_shape<F, V>::pieces, THREADS = CHANNEL_THREADS;
     SR_SHARED(Memory, shared);
-    const int head = (int)blockIdx.x, v0 = V * (int)blockIdx.y;
-    const int b = head / call.Hkv, kv = head % call.Hkv;
+    const int v0 = V * (int)blockIdx.y;
     const int warp = chunk_warp(), own = 16 * (warp % SR_CHUNK_STRIPS);
     const int begin = warp / SR_CHUNK_STRIPS * P;
-    const sr_head_rows<const sr_bf16> keys = chunk_rows(call.k, b, call.key_head(kv), call.F);
-    const sr_head_rows<const sr_bf16> values = chunk_rows(call.v, b, kv, call.V, v0);
-    const float *const gate = call.gate + call.row(call.Hkv, b, kv, 0) * call.F;
-    const auto queries = [&](int g) {
-        return chunk_rows(call.q, b, call.query_head(kv * call.group + g), call.F);
-    };
-    sr_chunk_spans spans = chunk_spans(call, b);
+    sr_chunk_spans spans = chunk_spans(call, (int)blockIdx.x / call.Hkv);
     sr_chunk_span span = spans.after(0);
     channel_state<F, V> state;
 
-    shared->gates.load(gate, call.F, span);
-    chunk_load<F, THREADS>(shared->queries, queries(0), span);
-    chunk_load<F, THREADS>(shared->keys, keys, span);
-    chunk_load<V, THREADS>(shared->values[0], values, span);
+    if (threadIdx.x == 0)
+        shared->at.open(call, v0);
+    __syncthreads(); /* the head is known */
+    chunk_load<F, THREADS>(shared->queries, shared->at.queries, span);
+    chunk_load<F, THREADS>(shared->keys, shared->at.keys, span);
+    chunk_load<V, THREADS>(shared->values[0], shared->at.values, span);
+    shared->gates.load(shared->at.gate, call.F, span);
     cp_async_commit();
-    state.get(call, channel_state_of(call, call.initial, head), v0);
+    state.get(call, channel_state_of(call, call.initial), v0);
     for (int stage = 0;; stage ^= 1) {
         const bool more = span.past < call.T;
         const sr_chunk_span next = more ? spans.after(span.past) : span;
@@ -93,8 +90,8 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (forward_shape<F, V>::blocks)
 #pragma unroll 1
             while (!level.state) {
                 factors.open(shared->gates, shared->totals, level);
-                channel_scale_queries(shared->scaled_queries, shared->queries, shared->gates, factors,
-                                      call.scale);
+                channel_scale_queries(shared->scaled_queries, shared->queries, shared->gates,
+                                      factors, call.scale);
                 channel_scale_keys(shared->scaled_keys, shared->keys, shared->gates, factors);
                 __syncthreads(); /* the level's tiles are ready */
                 visit_pairs(c, shared, values_now, own, begin, level);
@@ -112,21 +109,22 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (forward_shape<F, V>::blocks)
             }
             __syncthreads(); /* scaled tiles and state are ready; no warp reads those they are of */
             if (g + 1 < call.group) {
-                chunk_load<F, THREADS>(shared->queries, queries(g + 1), span);
+                chunk_load<F, THREADS>(shared->queries, shared->at.queries_of(call, g + 1), span);
                 cp_async_commit();
             } else if (more) {
-                chunk_load<F, THREADS>(shared->queries, queries(0), next);
-                chunk_load<F, THREADS>(shared->keys, keys, next);
-                chunk_load<V, THREADS>(shared->values[stage ^ 1], values, next);
-                shared->gates.load(gate, call.F, next);
+                chunk_load<F, THREADS>(shared->queries, shared->at.queries, next);
+                chunk_load<F, THREADS>(shared->keys, shared->at.keys, next);
+                chunk_load<V, THREADS>(shared->values[stage ^ 1], shared->at.values, next);
+                shared->gates.load(shared->at.gate, call.F, next);
                 cp_async_commit();
             }
             channel_multiply<F, V>(c, shared->scaled_queries, own, shared->state, begin);
             visit_pairs(c, shared, values_now, own, begin, level);
             const int column = v0 + 8 * begin;
-            store_pieces<P>({call.numerator.row(b, kv * call.group + g, 0) + column,
-                             call.numerator.time, call.V - column, true},
-                            c, own, span);
+            store_pieces<P>(
+                {call.numerator.row(shared->at.b, shared->at.kv * call.group + g, 0) + column,
+                 call.numerator.time, call.V - column, true},
+                c, own, span);
             if (g == 0) {
                 state.add(shared->scaled_keys, values_now);
                 state.multiply(across.half);
@@ -137,13 +135,14 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (forward_shape<F, V>::blocks)
         span = next;
     }
     if (call.final)
-        state.put(call, channel_state_of(call, call.final, head), v0);
+        state.put(call, channel_state_of(call, call.final), v0);
 }
 
 template <int F, int V> struct states_memory {
     alignas(16) sr_bf16 keys[SR_CHUNK * F];
     sr_bf16 values[2][SR_CHUNK * V];
     sr_bf16 scaled_keys[SR_CHUNK * F];
+    channel_head at;
     channel_gates<F> gates;
     channel_totals<F> totals;
 };
@@ -155,20 +154,19 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, 1)
     using Memory = states_memory<F, V>;
     constexpr int THREADS = CHANNEL_THREADS;
     SR_SHARED(Memory, shared);
-    const int head = (int)blockIdx.x, b = head / call.Hkv, kv = head % call.Hkv;
-    const sr_head_rows<const sr_bf16> keys = chunk_rows(call.k, b, call.key_head(kv), call.F);
-    const sr_head_rows<const sr_bf16> values = chunk_rows(call.v, b, kv, call.V);
-    const float *const gate = call.gate + call.row(call.Hkv, b, kv, 0) * call.F;
-    sr_bf16 *const to = states + (int64_t)head * chunk_count(call.T) * F * V;
-    sr_chunk_spans spans = chunk_spans(call, b);
+    sr_bf16 *const to = states + (int64_t)blockIdx.x * chunk_count(call.T) * F * V;
+    sr_chunk_spans spans = chunk_spans(call, (int)blockIdx.x / call.Hkv);
     sr_chunk_span span = spans.after(0);
     channel_state<F, V> state;
 
-    shared->gates.load(gate, call.F, span);
-    chunk_load<F, THREADS>(shared->keys, keys, span);
-    chunk_load<V, THREADS>(shared->values[0], values, span);
+    if (threadIdx.x == 0)
+        shared->at.open(call, 0);
+    __syncthreads(); /* the head is known */
+    chunk_load<F, THREADS>(shared->keys, shared->at.keys, span);
+    chunk_load<V, THREADS>(shared->values[0], shared->at.values, span);
+    shared->gates.load(shared->at.gate, call.F, span);
     cp_async_commit();
-    state.get(call, channel_state_of(call, call.initial, head), 0);
+    state.get(call, channel_state_of(call, call.initial), 0);
     for (int stage = 0;; stage ^= 1) {
         if (!span.continues)
             clear_pieces(state.s);
@@ -187,9 +185,9 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, 1)
         across.open(shared->totals, state.row(), false);
         channel_scale_keys(shared->scaled_keys, shared->keys, shared->gates, factors);
         __syncthreads(); /* scaled keys are ready; no warp reads keys */
-        chunk_load<F, THREADS>(shared->keys, keys, next);
-        chunk_load<V, THREADS>(shared->values[stage ^ 1], values, next);
-        shared->gates.load(gate, call.F, next);
+        chunk_load<F, THREADS>(shared->keys, shared->at.keys, next);
+        chunk_load<V, THREADS>(shared->values[stage ^ 1], shared->at.values, next);
+        shared->gates.load(shared->at.gate, call.F, next);
         cp_async_commit();
         state.multiply(across.whole);
         state.add(shared->scaled_keys, shared->values[stage]);

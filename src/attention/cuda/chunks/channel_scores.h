@@ -106,7 +106,7 @@ template <int F> struct channel_totals {
 /* Gates of the tokens of a span in shared memory, (64, F); a warp's rows are its own business. */
 template <int F> struct channel_gates {
     static constexpr int sets = F / 64;
-    float number[SR_CHUNK * F];
+    alignas(16) float number[SR_CHUNK * F];
 
     SR_DEVICE float2 &at(int s, int n) {
         const int row = CHANNEL_ROWS * channel_group() + n;
@@ -121,7 +121,7 @@ template <int F> struct channel_gates {
     SR_DEVICE void load(const float *gate, int channels, const sr_chunk_span &span) {
         const int from = span.continues ? span.from : span.from + 1;
 #pragma unroll
-        for (int n = (int)threadIdx.x % SR_WARP; n < CHANNEL_ROWS * F / 4; n += SR_WARP) {
+        for (int n = lane_again(); n < CHANNEL_ROWS * F / 4; n += SR_WARP) {
             const int row = CHANNEL_ROWS * channel_group() + n / (F / 4), c = n % (F / 4) * 4;
             const int t = span.t0 + row;
             const bool exists = t >= from && t < span.past && c < channels;
@@ -233,7 +233,7 @@ template <int F> struct channel_factors {
         });
     }
 
-private:
+  private:
     /* The gate between two rows, at least SR_CHANNEL_LEAST. */
     static SR_DEVICE float2 limited(float2 gate) {
         return make_float2(fmaxf(gate.x, SR_CHANNEL_LEAST), fmaxf(gate.y, SR_CHANNEL_LEAST));
@@ -282,7 +282,8 @@ template <int F> SR_DEVICE void channel_put(sr_bf16 *tile, int s, int n, float2 
 /* The rows of `from` times their factors of a level, and `scale`; rows that it does not need become
  * zero. By all threads; complete after a barrier. */
 template <int F>
-SR_DEVICE void channel_scale_queries(sr_bf16 *to, const sr_bf16 *from, const channel_gates<F> &gates,
+SR_DEVICE void channel_scale_queries(sr_bf16 *to, const sr_bf16 *from,
+                                     const channel_gates<F> &gates,
                                      const channel_factors<F> &factors, float scale) {
     factors.each_query(gates, [&](int s, int n, float2 factor) {
         const float2 x = channel_get<F>(from, s, n) * (factor * scale);
@@ -307,9 +308,11 @@ SR_DEVICE void channel_pairs(float (&w)[2][4], const sr_bf16 *a, int i, const sr
                              const channel_level &level) {
     clear_pieces(w);
     multiply_by_rows<WIDTH, WIDTH, WIDTH>(w, a, i, 0, b, j);
+    const int lane = lane_again();
 #pragma unroll
     for (int e = 0; e < 8; e++)
-        w[e / 4][e % 4] = level.has(i + sum_row(e), j + sum_column(e)) ? w[e / 4][e % 4] : 0;
+        w[e / 4][e % 4] =
+            level.has(i + sum_row(e, lane), j + sum_column(e, lane)) ? w[e / 4][e % 4] : 0;
 }
 
 /* C += rows own .. of the level's pairs, (64, 64), times those rows of a tile, from its column 8
@@ -317,12 +320,13 @@ SR_DEVICE void channel_pairs(float (&w)[2][4], const sr_bf16 *a, int i, const sr
 template <int WIDTH, int PIECES>
 SR_DEVICE void channel_multiply_rows(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
                                      const sr_bf16 *tile, int begin, const channel_level &level) {
+    const int lane = lane_again();
 #pragma unroll 1
     for (int at = 0; at <= own; at += 16)
         if (level.visits(own, at)) {
             uint32_t a[4];
-            load_a<SR_CHUNK>(a, pairs, own, at / 16);
-            multiply_rows<WIDTH>(c, a, tile, at, begin / 2);
+            load_a<SR_CHUNK>(a, pairs, own, at / 16, lane);
+            multiply_rows<WIDTH>(c, a, tile, at, begin / 2, lane);
         }
 }
 
@@ -331,12 +335,13 @@ template <int WIDTH, int PIECES>
 SR_DEVICE void channel_multiply_columns(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
                                         const sr_bf16 *tile, int begin,
                                         const channel_level &level) {
+    const int lane = lane_again();
 #pragma unroll 1
     for (int at = own; at < SR_CHUNK; at += 16)
         if (level.visits(at, own)) {
             uint32_t a[4];
-            load_a_columns<SR_CHUNK>(a, pairs, at, own / 16);
-            multiply_rows<WIDTH>(c, a, tile, at, begin / 2);
+            load_a_columns<SR_CHUNK>(a, pairs, at, own / 16, lane);
+            multiply_rows<WIDTH>(c, a, tile, at, begin / 2, lane);
         }
 }
 
