@@ -103,7 +103,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     }
 
     /* Adds C_i - C_j, in the unit of the logarithms in s, or multiplies by its exponential. */
-    SR_DEVICE void apply_decay(int key) {
+    template <bool MULTIPLY> SR_DEVICE void apply_decay(int key) {
         const double *const decay =
             call.scratch.decay + call.row_index(call.Hkv, b, h / call.group, 0);
         const double reference = decay[key];
@@ -126,10 +126,32 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                     for (int half = 0; half < 2; half++) {
                         float &x = s[m][n][e + 2 * half];
                         const float difference = of_row[m][half] - of_key;
-                        x = KIND == SR_CLASS_POLYNOMIAL ? x * exp2_fast(difference)
-                                                        : x + difference;
+                        x = MULTIPLY ? x * exp2_fast(difference) : x + difference;
                     }
             }
+    }
+
+    /* All products of a warp are small, as a rule: these need no special function. */
+    SR_DEVICE void cap() {
+        const float cap = 1 / call.score.cap_inverse, near = SR_CAP_NEAR * cap;
+        bool small = true;
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < KP; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    small = small && fabsf(s[m][n][e]) <= near;
+        const bool all_small = warp_ballot(small) == SR_FULL_WARP;
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < KP; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float &x = s[m][n][e];
+                    x = all_small ? cap_near(call.score, x) : cap_of(call.score, cap, x).value;
+                }
     }
 
     SR_DEVICE void clamp() {
@@ -154,13 +176,18 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     r[e] = s[m][n + e / 4][e % 4];
-                polynomial_of(w, r, rule.coefficient, rule.degree);
+                if (rule.sigmoid)
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        w[e] = sigmoid_weight(rule, r[e]);
+                else
+                    polynomial_of(w, r, rule.coefficient, rule.degree);
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     s[m][n + e / 4][e % 4] = w[e];
             }
-        if (call.choices.decays)
-            apply_decay(key);
+        if (call.choices.decays && !call.choices.decays_logits)
+            apply_decay<true>(key);
         if (masked)
             hide(key, 0);
         if (call.choices.sums_rows)
@@ -236,8 +263,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 
     SR_DEVICE void exponential_weights(int key, bool masked) {
         const uint32_t none[MT] = {};
-        if (call.choices.decays)
-            apply_decay(key);
+        if (call.choices.decays && !call.choices.decays_logits)
+            apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);
         weights_of_logarithms(call.score.scale_log2, none);
@@ -271,8 +298,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                     s[m][n][e] = w.log2;
                     negative[m] |= (uint32_t)w.negative << (4 * n + e);
                 }
-        if (call.choices.decays)
-            apply_decay(key);
+        if (call.choices.decays && !call.choices.decays_logits)
+            apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);
         weights_of_logarithms(1, negative);
@@ -302,6 +329,10 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     /* One tile of keys and values, whose first key is `key`. */
     SR_DEVICE void visit(const sr_bf16 *keys, const sr_bf16 *values, int key, bool masked) {
         multiply_keys(keys);
+        if (call.choices.decays_logits)
+            apply_decay<true>(key);
+        if (call.score.capped)
+            cap();
         clamp();
         if constexpr (KIND == SR_CLASS_EXPONENTIAL)
             exponential_weights(key, masked);
