@@ -18,8 +18,8 @@
 #include "equation/norm.h"
 #include "equation/row.h"
 
-#define SR_AXES_NORM_FLOOR    1e-12 /* of unit features and l2 norms */
-#define SR_AXES_SMOOTH        1e-6  /* of unit_smooth */
+#define SR_AXES_NORM_FLOOR 1e-12 /* of unit features and l2 norms */
+#define SR_AXES_SMOOTH     1e-6  /* of unit_smooth */
 
 enum { SR_AXES_WARPS = 8, SR_AXES_THREADS = SR_AXES_WARPS * SR_WARP };
 
@@ -97,8 +97,8 @@ struct sr_axes_call {
     int norm_heads; /* heads that a norm runs over */
     bool shares_queries, decay_in_logits, rotated, delta, invariant, sums_rows, floor_follows_rows,
         gated, cumulates;
-    bool gates_direct;   /* backward: the core itself fills d_gate */
-    bool norm_per_head;  /* each head has weights of its own for the norm */
+    bool gates_direct;  /* backward: the core itself fills d_gate */
+    bool norm_per_head; /* each head has weights of its own for the norm */
     double scale, rope_theta, norm_epsilon, write_range;
     sr_gate_rule gate;
     const int32_t *first; /* (B, T): the first position a row sees */

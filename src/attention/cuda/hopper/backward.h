@@ -43,19 +43,45 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
     return d_exponent;
 }
 
-/* The same for a polynomial. A loop between GEMMs would serialise them: this runs before all GEMMs
+/* The same for a polynomial, or the sigmoid. A loop between GEMMs would serialise them: this runs before all GEMMs
  * of a tile. */
 SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
                                         const sr_score_rule &score) {
     const bool hidden = r == -INFINITY, flat = hidden || r > limit;
     const float x = fminf(r, limit);
     float value = score.coefficient[score.degree], slope = 0;
+    if (score.sigmoid) {
+        value = sigmoid_weight(score, x);
+        slope = value * (1 - value);
+    }
     for (int term = score.degree - 1; term >= 0; term--) {
         slope = fmaf(slope, x, value);
         value = fmaf(value, x, score.coefficient[term]);
     }
     r = hidden ? 0 : row.scale * value;
     d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
+}
+
+/* Caps a tile's logits, before they are masked, and multiplies the gradients of weights, d and that
+ * of the row sum together, by the slope of the cap; of_row(n): d_row_sum of number n. */
+template <int count, class Rows>
+SR_DEVICE void cap_gradients(float (&s)[count], float (&d)[count], const sr_score_rule &score,
+                             const Rows &of_row) {
+    const float cap = 1 / score.cap_inverse;
+    const bool near = all_near_zero(s, SR_CAP_NEAR * cap);
+    SR_UNROLL
+    for (int n = 0; n < count; n++) {
+        sr_capped capped = {};
+        if (near) {
+            capped.value = cap_near(score, s[n]);
+            const float t = capped.value * score.cap_inverse;
+            capped.slope = fmaf(-t, t, 1.0f);
+        } else {
+            capped = cap_of(score, cap, s[n]);
+        }
+        s[n] = capped.value;
+        d[n] = fmaf(d[n] + of_row(n), capped.slope, -of_row(n));
+    }
 }
 
 /* Applies the inverse RoPE to a gradient row of token t. Channels of a pair are in the same

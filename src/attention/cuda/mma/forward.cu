@@ -7,10 +7,22 @@
 
 enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
-template <int WIDTH, sr_score_class KIND> struct shape {
+/* Whether logits are more than products and their clamp: a decay inside, a cap, the sigmoid. */
+static bool is_other(const sr_attention_view<sr_bf16> &call) {
+    return call.choices.decays_logits || call.score.capped || call.score.sigmoid;
+}
+
+/* OTHER: for logits of that kind. Heads of 64 lack the registers for them with two row tiles, and
+ * have kernels of their own. */
+template <int WIDTH, sr_score_class KIND> constexpr bool other_apart() {
+    return WIDTH == 64 && KIND != SR_CLASS_LONG;
+}
+
+template <int WIDTH, sr_score_class KIND, bool OTHER> struct shape {
     /* 16 rows per warp, or twice that, so that each fragment of keys and values serves two
      * GEMMs. */
-    static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG ? 2 : 1;
+    static constexpr bool other = OTHER || !other_apart<WIDTH, KIND>();
+    static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG && !OTHER ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
     static constexpr int keys = WIDTH <= 128 ? 64 : 16;
@@ -22,8 +34,8 @@ template <int WIDTH, sr_score_class KIND> struct shape {
 };
 
 /* A warp's rows and accumulators. Row (m, half) is t + 16 m + 8 half + lane / 4. */
-template <int WIDTH, sr_score_class KIND> struct warp_rows {
-    using Shape = shape<WIDTH, KIND>;
+template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
+    using Shape = shape<WIDTH, KIND, OTHER>;
     static constexpr int MT = Shape::row_tiles, KP = Shape::key_pieces, P = Shape::pieces;
 
     const sr_attention_view<sr_bf16> &call;
@@ -176,7 +188,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     r[e] = s[m][n + e / 4][e % 4];
-                if (rule.sigmoid)
+                if (Shape::other && rule.sigmoid)
 #pragma unroll
                     for (int e = 0; e < 8; e++)
                         w[e] = sigmoid_weight(rule, r[e]);
@@ -329,9 +341,9 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     /* One tile of keys and values, whose first key is `key`. */
     SR_DEVICE void visit(const sr_bf16 *keys, const sr_bf16 *values, int key, bool masked) {
         multiply_keys(keys);
-        if (call.choices.decays_logits)
+        if (Shape::other && call.choices.decays_logits)
             apply_decay<true>(key);
-        if (call.score.capped)
+        if (Shape::other && call.score.capped)
             cap();
         clamp();
         if constexpr (KIND == SR_CLASS_EXPONENTIAL)
@@ -387,11 +399,11 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
  * 128, ldmatrix for K), mask, online softmax, mma W V into its accumulators. The walk starts at the
  * first key of the rows' document and ends at the diagonal. Each warp writes its output rows
  * through its own part of the Q tile; no block adds to another's rows. */
-template <int WIDTH, sr_score_class KIND>
+template <int WIDTH, sr_score_class KIND, bool OTHER>
 __global__ void __launch_bounds__(THREADS, 2)
     forward_tiles(const __grid_constant__ sr_attention_view<sr_bf16> call,
                   const sr_tile_order order, const sr_mma_alignment aligned) {
-    using Shape = shape<WIDTH, KIND>;
+    using Shape = shape<WIDTH, KIND, OTHER>;
     constexpr int KEYS = Shape::keys, ROWS = Shape::rows;
     SR_SHARED(sr_bf16, shared);
     sr_bf16 *const q_tile = shared, *const kv_tiles = shared + ROWS * WIDTH;
@@ -413,7 +425,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int t = t0 + warp * Shape::warp_rows, last = min(t + Shape::warp_rows, call.T) - 1;
     const int first_of_last = first[max(last, 0)];
     sr_bf16 *const own_tile = q_tile + warp * Shape::warp_rows * WIDTH;
-    warp_rows<WIDTH, KIND> rows(call, b, h, t);
+    warp_rows<WIDTH, KIND, OTHER> rows(call, b, h, t);
     for (bool opened = false; key < past; key += KEYS, stage ^= 1) {
         sr_bf16 *const tile = kv_tiles + stage * 2 * KEYS * WIDTH;
         cp_async_wait<0>();
@@ -437,17 +449,27 @@ __global__ void __launch_bounds__(THREADS, 2)
         rows.finish(own_tile, aligned);
 }
 
-template <int WIDTH, sr_score_class KIND>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
-                         cudaStream_t stream) {
-    using Shape = shape<WIDTH, KIND>;
+template <int WIDTH, sr_score_class KIND, bool OTHER>
+static srnn_status start_kernel(const sr_attention_view<sr_bf16> &call,
+                                const sr_mma_alignment &aligned, cudaStream_t stream) {
+    using Shape = shape<WIDTH, KIND, OTHER>;
     const int tiles = (call.T + Shape::rows - 1) / Shape::rows;
     const sr_tile_order order =
         tile_order(call.B * call.H, tiles,
                    (int64_t)call.T * (call.D + call.Dv) * (int64_t)sizeof(sr_bf16), call.group);
-    SR_CUDA(sr_launch(forward_tiles<WIDTH, KIND>, dim3((unsigned)(order.heads * order.tiles)),
-                      dim3(THREADS), Shape::shared_bytes, stream, call, order, aligned));
+    SR_CUDA(sr_launch(forward_tiles<WIDTH, KIND, OTHER>,
+                      dim3((unsigned)(order.heads * order.tiles)), dim3(THREADS),
+                      Shape::shared_bytes, stream, call, order, aligned));
     return SRNN_OK;
+}
+
+template <int WIDTH, sr_score_class KIND>
+static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
+                         cudaStream_t stream) {
+    if constexpr (other_apart<WIDTH, KIND>())
+        if (is_other(call))
+            return start_kernel<WIDTH, KIND, true>(call, aligned, stream);
+    return start_kernel<WIDTH, KIND, false>(call, aligned, stream);
 }
 
 srnn_status sr_mma_forward(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,

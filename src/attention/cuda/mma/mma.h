@@ -96,8 +96,7 @@ SR_DEVICE sr_inner inner_of(float r, int e, const sr_score_rule &rule, const Pai
 }
 
 /* The decay of a weight, in decay_units. */
-template <sr_piece_kind PIECE, class Pairs>
-SR_DEVICE float outer_decay(int e, const Pairs &pairs) {
+template <sr_piece_kind PIECE, class Pairs> SR_DEVICE float outer_decay(int e, const Pairs &pairs) {
     return PIECE == SR_PIECE_OTHER && pairs.decays && !pairs.decays_logits ? pairs.decay(e) : 0;
 }
 

@@ -28,11 +28,11 @@ struct sr_choices {
     srnn_norm norm;
     srnn_sink sink;
     bool detach, post_gate, value_gate;
-    bool decays; /* one number per head and token */
+    bool decays;        /* one number per head and token */
     bool decays_logits; /* which multiplies logits, not weights */
-    bool cumulates; /* uses running sums of exp(output gate) */
-    bool gated;     /* reads the output gate */
-    bool sums_rows; /* the normaliser, or the floor of the norm, is made of row sums */
+    bool cumulates;     /* uses running sums of exp(output gate) */
+    bool gated;         /* reads the output gate */
+    bool sums_rows;     /* the normaliser, or the floor of the norm, is made of row sums */
     bool floor_follows_rows;
     bool only_divided; /* rows are divided by their sums, and that is all */
     float epsilon;
@@ -79,7 +79,7 @@ template <class N> struct sr_attention_view {
     int window;              /* keys that a row sees at most; 0: all */
     const int32_t *document; /* (B, T): where the document of a token starts */
     const int32_t *first;    /* (B, T): the first position a row sees; it never falls */
-    sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
+    sr_carry carry;          /* of a state that T more tokens are fed to; position NULL: no state */
 
     /* As the core reads them: features and factors applied, in the workspace or in the caller's
      * arrays. */

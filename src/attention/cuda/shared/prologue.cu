@@ -89,24 +89,25 @@ template <class N> struct cumulative_gradient {
     }
 };
 
-/* A warp owns one head of one batch row (WARPS heads per block) and walks its T positions, forwards
- * or backwards, 32 at a time: each lane reads one term, global -> register, a segmented scan over
- * the lanes by shuffles (5 steps, in double) restarts the sum at each document, and the last lane's
- * sum is carried to the next 32. Each lane stores its own sum; a recurrent state gets the last
- * one. */
+/* A block owns one head of one batch row and walks its T positions, forwards or backwards, THREADS
+ * at a time: each thread reads one term, global -> register, a segmented scan over the lanes by
+ * shuffles (5 steps, in double) restarts the sum at each document, the sums of warps are added in
+ * order through shared memory, and the last one is carried to the next round. Each thread stores
+ * its own sum; a recurrent state gets the last one. */
 template <class N, class Sum>
 __global__ void running_sums(const sr_attention_view<N> call, int heads) {
-    const int lane = threadIdx.x % SR_WARP;
-    const int sequence = (int)blockIdx.x * WARPS + (int)threadIdx.x / SR_WARP;
-    if (sequence >= call.B * heads)
-        return;
+    __shared__ double last[WARPS];
+    __shared__ int ends[WARPS]; /* a document starts in the warp's part */
+    const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
+    const int sequence = (int)blockIdx.x;
     const int b = sequence / heads, h = sequence % heads, T = call.T;
     const int32_t *const first = call.document + (int64_t)b * T;
     double *const kept = Sum::kept(call, sequence);
     double carry = kept ? *kept : 0;
-    for (int done = 0; done < T; done += SR_WARP) {
-        const bool inside = done + lane < T;
-        const int t = inside ? (Sum::reverse ? T - 1 - done - lane : done + lane) : 0;
+    for (int done = 0; done < T; done += THREADS) {
+        const int n = done + (int)threadIdx.x;
+        const bool inside = n < T;
+        const int t = inside ? (Sum::reverse ? T - 1 - n : n) : 0;
         const bool start =
             inside && !kept && (Sum::reverse ? t == T - 1 || first[t + 1] == t + 1 : first[t] == t);
         double with = inside ? Sum::term(call, b, h, t) : 0;
@@ -120,23 +121,34 @@ __global__ void running_sums(const sr_attention_view<N> call, int heads) {
                 with += earlier;
             closed |= earlier_closed;
         }
+        if (lane == SR_WARP - 1) {
+            last[warp] = with;
+            ends[warp] = closed;
+        }
+        __syncthreads();
+        double earlier = carry; /* the sum before this warp */
+        for (int w = 0; w < WARPS; w++) {
+            if (w == warp)
+                earlier = carry;
+            carry = ends[w] ? last[w] : carry + last[w];
+        }
+        __syncthreads(); /* all have read them */
         if (!closed)
-            with += carry;
+            with += earlier;
         double before = shuffle_up(with, 1);
         if (lane == 0)
-            before = carry;
+            before = earlier;
         if (inside)
             Sum::take(call, b, h, t, start ? 0 : before, with);
-        carry = shuffle(with, SR_WARP - 1);
     }
-    if (kept && lane == 0)
+    if (kept && threadIdx.x == 0)
         *kept = carry;
 }
 
 template <class Sum, class N>
 static srnn_status start_sums(const sr_attention_view<N> &call, int heads, cudaStream_t stream) {
-    SR_CUDA(sr_launch(running_sums<N, Sum>, dim3(blocks_for((int64_t)call.B * heads, WARPS)),
-                      dim3(THREADS), 0, stream, call, heads));
+    SR_CUDA(sr_launch(running_sums<N, Sum>, dim3((unsigned)(call.B * heads)), dim3(THREADS), 0,
+                      stream, call, heads));
     return SRNN_OK;
 }
 
@@ -357,8 +369,8 @@ srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaS
     if (scratch.decay)
         SR_TRY(decays_backward(call, stream));
     if (scratch.d_sink)
-        SR_TRY(sum_rows<sink_term>(call.d_sinks, call, scratch.partial,
-                                   (int64_t)call.B * call.T, call.H, stream));
+        SR_TRY(sum_rows<sink_term>(call.d_sinks, call, scratch.partial, (int64_t)call.B * call.T,
+                                   call.H, stream));
     if (call.choices.cumulates && call.d_output_gate.data)
         SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
     if (scratch.q_inverse) {

@@ -27,13 +27,13 @@ struct sr_score_rule {
     /* a row's weights are divided by the largest: its logarithm is saved as `maximum` */
     bool maximum;
     bool clamped;
-    float clamp;      /* upper bound on r */
+    float clamp; /* upper bound on r */
     bool capped;
     float cap_inverse; /* r is tanh(r cap_inverse) / cap_inverse first */
     bool sigmoid;      /* in place of the polynomial */
     float bias_log2;   /* of the sigmoid, times log2(e) */
-    float scale;      /* s = scale * r */
-    float scale_log2; /* scale * log2(e) */
+    float scale;       /* s = scale * r */
+    float scale_log2;  /* scale * log2(e) */
     /* C_i - C_j times this is added to r (exponential), or to the logarithm of w in base 2 */
     float decay_unit;
     float slope_unit; /* dw/dr = slope * slope_unit */

@@ -52,8 +52,8 @@ static srnn_status sum_rows(float *out, const Call &call, double *partial, int64
     const unsigned blocks = (unsigned)((columns + SR_SUM_THREADS - 1) / SR_SUM_THREADS);
     SR_CUDA(sr_launch(partial_sums<Term, Call>, dim3(wide, SR_SUM_PARTS), dim3(SR_SUM_THREADS), 0,
                       stream, call, partial, rows, columns));
-    SR_CUDA(sr_launch(add_parts, dim3(blocks), dim3(SR_SUM_THREADS), 0, stream, out, partial,
-                      columns));
+    SR_CUDA(
+        sr_launch(add_parts, dim3(blocks), dim3(SR_SUM_THREADS), 0, stream, out, partial, columns));
     return SRNN_OK;
 }
 
