@@ -11,6 +11,8 @@
  * start before these end (D = 64), or the rows that stay are held in registers (D = 128). */
 #include "attention/cuda/hopper/backward.h"
 
+#include <limits.h>
+
 /* ---- dQ: queries stay ---- */
 
 template <int D> struct queries_shape {
@@ -173,6 +175,9 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->empty[at.before()]);
+            /* the number of the first row's own key, or none of them */
+            const int own =
+                diagonal ? row + fragment_row() - j * shape::KEYS - fragment_column() : INT_MIN;
             if (rule::clamped && !rule::decays && call.score.capped)
                 cap_gradients(s, d, call.score,
                               [&](int i) { return rows[fragment_half(i)].d_row_sum; });
@@ -207,8 +212,14 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                     if (rule::decays)
                         of = *reinterpret_cast<const float2 *>(
                             &shared->decay[at.stage][i / 4 * 8 + fragment_column()]);
-                    dot[half] += differentiate<rule>(s[i], d[i], rows[half], numbers, of.x);
-                    dot[half] += differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y);
+                    const float along[2] = {
+                        differentiate<rule>(s[i], d[i], rows[half], numbers, of.x),
+                        differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y)};
+                    if (rule::decays) {
+                        const int column = i / 4 * 8 - 8 * half;
+                        dot[half] += column == own ? 0 : along[0];
+                        dot[half] += column + 1 == own ? 0 : along[1];
+                    }
                     dr[i / 2] = pack_bf16(d[i], d[i + 1]);
                 }
                 wgmma_fence();
@@ -522,6 +533,9 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
                                   [&](int i) { return row[8 * (i / 4) + (i & 1)].d_row_sum; });
                 }
                 const int key = shared->work[slot].key + HOPPER_ROWS * group;
+                if (rule::decays)
+                    sums.own = shared->rank[at.stage] == group ? fragment_row() - fragment_column()
+                                                               : INT_MIN;
                 if (shared->rank[at.stage] == group)
                     keys_mask_later<rule::kind>(tile.s, tile.d, 0, shared->row[at.stage]);
                 if (shared->first[at.stage][shape::QUERIES - 1] > key)

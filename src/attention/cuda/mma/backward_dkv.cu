@@ -119,6 +119,9 @@ template <class Rows> struct key_pairs {
         const int i = query + piece_column(e), j = rows.row(e / 2 % 2);
         return i >= past || j > i || j < first[i];
     }
+    SR_DEVICE bool own(int e) const {
+        return query + piece_column(e) == rows.row(e / 2 % 2);
+    }
     SR_DEVICE float decay(int e) const {
         return -decay_of.row_less_column(e);
     }

@@ -88,6 +88,9 @@ template <class Rows> struct query_pairs {
         const int j = key + piece_column(e), half = e / 2 % 2;
         return j > rows.row(half) || j < rows.first[half];
     }
+    SR_DEVICE bool own(int e) const {
+        return key + piece_column(e) == rows.row(e / 2 % 2);
+    }
     SR_DEVICE float decay(int e) const {
         return decay_of.row_less_column(e);
     }

@@ -7,12 +7,12 @@
 
 enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
-/* Whether logits are more than products and their clamp: a decay inside, a cap, the sigmoid. */
+/* Whether a pair is more than its product and a clamp: decays, caps, the sigmoid. */
 static bool is_other(const sr_attention_view<sr_bf16> &call) {
-    return call.choices.decays_logits || call.score.capped || call.score.sigmoid;
+    return call.choices.decays || call.score.capped || call.score.sigmoid;
 }
 
-/* OTHER: for logits of that kind. Heads of 64 lack the registers for them with two row tiles, and
+/* OTHER: for pairs of that kind. Heads of 64 lack the registers for them with two row tiles, and
  * have kernels of their own. */
 template <int WIDTH, sr_score_class KIND> constexpr bool other_apart() {
     return WIDTH == 64 && KIND != SR_CLASS_LONG;
@@ -120,24 +120,24 @@ template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
             call.scratch.decay + call.row_index(call.Hkv, b, h / call.group, 0);
         const double reference = decay[key];
         const float unit = call.score.decay_unit;
-        float of_row[MT][2];
+        sr_decay_since of_row[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                of_row[m][half] = decay_from(decay, min(row(m, half), call.T - 1), reference, unit);
+                of_row[m][half].open(decay, min(row(m, half), call.T - 1), reference);
 #pragma unroll
         for (int n = 0; n < KP; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float of_key =
-                    decay_from(decay, min(key + column(n, e), call.T - 1), reference, unit);
+                sr_decay_since of_key;
+                of_key.open(decay, min(key + column(n, e), call.T - 1), reference);
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         float &x = s[m][n][e + 2 * half];
-                        const float difference = of_row[m][half] - of_key;
+                        const float difference = of_row[m][half].less(of_key) * unit;
                         x = MULTIPLY ? x * exp2_fast(difference) : x + difference;
                     }
             }
@@ -198,7 +198,7 @@ template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
                 for (int e = 0; e < 8; e++)
                     s[m][n + e / 4][e % 4] = w[e];
             }
-        if (call.choices.decays && !call.choices.decays_logits)
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
             apply_decay<true>(key);
         if (masked)
             hide(key, 0);
@@ -275,7 +275,7 @@ template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
 
     SR_DEVICE void exponential_weights(int key, bool masked) {
         const uint32_t none[MT] = {};
-        if (call.choices.decays && !call.choices.decays_logits)
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
             apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);
@@ -310,7 +310,7 @@ template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
                     s[m][n][e] = w.log2;
                     negative[m] |= (uint32_t)w.negative << (4 * n + e);
                 }
-        if (call.choices.decays && !call.choices.decays_logits)
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
             apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);

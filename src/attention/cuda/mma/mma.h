@@ -50,20 +50,32 @@ SR_DEVICE void polynomial_of(float (&w)[COUNT], const float (&r)[COUNT], const f
             w[n] = fmaf(w[n], r[n], coefficient[power]);
 }
 
-/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay`
- * is the KV head's. */
-SR_DEVICE float decay_from(const double *decay, int t, double reference, float unit) {
-    return (float)(decay[t] - reference) * unit;
-}
+/* C of a token less that of one nearby, as two floats: a gate that forgets everything leaves one
+ * float too few bits for the gates after it. `decay` is the KV head's. */
+struct sr_decay_since {
+    float high, low;
+
+    SR_DEVICE void open(const double *decay, int t, double reference) {
+        const double since = decay[t] - reference;
+        high = (float)since;
+        low = (float)(since - (double)high);
+    }
+    SR_DEVICE float less(const sr_decay_since &other) const {
+        return (high - other.high) + (low - other.low);
+    }
+};
 
 /* ---- gradients of a 16 x 16 piece of pairs ----
  *
  * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (without the factor
  * slope_unit) out. A lane has 8 pairs; for pair e, Pairs has
  *     scale(e), d_row_sum(e)   of its row, as written by the backward preprocess
- *     hidden(e)                called only where pairs.masked
+ *     hidden(e), own(e)        called only where pairs.masked; own: a token and itself
  *     decay(e), take(e, x)     C_i - C_j in decay_units, and the gradient of C_i - C_j; only where
- *                              pairs.decays; pairs.decays_logits: logits are multiplied */
+ *                              pairs.decays; pairs.decays_logits: logits are multiplied
+ *
+ * The gradient of C_i - C_i counts as 0: in row and column sums it would cancel, but round off those
+ * of other pairs, which are far smaller where gates are strong. */
 enum { SR_PIECE = 8 };
 
 /* What a piece has besides its scores, at compile time: most pieces have nothing, and should not
@@ -112,7 +124,7 @@ SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const sr_scor
     if (PIECE == SR_PIECE_OTHER && pairs.decays) {
         const float along =
             pairs.decays_logits ? d_logit * in.decayed * rule.slope_unit : r * d_weight;
-        pairs.take(e, hidden ? 0 : along);
+        pairs.take(e, hidden || (pairs.masked && pairs.own(e)) ? 0 : along);
     }
     r = hidden ? 0 : r;
     d = hidden ? 0 : PIECE == SR_PIECE_OTHER ? d_logit * in.inside : d_logit;
@@ -211,21 +223,23 @@ SR_DEVICE int piece_column(int e) {
 /* C of the lane's rows and columns of a piece whose first position is (row, column), relative to
  * one of them. */
 struct sr_piece_decay {
-    float of_row[2], of_column[4];
+    sr_decay_since of_row[2], of_column[4];
+    float unit;
 
-    SR_DEVICE void open(const double *decay, int row, int column, int T, float unit) {
+    SR_DEVICE void open(const double *decay, int row, int column, int T, float unit_) {
         const double reference = decay[min(column, T - 1)];
+        unit = unit_;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            of_row[half] = decay_from(decay, min(row + piece_row(half), T - 1), reference, unit);
+            of_row[half].open(decay, min(row + piece_row(half), T - 1), reference);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e += e % 4 == 1 ? 3 : 1)
-            of_column[e / 4 * 2 + e % 2] =
-                decay_from(decay, min(column + piece_column(e), T - 1), reference, unit);
+            of_column[e / 4 * 2 + e % 2].open(decay, min(column + piece_column(e), T - 1),
+                                              reference);
     }
 
     SR_DEVICE float row_less_column(int e) const {
-        return of_row[e / 2 % 2] - of_column[e / 4 * 2 + e % 2];
+        return of_row[e / 2 % 2].less(of_column[e / 4 * 2 + e % 2]) * unit;
     }
 };
 
