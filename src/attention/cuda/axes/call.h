@@ -140,6 +140,9 @@ struct sr_axes_call {
 /* Takes the arrays of a plan from `layout`, which a core may continue. */
 sr_axes_scratch sr_axes_scratch_place(const srnn_plan *plan, bool backward, sr_layout *layout);
 
+/* What a call has from its plan alone: no arrays but `first`. */
+sr_axes_call sr_axes_facts_of(const srnn_plan *plan);
+
 /* The call, with its scratch in `layout`. */
 sr_axes_call sr_axes_call_of(const sr_attention_call *call, bool backward, sr_layout *layout);
 

@@ -1,13 +1,15 @@
 /* gates.h (private): the logarithm of a decay's gate from its number z, and its derivatives, for the
- * prologues of all kernels. In double: running sums of these are differences of large numbers. */
+ * prologues of all kernels. In double, or in float where rows are bf16. */
 #ifndef SR_ATTENTION_CUDA_SHARED_GATES_H
 #define SR_ATTENTION_CUDA_SHARED_GATES_H
 
 #include "device/cuda/platform.h"
+#include "device/cuda/ptx.h"
 #include "equation/facts.h"
 #include "equation/score.h"
 
 #define SR_LEARNED_DECAY_DIVISOR 1024.0
+#define SR_GATE_LOG2_E           1.44269504088896341f
 
 struct sr_gate_rule {
     srnn_decay decay;
@@ -27,8 +29,29 @@ static inline sr_gate_rule sr_gate_rule_of(const srnn_attention *a, const srnn_o
             a->dt_width == SRNN_DT_WIDTH_CHANNEL ? D : 0};
 }
 
-SR_DEVICE double gate_rate(const sr_gate_rule &rule, int h) {
-    return rule.a_log ? exp((double)rule.a_log[h]) : 1;
+SR_DEVICE double gate_sigmoid(double z) {
+    return sr_sigmoid(z);
+}
+SR_DEVICE float gate_sigmoid(float z) {
+    return reciprocal_fast(1 + exp2_fast(-z * SR_GATE_LOG2_E));
+}
+
+SR_DEVICE double gate_softplus(double z) {
+    return sr_softplus(z);
+}
+SR_DEVICE float gate_softplus(float z) {
+    return fmaxf(z, 0) + log1pf(exp2_fast(-fabsf(z) * SR_GATE_LOG2_E));
+}
+
+SR_DEVICE double gate_exp(double x) {
+    return exp(x);
+}
+SR_DEVICE float gate_exp(float x) {
+    return expf(x);
+}
+
+template <class N> SR_DEVICE N gate_rate(const sr_gate_rule &rule, int h) {
+    return rule.a_log ? gate_exp((N)rule.a_log[h]) : 1;
 }
 
 /* What is added to the operand of channel c; z includes it. */
@@ -37,61 +60,61 @@ SR_DEVICE double gate_bias(const sr_gate_rule &rule, int h, int c) {
 }
 
 /* Without the limit on it. */
-SR_DEVICE double gate_unlimited(const sr_gate_rule &rule, int h, double z) {
+template <class N> SR_DEVICE N gate_unlimited(const sr_gate_rule &rule, int h, N z) {
     switch (rule.decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
         break;
     case SRNN_DECAY_LOG_SIGMOID:
-        return -sr_softplus(-z) / rule.divisor;
+        return -gate_softplus(-z) / (N)rule.divisor;
     case SRNN_DECAY_SOFTPLUS:
-        return -gate_rate(rule, h) * sr_softplus(z);
+        return -gate_rate<N>(rule, h) * gate_softplus(z);
     case SRNN_DECAY_BOUNDED:
-        return -rule.bound * sr_sigmoid(gate_rate(rule, h) * z);
+        return -(N)rule.bound * gate_sigmoid(gate_rate<N>(rule, h) * z);
     case SRNN_DECAY_NEG_SOFTPLUS:
-        return -sr_softplus(z);
+        return -gate_softplus(z);
     case SRNN_DECAY_GIVEN:
         return z;
     }
-    return z / SR_LEARNED_DECAY_DIVISOR;
+    return z / (N)SR_LEARNED_DECAY_DIVISOR;
 }
 
-SR_DEVICE double gate_logarithm(const sr_gate_rule &rule, int h, double z) {
-    return sr_gate_limited(gate_unlimited(rule, h, z));
+template <class N> SR_DEVICE N gate_logarithm(const sr_gate_rule &rule, int h, N z) {
+    return (N)sr_gate_limited((double)gate_unlimited(rule, h, z));
 }
 
 /* Its derivative by z. */
-SR_DEVICE double gate_slope(const sr_gate_rule &rule, int h, double z) {
-    if (sr_gate_is_limited(gate_unlimited(rule, h, z)))
+template <class N> SR_DEVICE N gate_slope(const sr_gate_rule &rule, int h, N z) {
+    if (sr_gate_is_limited((double)gate_unlimited(rule, h, z)))
         return 0;
     switch (rule.decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
         break;
     case SRNN_DECAY_LOG_SIGMOID:
-        return sr_sigmoid(-z) / rule.divisor;
+        return gate_sigmoid(-z) / (N)rule.divisor;
     case SRNN_DECAY_SOFTPLUS:
-        return -gate_rate(rule, h) * sr_sigmoid(z);
+        return -gate_rate<N>(rule, h) * gate_sigmoid(z);
     case SRNN_DECAY_BOUNDED: {
-        const double rate = gate_rate(rule, h);
-        return -rule.bound * rate * sr_sigmoid(rate * z) * sr_sigmoid(-rate * z);
+        const N rate = gate_rate<N>(rule, h);
+        return -(N)rule.bound * rate * gate_sigmoid(rate * z) * gate_sigmoid(-rate * z);
     }
     case SRNN_DECAY_NEG_SOFTPLUS:
-        return -sr_sigmoid(z);
+        return -gate_sigmoid(z);
     case SRNN_DECAY_GIVEN:
         return 1;
     }
-    return 1 / SR_LEARNED_DECAY_DIVISOR;
+    return 1 / (N)SR_LEARNED_DECAY_DIVISOR;
 }
 
 /* Its derivative by a_log. */
-SR_DEVICE double gate_rate_slope(const sr_gate_rule &rule, int h, double z) {
-    const double logarithm = gate_unlimited(rule, h, z);
-    if (sr_gate_is_limited(logarithm))
+template <class N> SR_DEVICE N gate_rate_slope(const sr_gate_rule &rule, int h, N z) {
+    const N logarithm = gate_unlimited(rule, h, z);
+    if (sr_gate_is_limited((double)logarithm))
         return 0;
     if (rule.decay != SRNN_DECAY_BOUNDED)
         return logarithm;
-    const double slope = gate_slope(rule, h, z);
+    const N slope = gate_slope(rule, h, z);
     return slope == 0 ? 0 : slope * z; /* a flat gate's number may be infinite */
 }
 
