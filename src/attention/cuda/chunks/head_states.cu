@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                      const head_states to) {
     SR_SHARED(states_memory, shared);
     const int part = of_warp((int)blockIdx.x % walks.parts), block = (int)blockIdx.x / walks.parts;
-    head_place at = KEEPS ? head_place_of_block(walks, block, QUERIES)
+    head_place at = KEEPS ? head_place_at(walks, of_warp(block), QUERIES)
                           : head_place_of(walks, walks.whole + of_warp(block / (walks.count - 1)),
                                           of_warp(block % (walks.count - 1)), QUERIES);
     at.head /= walks.group; /* of keys and values */
