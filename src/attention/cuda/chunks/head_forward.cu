@@ -73,9 +73,9 @@ SR_DEVICE void weigh(float (&w)[2][4], float (&of_rows)[2], const sr_chunk_token
         of_rows[e % 4 / 2] += w[e / 4][e % 4];
 }
 
-/* C += (Q K') V of rows own .. for the warp's columns, pieces of 16 keys up to their own; warps that
- * share rows have every so manieth piece, and exchange weights through shared memory. `of_rows`:
- * the lane's share of the sums of the weights that the warp made. */
+/* C += (Q K') V of rows own .. for the warp's columns, pieces of 16 keys up to their own. Where
+ * several warps share rows, each weighs one piece in SIDES, and shared memory has the weights of
+ * all. `of_rows`: the lane's share of the sums of the weights that the warp made. */
 template <int F, int PIECES>
 SR_DEVICE void visit_pairs(float (&c)[PIECES][4], float (&of_rows)[2], forward_memory<F> *shared,
                            int stage, int own, int side, bool decays) {

@@ -107,12 +107,12 @@ SR_DEVICE void keep_state(const sr_state_part &state, sr_bf16 *tile, const head_
                            ((place * SR_CHUNK_STRIPS + strip) * walks.parts + part) * SR_CHUNK);
 }
 
-/* A block owns 64 features by 64 values of the state of a head of keys and values, or one segment of
- * its walk, and walks its spans in order (QUERIES: from the end, each with all query heads in
- * turn); the state stays in registers. cp.async copies the rows of the next visit, global ->
- * shared (two stages), during this one. For each span: wait, barrier; KEEPS: the state as it was
- * before, registers -> shared -> global, where the span is at the edge of its chunk; S = S across +
- * X' Y. Without KEEPS the segment starts from nothing, and leaves what it adds. */
+/* A block owns 64 features by 64 values of the state of a head of keys and values, or one segment
+ * of its walk, and walks its spans in order (QUERIES: from the end, each with all query heads in
+ * turn); the state stays in registers. cp.async copies the rows of the next visit, global -> shared
+ * (two stages), during this one. For each span: wait, barrier; KEEPS: the state as it was before,
+ * registers -> shared -> global, where the span is at the edge of its chunk; S = S across + X' Y.
+ * Without KEEPS the segment starts from nothing, and leaves what it adds. */
 template <bool QUERIES, bool KEEPS>
 __global__ void __launch_bounds__(THREADS, 4)
     head_states_walk(const __grid_constant__ sr_chunk_call call,

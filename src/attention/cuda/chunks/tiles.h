@@ -1,5 +1,5 @@
-/* tiles.h (private): what cores of chunks share: spans of one document, gates of a span, products of
- * a warp, the part of a state that a warp has, rows on their way out.
+/* tiles.h (private): what cores of chunks share: spans of one document, gates of a span, products
+ * of a warp, the part of a state that a warp has, rows on their way out.
  *
  * A core visits spans: tokens of one chunk and one document. Rows of a tile outside the span are
  * zero, so that what other documents hold never meets a product, and masks are those of causality
