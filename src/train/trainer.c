@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "train/learning.h"
 #include "train/muon.h"
 #include "train/parallel/masters.h"
 
@@ -12,6 +13,7 @@
 typedef struct sr_batch_stats {
     double loss;
     int64_t targets, hits;
+    double kl; /* of validation with a teacher: summed over targets */
 } sr_batch_stats;
 
 /* Tokens of a batch, in host memory. */
@@ -34,6 +36,7 @@ struct sr_trainer {
     sr_device_shares *device_shares; /* of ranks on GPUs; else NULL */
     sr_masters *masters;             /* NULL: the model has its own master weights */
     sr_muon *muon;                   /* NULL: AdamW updates everything */
+    sr_learning learning;            /* { 0 }: everything learns */
     sr_share all;                    /* this rank's shard without either */
     sr_step_stats *decided;          /* device memory, for device_shares */
     sr_batch_stats *batches;         /* (ranks, rounds), for shares */
@@ -127,6 +130,8 @@ static srnn_status take_shares(sr_trainer *trainer) {
 /* Called by the pass, which is created before the shares: they may not exist yet. */
 static srnn_status ready(void *context, int layer) {
     sr_trainer *trainer = context;
+    SR_TRY(sr_learning_clear(&trainer->learning, trainer->backend, sr_pass_gradient(trainer->pass),
+                             layer));
     if (trainer->device_shares)
         return sr_device_shares_ready(trainer->device_shares, layer);
     return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
@@ -156,8 +161,24 @@ static srnn_status take_muon(sr_trainer *trainer) {
     if (is_gpu(trainer))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "optimizer muon is computed on the CPU; on a GPU use optimizer adamw");
+    if (s->attention_of)
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "optimizer muon trains every matrix; where only the attention of some layers "
+            "learns, use optimizer adamw");
     const sr_muon_settings settings = {s->momentum, s->weight_decay, s->decay_all};
     return sr_muon_create(&trainer->muon, trainer->model, &settings);
+}
+
+static srnn_status take_learning(sr_trainer *trainer) {
+    void *memory;
+    if (!trainer->settings.attention_of)
+        return SRNN_OK;
+    if (!trainer->decided) {
+        SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof *trainer->decided));
+        trainer->decided = memory;
+    }
+    return sr_learning_create(&trainer->learning, trainer->model, trainer->settings.attention_of);
 }
 
 static srnn_status fill(sr_trainer *trainer) {
@@ -166,6 +187,7 @@ static srnn_status fill(sr_trainer *trainer) {
                                  .T = s->T,
                                  .train = true,
                                  .recompute = s->recompute,
+                                 .lesson = s->lesson,
                                  .ready = ready,
                                  .ready_context = trainer};
     void *memory;
@@ -175,6 +197,7 @@ static srnn_status fill(sr_trainer *trainer) {
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     SR_TRY(take_muon(trainer));
+    SR_TRY(take_learning(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
     SR_TRY(take_batch(&trainer->batch, rows));
     SR_TRY(take_batch(&trainer->next, rows));
@@ -200,7 +223,8 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
-    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON;
+    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON ||
+                              settings->attention_of != NULL;
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
@@ -225,6 +249,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_pass_free(trainer->pass); /* frees the graphs that use the device shares */
     sr_masters_free(trainer->masters);
     sr_muon_free(trainer->muon);
+    sr_learning_free(&trainer->learning);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
     free_batch(&trainer->batch);
@@ -259,12 +284,22 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
     return trainer->masters ? sr_masters_gather(trainer->masters) : SRNN_OK;
 }
 
+static size_t working_bytes(const sr_model *model) {
+    return model->working == model->weights
+               ? 0
+               : model->table.numbers * sr_element_bytes(model->backend->number);
+}
+
+static size_t teacher_bytes(const sr_model *teacher) {
+    return teacher ? teacher->table.numbers * sizeof(float) + working_bytes(teacher) +
+                         sr_model_rope_bytes(&teacher->config)
+                   : 0;
+}
+
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
     const size_t angles = sr_model_rope_bytes(&model->config) / sizeof(float);
-    const size_t working = model->working == model->weights
-                               ? 0
-                               : model->table.numbers * sr_element_bytes(model->backend->number);
+    const size_t working = working_bytes(model) + teacher_bytes(trainer->settings.lesson.teacher);
     const size_t shares = trainer->device_shares ? sr_device_shares_bytes(trainer->device_shares)
                           : trainer->shares      ? sr_shares_bytes(trainer->shares)
                                                  : 0;
@@ -347,6 +382,23 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .nominal = nominal_targets(s)};
 }
 
+/* AdamW for shares, each of which starts from the same stats; the outcome of the last is kept. */
+static srnn_status update_by_adamw(sr_trainer *trainer, sr_step_stats *stats,
+                                   sr_step_stats *decided, const float *gradient,
+                                   const sr_share *shares, size_t count) {
+    sr_backend *backend = trainer->backend;
+    for (size_t i = 0; i < count; i++) {
+        sr_share piece;
+        size_t index = 0;
+        while (sr_learning_next(&trainer->learning, &piece, &shares[i], &index)) {
+            const sr_adamw adamw = adamw_of(trainer, &piece, gradient);
+            SR_TRY(sr_device_copy(backend->device, decided, stats, sizeof *stats));
+            SR_TRY(backend->adamw(backend, decided, &adamw));
+        }
+    }
+    return sr_device_copy(backend->device, stats, decided, sizeof *stats);
+}
+
 /* Muon for the matrices of layers and AdamW for the rest, in host memory; AdamW's stats decide
  * whether the step is applied. */
 static srnn_status update_by_muon(sr_trainer *trainer, sr_step_stats *stats,
@@ -379,6 +431,9 @@ static srnn_status update(void *context) {
     const float *gradient = sr_pass_gradient(trainer->pass);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
+    if (trainer->learning.learns)
+        return update_by_adamw(trainer, trainer->stats, trainer->decided, gradient, &trainer->all,
+                               1);
     return trainer->muon ? update_by_muon(trainer, trainer->stats, gradient)
                          : backend->adamw(backend, trainer->stats, &adamw);
 }
@@ -413,8 +468,7 @@ static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const s
 
 /* ---- a step of ranks on GPUs, without waiting for the host */
 
-/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. Every
- * share starts from the same stats; the last one's outcome is stored. */
+/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. */
 static srnn_status update_device_shares(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -425,14 +479,7 @@ static srnn_status update_device_shares(void *context) {
     SR_TRY(
         backend->stats_squares(backend, trainer->stats, sum, sr_device_shares_own_numbers(shares)));
     SR_TRY(sr_device_shares_stats(shares, trainer->stats));
-    for (size_t i = 0; i < count; i++) {
-        const sr_adamw adamw = adamw_of(trainer, &own[i], sum);
-        SR_TRY(sr_device_copy(backend->device, trainer->decided, trainer->stats,
-                              sizeof *trainer->stats));
-        SR_TRY(backend->adamw(backend, trainer->decided, &adamw));
-    }
-    SR_TRY(
-        sr_device_copy(backend->device, trainer->stats, trainer->decided, sizeof *trainer->stats));
+    SR_TRY(update_by_adamw(trainer, trainer->stats, trainer->decided, sum, own, count));
     if (!sr_trainer_splits(trainer))
         return SRNN_OK;
     SR_TRY(sr_device_shares_gather(shares, trainer->model->working, backend->number));
@@ -471,7 +518,7 @@ static srnn_status compute_one(sr_trainer *trainer, sr_batch_stats *result, cons
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     SR_TRY(compute(trainer, source, batch));
     SR_TRY(sr_device_copy_out(device, &stats, trainer->stats, sizeof stats));
-    *result = (sr_batch_stats){stats.loss, stats.targets, stats.hits};
+    *result = (sr_batch_stats){stats.loss, stats.targets, stats.hits, 0};
     return SRNN_OK;
 }
 
@@ -503,20 +550,14 @@ static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     return SRNN_OK;
 }
 
-/* Every share starts from the same stats. */
 static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
-    sr_backend *backend = trainer->backend;
     size_t count;
     if (trainer->muon)
         return update_by_muon(trainer, stats, sr_shares_sum(trainer->shares));
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
     sr_step_stats decided = *stats;
-    for (size_t i = 0; i < count; i++) {
-        const sr_adamw adamw = adamw_of(trainer, &shares[i], sr_shares_sum(trainer->shares));
-        decided = *stats;
-        SR_TRY(backend->adamw(backend, &decided, &adamw));
-    }
-    *stats = decided;
+    SR_TRY(
+        update_by_adamw(trainer, stats, &decided, sr_shares_sum(trainer->shares), shares, count));
     return stats->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
 }
 
@@ -544,16 +585,19 @@ srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_sourc
 
 /* ---- validation */
 
-srnn_status sr_validation_create(sr_validation *validation, int64_t batches) {
+srnn_status sr_validation_create(sr_validation *validation, int64_t batches, int layers) {
     void *memory;
-    *validation = (sr_validation){.batches = batches};
+    *validation = (sr_validation){.batches = batches, .kl = NAN, .layers = layers};
     SR_TRY(sr_alloc(&memory, (size_t)batches, sizeof *validation->losses));
     validation->losses = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)layers, sizeof *validation->errors));
+    validation->errors = memory;
     return SRNN_OK;
 }
 
 void sr_validation_free(sr_validation *validation) {
     free(validation->losses);
+    free(validation->errors);
     *validation = (sr_validation){0};
 }
 
@@ -573,23 +617,84 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
     return SRNN_OK;
 }
 
-/* Batches are dealt to ranks round-robin; `all` is (ranks, rounds). */
-static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
-                                sr_batch_stats *all, int64_t rounds) {
+/* How far the batch's model is from its teacher. */
+static srnn_status validate_lesson(sr_trainer *trainer, sr_batch_stats *result,
+                                   sr_layer_error *errors) {
+    const token_batch *batch = &trainer->batch;
+    int64_t targets = 0;
+    if (!trainer->settings.lesson.teacher)
+        return SRNN_OK;
+    SR_TRY(sr_pass_divergences(trainer->pass, trainer->losses, batch->ids, batch->targets));
+    add_losses(trainer, &result->kl, &targets);
+    return errors ? sr_pass_layer_errors(trainer->pass, errors, batch->ids, batch->targets)
+                  : SRNN_OK;
+}
+
+/* What ranks find of the batches, which are dealt to them round-robin. */
+typedef struct validation_parts {
+    int64_t rounds;
+    sr_batch_stats *batches; /* (ranks, rounds) */
+    sr_layer_error *errors;  /* (ranks, rounds, layers); NULL: layers are not learned */
+} validation_parts;
+
+static size_t part_of_batch(const sr_trainer *trainer, const validation_parts *parts,
+                            int64_t batch) {
+    const int64_t count = trainer->ranks->count;
+    return (size_t)(batch % count * parts->rounds + batch / count);
+}
+
+static sr_layer_error *errors_of_batch(const validation_parts *parts, const sr_validation *result,
+                                       size_t part) {
+    return parts->errors ? parts->errors + part * (size_t)result->layers : NULL;
+}
+
+static srnn_status validate_own(sr_trainer *trainer, const sr_validation *result,
+                                const sr_source *source, const validation_parts *parts) {
     sr_ranks *ranks = trainer->ranks;
+    for (int64_t i = ranks->rank; i < result->batches; i += ranks->count) {
+        const size_t part = part_of_batch(trainer, parts, i);
+        SR_TRY(validate_batch(trainer, &parts->batches[part], source, i));
+        SR_TRY(
+            validate_lesson(trainer, &parts->batches[part], errors_of_batch(parts, result, part)));
+    }
+    SR_TRY(sr_ranks_gather(ranks, parts->batches, (size_t)parts->rounds * sizeof *parts->batches));
+    return parts->errors
+               ? sr_ranks_gather(ranks, parts->errors,
+                                 (size_t)(parts->rounds * result->layers) * sizeof *parts->errors)
+               : SRNN_OK;
+}
+
+/* Adds a batch's errors of layers to the sums. */
+static void add_layers(sr_validation *result, const sr_layer_error *errors) {
+    for (int layer = 0; errors && layer < result->layers; layer++) {
+        result->errors[layer].error += errors[layer].error;
+        result->errors[layer].size += errors[layer].size;
+    }
+}
+
+static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
+                                const validation_parts *parts) {
     sr_batch_stats sum = {0};
-    for (int64_t i = ranks->rank; i < result->batches; i += ranks->count)
-        SR_TRY(validate_batch(trainer, &all[ranks->rank * rounds + i / ranks->count], source, i));
-    SR_TRY(sr_ranks_gather(ranks, all, (size_t)rounds * sizeof *all));
+    SR_TRY(validate_own(trainer, result, source, parts));
+    for (int layer = 0; layer < result->layers; layer++)
+        result->errors[layer] = (sr_layer_error){0, 0};
     for (int64_t i = 0; i < result->batches; i++) {
-        const sr_batch_stats *one = &all[i % ranks->count * rounds + i / ranks->count];
+        const size_t part = part_of_batch(trainer, parts, i);
+        const sr_batch_stats *one = &parts->batches[part];
         result->losses[i] = mean(one->loss, one->targets);
         sum.loss += one->loss;
         sum.targets += one->targets;
         sum.hits += one->hits;
+        sum.kl += one->kl;
+        add_layers(result, errors_of_batch(parts, result, part));
     }
     result->loss = mean(sum.loss, sum.targets);
     result->accuracy = mean((double)sum.hits, sum.targets);
+    result->kl = trainer->settings.lesson.teacher ? mean(sum.kl, sum.targets) : NAN;
+    for (int layer = 0; layer < result->layers; layer++) {
+        result->errors[layer].error = mean(result->errors[layer].error, sum.targets);
+        result->errors[layer].size = mean(result->errors[layer].size, sum.targets);
+    }
     return SRNN_OK;
 }
 
@@ -603,10 +708,20 @@ srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source) {
     const int64_t fresh = fresh_batches(trainer, source);
     result->batches = result->batches < fresh ? result->batches : fresh;
-    const int64_t count = trainer->ranks->count, rounds = (result->batches + count - 1) / count;
+    const int64_t count = trainer->ranks->count;
+    validation_parts parts = {.rounds = (result->batches + count - 1) / count};
+    const size_t cells = (size_t)(count * parts.rounds);
     void *memory;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_stats)));
-    const srnn_status status = validate_all(trainer, result, source, memory, rounds);
-    free(memory);
+    SR_TRY(sr_alloc_zero(&memory, cells, sizeof *parts.batches));
+    parts.batches = memory;
+    srnn_status status = SRNN_OK;
+    if (result->layers) {
+        status = sr_alloc_zero(&memory, cells * (size_t)result->layers, sizeof *parts.errors);
+        parts.errors = status == SRNN_OK ? memory : NULL;
+    }
+    if (status == SRNN_OK)
+        status = validate_all(trainer, result, source, &parts);
+    free(parts.batches);
+    free(parts.errors);
     return status;
 }

@@ -4,7 +4,6 @@
 #include "small_model.h"
 
 #include <float.h>
-#include <stdio.h>
 
 enum { B = 2, T = 13, ROWS = B * T };
 
