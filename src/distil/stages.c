@@ -276,7 +276,7 @@ srnn_status sr_distil_begin(const char *folder, const sr_distil_request *request
     return status;
 }
 
-static srnn_status read_plan(sr_run_settings *s, const char *folder, sr_stage stage) {
+srnn_status sr_distil_plan(sr_run_settings *s, const char *folder, sr_stage stage) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_run_settings_create(s));
     srnn_status status = plan_path(path, folder, stage);
@@ -298,7 +298,7 @@ srnn_status sr_distil_continue(const char *folder) {
     SR_TRY(sr_path_print(path, "%s/%s/config.json", folder, names[SR_STAGE_COPY]));
     if (access(path, F_OK) == 0)
         return SRNN_OK;
-    SR_TRY(read_plan(&s, folder, SR_STAGE_COPY));
+    SR_TRY(sr_distil_plan(&s, folder, SR_STAGE_COPY));
     const srnn_status status = copy(folder, &s, &parts);
     sr_run_settings_free(&s);
     return status;
@@ -335,7 +335,7 @@ srnn_status sr_distil_open(sr_run **run, const char *folder, sr_stage stage,
     SR_TRY(has_begun(&begun, folder, stage));
     if (begun)
         return sr_run_resume(run, path, ends);
-    SR_TRY(read_plan(&s, folder, stage));
+    SR_TRY(sr_distil_plan(&s, folder, stage));
     const srnn_status status = start(run, path, &s, ends);
     sr_run_settings_free(&s);
     return status;

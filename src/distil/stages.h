@@ -49,6 +49,9 @@ srnn_status sr_distil_continue(const char *folder);
 srnn_status sr_distil_open(sr_run **run, const char *folder, sr_stage stage,
                            const sr_run_ends *ends);
 
+/* The settings of a stage as they were planned; free with sr_run_settings_free. */
+srnn_status sr_distil_plan(sr_run_settings *settings, const char *folder, sr_stage stage);
+
 /* path = the folder of the last stage of the plan: the student. */
 srnn_status sr_distil_student(char path[SR_PATH_BYTES], const char *folder);
 

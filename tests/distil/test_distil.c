@@ -1,6 +1,8 @@
 /* test_distil.c: a teacher to a student in stages: what is copied, what learns, stages that stop and
  * resume. */
-#include "distil/stages.h"
+#include "data/rows/source_open.h"
+#include "distil/ranking.h"
+#include "distil/spearman.h"
 #include "files/file.h"
 #include "files/folder.h"
 #include "model/files/model_folder.h"
@@ -328,6 +330,133 @@ static void students_learn(void **state) {
     assert_int_equal(sr_folder_remove(made), SRNN_OK);
 }
 
+/* ---- ranking */
+
+static void rank_correlations(void **state) {
+    (void)state;
+    static const double iq[] = {106, 100, 86, 101, 99, 103, 97, 113, 112, 110};
+    static const double hours[] = {7, 27, 2, 50, 28, 29, 20, 12, 6, 17};
+    static const double ties[] = {1, 1, 2, 2}, up[] = {1, 2, 3, 4}, same[] = {5, 5, 5, 5};
+    sr_spearman s;
+    assert_int_equal(sr_spearman_of(&s, iq, hours, 10), SRNN_OK);
+    assert_true(fabs(s.rho + 29.0 / 165) < 1e-12); /* the textbook's */
+    assert_true(fabs(s.low - -0.727830028239) < 1e-9 && fabs(s.high - 0.514546661633) < 1e-9);
+    assert_int_equal(sr_spearman_of(&s, ties, up, 4), SRNN_OK);
+    assert_true(fabs(s.rho - 2 / sqrt(5)) < 1e-12);
+    assert_int_equal(sr_spearman_of(&s, up, up, 4), SRNN_OK);
+    assert_true(s.rho == 1 && s.low == 1 && s.high == 1);
+    assert_int_equal(sr_spearman_of(&s, same, up, 4), SRNN_OK);
+    assert_true(isnan(s.rho));
+    assert_int_equal(sr_spearman_of(&s, up, ties, 3), SRNN_OK);
+    assert_true(!isnan(s.rho) && isnan(s.low));
+}
+
+static sr_ranking_result ranked(double budget) {
+    sr_ranking_result result;
+    const sr_ranking_request request = {.folder = made,
+                                        .threads = 2,
+                                        .window = 4,
+                                        .most_order = 8,
+                                        .tolerance = 1e-2,
+                                        .budget = budget};
+    if (sr_ranking_measure(&result, &request) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    return result;
+}
+
+/* Loss and KL of a model on the rows of the ranking, computed from its logits in double. */
+static sr_replacement_cost cost_by_hand(sr_model *model, sr_model *from) {
+    enum { B = 2, T = 12, V = 257 };
+    static float x[B * T * V], y[B * T * V];
+    int32_t ids[B * T], targets[B * T];
+    int64_t offsets[B * T + 1], count = 0;
+    sr_replacement_cost cost = {0, 0};
+    sr_source *source;
+    sr_pass *student, *own;
+    const sr_pass_setup setup = {.B = B, .T = T};
+    const sr_source_settings rows = {.seed = 1, .T = T, .validation_share = 0.1};
+    assert_int_equal(sr_source_open(&source, text, &rows), SRNN_OK);
+    assert_int_equal(sr_pass_create(&student, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_create(&own, from, &setup), SRNN_OK);
+    for (int64_t number = 0; number < 2; number++) {
+        sr_batch batch = {.B = B, .ids = ids, .targets = targets, .offsets = offsets};
+        assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_VALIDATION, number), SRNN_OK);
+        assert_int_equal(sr_pass_documents(student, offsets, batch.documents), SRNN_OK);
+        assert_int_equal(sr_pass_documents(own, offsets, batch.documents), SRNN_OK);
+        assert_int_equal(sr_pass_logits(student, x, ids), SRNN_OK);
+        assert_int_equal(sr_pass_logits(own, y, ids), SRNN_OK);
+        for (int i = 0; i < B * T; i++) {
+            double q = 0, p = 0;
+            if (targets[i] < 0)
+                continue;
+            for (int v = 0; v < V; v++) {
+                q += exp((double)x[i * V + v]);
+                p += exp((double)y[i * V + v]);
+            }
+            for (int v = 0; v < V; v++)
+                cost.kl += exp((double)y[i * V + v]) / p *
+                           ((double)y[i * V + v] - log(p) - (double)x[i * V + v] + log(q));
+            cost.loss += log(q) - (double)x[i * V + targets[i]];
+            count++;
+        }
+    }
+    sr_pass_free(student), sr_pass_free(own);
+    sr_source_free(source);
+    return (sr_replacement_cost){cost.loss / (double)count, cost.kl / (double)count};
+}
+
+static bool near_to(double x, double y) {
+    return fabs(x - y) < 1e-5 * (1 + fabs(y));
+}
+
+/* Each layer alone: the costs are those of the models that one can also make by hand; the budget
+ * keeps what fits. */
+static void layers_are_ranked(void **state) {
+    (void)state;
+    static const bool second[] = {false, true};
+    sr_run_settings s = common_settings("linear_elu");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    sr_model *own = open_model(teacher), *student;
+    request.stages[SR_STAGE_DISTIL] = request.stages[SR_STAGE_TUNE] = false;
+    request.steps[SR_STAGE_ALIGN] = 40;
+    begin(&request, &parts);
+    run_all();
+    sr_ranking_result result = ranked(-1);
+    assert_int_equal(result.L, 2);
+    assert_int_equal(sr_student_create(&student, &parts, own, &s, second), SRNN_OK);
+    sr_replacement_cost want = cost_by_hand(student, own);
+    assert_true(near_to(result.layers[1].copied.kl, want.kl) && want.kl > 0);
+    assert_true(near_to(result.layers[1].copied.loss, want.loss));
+    sr_model *aligned = model_of(SR_STAGE_ALIGN);
+    assert_int_equal(sr_student_layers(student, aligned, second), SRNN_OK);
+    want = cost_by_hand(student, own);
+    assert_true(near_to(result.layers[1].aligned.kl, want.kl));
+    assert_true(near_to(result.loss, cost_by_hand(own, own).loss));
+    assert_true(result.layers[1].aligned.kl < result.layers[1].copied.kl);
+    assert_true(isnan(result.budget) && result.layers[0].focus.measured);
+    const sr_ranked_layer first = result.layers[0], last = result.layers[1];
+    const double cache = first.cache_bytes, small = first.state_bytes;
+    assert_true(cache == 2 * 12 * 2 * 6 * sizeof(float)); /* keys and values of two heads */
+    sr_ranking_free(&result);
+    const bool pays = cache > small; /* else both are kept, whatever the budget */
+    result = ranked(cache + small);
+    const int kept = result.layers[0].keep + result.layers[1].keep;
+    assert_int_equal(kept, pays ? 1 : 2);
+    if (pays)
+        assert_true(result.layers[first.aligned.kl > last.aligned.kl ? 0 : 1].keep);
+    json_t *record;
+    assert_int_equal(sr_ranking_record(&record, &result), SRNN_OK);
+    assert_int_equal(json_array_size(json_object_get(record, "layers")), 2);
+    assert_int_equal(json_object_size(json_object_get(record, "correlations")),
+                     SR_RANKING_MEASURES);
+    json_decref(record);
+    sr_ranking_free(&result);
+    sr_model_free(own), sr_model_free(student), sr_model_free(aligned);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
 static int enter(void **state) {
     (void)state;
     static char words[20000];
@@ -362,6 +491,8 @@ int main(void) {
         cmocka_unit_test(the_teacher_as_student),
         cmocka_unit_test(stopping_changes_nothing),
         cmocka_unit_test(students_learn),
+        cmocka_unit_test(rank_correlations),
+        cmocka_unit_test(layers_are_ranked),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }
