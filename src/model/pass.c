@@ -403,12 +403,6 @@ static srnn_status tell_ready(const sr_pass *pass, int layer) {
     return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
 }
 
-srnn_status sr_pass_tell_all_ready(const sr_pass *pass) {
-    for (int layer = pass->model->config.L; layer >= -1; layer--)
-        SR_TRY(tell_ready(pass, layer));
-    return SRNN_OK;
-}
-
 /* From the gradient of the batch's rows to that of the last block's. */
 static srnn_status contexts_back(sr_pass *pass) {
     sr_backend *backend = pass->backend;
@@ -480,8 +474,7 @@ static srnn_status gradients(void *context) {
     if (!sr_lesson_is_layerwise(pass))
         return whole_gradients(pass);
     SR_TRY(sr_lesson_layers(pass));
-    SR_TRY(count_losses(pass));
-    return sr_pass_tell_all_ready(pass);
+    return count_losses(pass);
 }
 
 static srnn_status check_train(const sr_pass *pass) {

@@ -54,9 +54,6 @@ srnn_status sr_pass_forward(sr_pass *pass);
 /* pass->logits (rows of the tile from `first` on, V), of pass->normed. */
 srnn_status sr_pass_logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *normed, int64_t first);
 
-/* Says that all gradients are final, the last layer's first. */
-srnn_status sr_pass_tell_all_ready(const sr_pass *pass);
-
 /* ---- the teacher */
 
 /* Fails where student and teacher cannot be compared; makes pass->teacher. Nothing without a
@@ -72,7 +69,7 @@ static inline bool sr_lesson_is_layerwise(const sr_pass *pass) {
  * done; as sr_backend's. */
 srnn_status sr_lesson_diverge(sr_pass *pass, sr_matrix logits, int64_t first, float scale);
 
-/* The errors of all layers in pass->losses, and their gradients. */
+/* The errors of all layers in pass->losses, and their gradients, which are then final. */
 srnn_status sr_lesson_layers(sr_pass *pass);
 
 #endif

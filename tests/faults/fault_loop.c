@@ -57,6 +57,11 @@ static const work works[] = {
                   "--validate-batches 1",
      .again = "distil --resume made",
      .parts = true},
+    {.name = "rank layers",
+     .arguments = "distil --rank-layers --teacher model --attention norm --data " TASK
+                  " --out made --align-steps 1 --batch 2 --threads 1 --validate-batches 1",
+     .again = "distil --rank-layers --resume made",
+     .parts = true},
     {.name = "attend",
      .arguments = "attend --in qkv --out made --backward --attention norm --threads 1"},
     {.name = "layer", .arguments = "attend --in x --out made --attention gate --threads 1"},
