@@ -19,6 +19,7 @@
 #define SR_AXES_NORM_FLOOR    1e-12 /* of unit features and l2 norms */
 #define SR_AXES_SMOOTH        1e-6  /* of unit_smooth */
 #define SR_AXES_DECAY_DIVISOR 1024.0
+#define SR_AXES_LOG2_E        1.44269504088896341f
 
 enum { SR_AXES_WARPS = 8, SR_AXES_THREADS = SR_AXES_WARPS * SR_WARP };
 

@@ -19,7 +19,7 @@ static const char COMPUTES[] =
     "norm_epsilon=any";
 
 /* Cores by what they compute: the first that fits. */
-static const sr_chunk_core *const CORES[] = {nullptr};
+static const sr_chunk_core *const CORES[] = {&sr_chunk_core_head, &sr_chunk_core_delta, nullptr};
 
 static sr_chunk_shape shape_of(const srnn_problem *p) {
     const srnn_attention *const a = &p->attention;
@@ -56,17 +56,32 @@ static bool fits(const srnn_problem *problem) {
     const bool widened = sr_feature_width(a, problem->D) != problem->D;
     if (widened && a->decay_width == SRNN_WIDTH_CHANNEL)
         return false;
+    /* row sums are those of weights without erasing */
+    if (a->write == SRNN_WRITE_DELTA && shape_of(problem).sums_rows)
+        return false;
     return core_of(shape_of(problem)) != nullptr;
 }
 
+bool sr_cuda_carries_states(const srnn_plan *plan) {
+    const srnn_problem *const p = &plan->problem;
+    return plan->kernel == &sr_cuda_attention_chunks && !shape_of(p).sums_rows && p->D % 8 == 0 &&
+           p->Dv % 8 == 0 && p->attention.decay != SRNN_DECAY_LEARNED;
+}
+
 /* A call, its core and its workspace. */
-struct steps {
-    sr_axes_call call;
-    sr_chunk_call chunk;
+struct core_call {
+    sr_chunk_steps steps;
     sr_chunk_shape shape;
     const sr_chunk_core *core;
     void *workspace;
     cudaStream_t stream;
+
+    srnn_status forward() const {
+        return core->forward(steps.chunk, shape, workspace, stream);
+    }
+    srnn_status backward() const {
+        return core->backward(steps.chunk, shape, workspace, stream);
+    }
 };
 
 static void *take_workspace(const sr_chunk_core *core, const sr_chunk_shape &shape, bool backward,
@@ -80,42 +95,42 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     sr_layout layout = {};
     const sr_chunk_shape shape = shape_of(&plan->problem);
     sr_axes_scratch_place(plan, true, &layout);
-    sr_chunk_call_of(sr_axes_facts_of(plan), true, &layout);
+    sr_layout_take(&layout, sr_chunk_steps_bytes(sr_axes_facts_of(plan)), 1);
     take_workspace(core_of(shape), shape, true, &layout);
     return layout.used;
 }
 
-static steps steps_of(const sr_attention_call *wanted, bool backward) {
-    steps s = {};
+static core_call core_call_of(const sr_attention_call *wanted, bool backward) {
+    core_call c = {};
     sr_layout layout = {(char *)wanted->plan->scratch, 0};
-    s.call = sr_axes_call_of(wanted, backward, &layout);
-    s.chunk = sr_chunk_call_of(s.call, backward, &layout);
-    s.shape = shape_of(&wanted->plan->problem);
-    s.core = core_of(s.shape);
-    s.workspace = take_workspace(s.core, s.shape, backward, &layout);
-    s.stream = sr_cuda_stream(wanted->plan->device);
-    return s;
+    const sr_axes_call call = sr_axes_call_of(wanted, backward, &layout);
+    c.steps = sr_chunk_steps_of(call, backward, &layout);
+    const srnn_states *const states = &wanted->plan->states;
+    c.steps.chunk.initial = (const float *)states->initial;
+    c.steps.chunk.final = (float *)states->final;
+    c.steps.chunk.d_final = (const float *)states->d_final;
+    c.steps.chunk.d_initial = (float *)states->d_initial;
+    c.steps.call.gates_direct = true;
+    c.shape = shape_of(&wanted->plan->problem);
+    c.core = core_of(c.shape);
+    c.workspace = take_workspace(c.core, c.shape, backward, &layout);
+    c.stream = sr_cuda_stream(wanted->plan->device);
+    return c;
 }
 
 static srnn_status forward(const sr_attention_call *wanted) {
-    const steps s = steps_of(wanted, false);
-    SR_TRY(sr_axes_prepare(s.call, s.stream));
-    SR_TRY(sr_chunks_rows_in(s.call, s.chunk, s.stream));
-    SR_TRY(s.core->forward(s.chunk, s.shape, s.workspace, s.stream));
-    SR_TRY(sr_chunks_rows_out(s.call, s.chunk, s.stream));
-    return sr_axes_finish(s.call, s.stream);
+    const core_call c = core_call_of(wanted, false);
+    SR_TRY(sr_chunks_begin(c.steps, c.stream));
+    SR_TRY(c.forward());
+    return sr_chunks_finish(c.steps, c.stream);
 }
 
 static srnn_status backward(const sr_attention_call *wanted) {
-    steps s = steps_of(wanted, true);
-    s.call.gates_direct = true;
-    SR_TRY(sr_axes_prepare(s.call, s.stream));
-    SR_TRY(sr_chunks_rows_in(s.call, s.chunk, s.stream));
-    SR_TRY(sr_axes_outputs_backward(s.call, s.stream));
-    SR_TRY(sr_chunks_gradients_in(s.call, s.chunk, s.stream));
-    SR_TRY(s.core->backward(s.chunk, s.shape, s.workspace, s.stream));
-    SR_TRY(sr_chunks_gradients_out(s.call, s.chunk, s.stream));
-    return sr_axes_inputs_backward(s.call, s.stream);
+    const core_call c = core_call_of(wanted, true);
+    SR_TRY(sr_chunks_begin(c.steps, c.stream));
+    SR_TRY(sr_chunks_begin_backward(c.steps, c.stream));
+    SR_TRY(c.backward());
+    return sr_chunks_finish_backward(c.steps, c.stream);
 }
 
 const sr_attention_kernel sr_cuda_attention_chunks = {
