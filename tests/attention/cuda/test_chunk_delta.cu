@@ -1,5 +1,5 @@
-/* test_chunk_delta.cu: the core of the delta rule (chunks/delta*.cu), on an emulated GPU, against the
- * recurrence in double, token by token: outputs, states and all gradients. */
+/* test_chunk_delta.cu: the core of the delta rule (chunks/delta*.cu), on an emulated GPU,
+ * against the recurrence in double, token by token: outputs, states and all gradients. */
 #include "attention/cuda/chunks/core.h"
 
 extern "C" {
@@ -159,7 +159,7 @@ static bool is_hidden(const problem &p, int t) {
     return has(p, NANS) && t >= p.documents[0] && t < p.documents[1];
 }
 
-static void fill(const problem &p, operands &in, const sr_chunk_call &c) {
+static void fill(const problem &p, operands &in) {
     in.first.create((size_t)p.B * (size_t)p.T);
     for (int b = 0; b < p.B; b++)
         for (int t = 0, begin = 0, d = 0; t < p.T; t++) {
@@ -193,8 +193,8 @@ static void fill(const problem &p, operands &in, const sr_chunk_call &c) {
     const auto hide = [&](auto &x, int columns) {
         for (size_t n = 0; n < x.host.size(); n++)
             if (is_hidden(p, (int)(n / (size_t)columns % (size_t)p.T)))
-                x.host[n] = from_float<typename std::remove_reference<decltype(x.host[0])>::type>(
-                    NAN);
+                x.host[n] =
+                    from_float<typename std::remove_reference<decltype(x.host[0])>::type>(NAN);
     };
     hide(in.q, p.F);
     hide(in.k, p.F);
@@ -244,14 +244,12 @@ struct reference {
         return begins(t) ? 0 : p.decays ? exp(in.gate[gate_at(t, f)]) : 1;
     }
     size_t state_at(int f, int v) const {
-        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) *
-                   (size_t)p.V +
+        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) * (size_t)p.V +
                (size_t)v;
     }
     /* The state before token t and its gate. */
     double kept(int t, int f, int v) const {
-        return begins(t) ? 0
-                         : decay(t, f) * states[(size_t)t * wide() + (size_t)(f * p.V + v)];
+        return begins(t) ? 0 : decay(t, f) * states[(size_t)t * wide() + (size_t)(f * p.V + v)];
     }
 
     void forward() {
@@ -290,8 +288,8 @@ struct reference {
             for (int f = 0; f < p.F; f++) {
                 double sum = 0;
                 for (int v = 0; v < p.V; v++) {
-                    const double d = (double)c.scale *
-                                     in.d_numerator[row(p.H, h, t) * (size_t)p.V + (size_t)v];
+                    const double d =
+                        (double)c.scale * in.d_numerator[row(p.H, h, t) * (size_t)p.V + (size_t)v];
                     sum += d * after[f * p.V + v];
                     r[(size_t)(f * p.V + v)] += d * query(h, t, f);
                 }
@@ -331,8 +329,7 @@ struct reference {
     }
 };
 
-static void refer(const problem &p, const sr_chunk_call &c, const operands &in,
-                  expectations &out) {
+static void refer(const problem &p, const sr_chunk_call &c, const operands &in, expectations &out) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
     out.numerator.assign(q * V, 0);
@@ -417,7 +414,7 @@ static void test_problem(const problem &p) {
     out.d_gate.create(gates);
     out.d_beta.create(k);
     out.d_initial.create(states);
-    fill(p, in, call_of(p, in, out));
+    fill(p, in);
     in.q.send();
     in.k.send();
     in.v.send();

@@ -1,9 +1,9 @@
-/* delta.cu: the delta rule in chunks, without decay or with one per head: supported shapes, workspace,
- * and the steps of a call.
+/* delta.cu: the delta rule in chunks, without decay or with one per head: supported shapes,
+ * workspace, and the steps of a call.
  *
- * Forward is one walk. Backward walks forward again for U, X and the states before chunks, then back
- * for the gradients of the states and of the values, and then finds all other gradients, every chunk
- * for itself. */
+ * Forward is one walk. Backward walks forward again for U, X and the states before chunks, then
+ * back for the gradients of the states and of the values, and then finds all other gradients,
+ * every chunk for itself. */
 #include "attention/cuda/chunks/delta_walk.h"
 #include "base/memory.h"
 

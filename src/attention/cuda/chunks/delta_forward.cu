@@ -1,5 +1,5 @@
-/* delta_forward.cu: the delta rule in chunks, forward: numerators, or what the backward pass needs of
- * the same walk. */
+/* delta_forward.cu: the delta rule in chunks, forward: numerators, or what the backward pass
+ * needs of the same walk. */
 #include "attention/cuda/chunks/delta_walk.h"
 
 /* KEEP: the walk of the backward pass, for the states before chunks, X and U instead of numerators.
@@ -83,7 +83,8 @@ SR_DEVICE void span_values(float (&c)[8][4], const delta_state<F> &state, const 
 }
 
 /* c (16 tokens x 16 values) += A times 16 rows of the transposed operand `right`. */
-SR_DEVICE void multiply_strip(float (&c)[2][4], const uint32_t (&a)[4], const uint32_t (&right)[4]) {
+SR_DEVICE void multiply_strip(float (&c)[2][4], const uint32_t (&a)[4],
+                              const uint32_t (&right)[4]) {
     const uint32_t b[4] = {right[0], right[2], right[1], right[3]};
     mma_m16n8k16(c[0], a, b);
     mma_m16n8k16(c[1], a, b + 2);
@@ -111,7 +112,8 @@ SR_DEVICE void span_numerators(const sr_chunk_call &call, const forward_head &at
         }
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            c[e / 4][e % 4] *= call.scale * slot.factors.before[16 * i + delta_row(e / 2 % 2, lane)];
+            c[e / 4][e % 4] *=
+                call.scale * slot.factors.before[16 * i + delta_row(e / 2 % 2, lane)];
 #pragma unroll
         for (int j = 0; j < SR_DELTA_STEPS; j++) {
             if (j > i)
@@ -153,8 +155,7 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         if (span.fresh)
             state.clear();
         if (KEEP && span.opens_chunk()) {
-            const int64_t chunk =
-                (int64_t)head * delta_chunks(call.T) + span.t0 / SR_DELTA_CHUNK;
+            const int64_t chunk = (int64_t)head * delta_chunks(call.T) + span.t0 / SR_DELTA_CHUNK;
             delta_store_strip(places.states + (chunk * call.V + value) * call.F, call.F, state.s, 0,
                               call.V - value, 0, call.F);
         }
@@ -179,9 +180,9 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         state.store(call.final + head * numbers, value, call.F, call.V);
 }
 
-/* A block walks a head from its first span: without KEEP that of a query head, whose state is made
- * again for each head of a group. Warps 0 .. 3 are the strips, then the loader, the scorer (not with
- * KEEP) and the solvers; see delta_walk.h. */
+/* A block walks a head from its first span: without KEEP that of a query head, whose state is
+ * made again for each head of a group. Warps 0 .. 3 are the strips, then the loader, the scorer
+ * (not with KEEP) and the solvers; see delta_walk.h. */
 template <int F, bool KEEP, int SOLVERS>
 __global__ void __launch_bounds__(forward_shape<F, KEEP, SOLVERS>::threads,
                                   forward_shape<F, KEEP, SOLVERS>::blocks)
@@ -218,19 +219,18 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, SOLVERS>::threads,
                 delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.sum, call.scale);
             });
     } else {
-        delta_run_worker(
-            slots, barriers, warp - Shape::others, solvers, 0, [&](Slot &slot) {
-                slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
-                __syncwarp();
-                delta_solve_span<F>(slot.solved, slot.keys, slot.factors);
-                __syncwarp();
-                if (KEEP && at.slice == 0)
-                    keep_solved(places.solved +
-                                    ((int64_t)(at.b * call.Hkv + at.head) * delta_chunks(call.T) +
-                                     slot.span.t0 / SR_DELTA_CHUNK) *
-                                        SR_DELTA_PAIRS,
-                                slot.solved, slot.span);
-            });
+        delta_run_worker(slots, barriers, warp - Shape::others, solvers, 0, [&](Slot &slot) {
+            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
+            __syncwarp();
+            delta_solve_span<F>(slot.solved, slot.keys, slot.factors);
+            __syncwarp();
+            if (KEEP && at.slice == 0)
+                keep_solved(places.solved +
+                                ((int64_t)(at.b * call.Hkv + at.head) * delta_chunks(call.T) +
+                                 slot.span.t0 / SR_DELTA_CHUNK) *
+                                    SR_DELTA_PAIRS,
+                            slot.solved, slot.span);
+        });
     }
 }
 

@@ -1,16 +1,16 @@
-/* delta_outputs.cu: the delta rule in chunks, backward: the gradients of queries, keys, gates and betas,
- * every chunk for itself. With S the state before a span, R the gradient of that after it, dN the
- * gradient of numerators, and of pairs of its tokens
+/* delta_outputs.cu: the delta rule in chunks, backward: the gradients of queries, keys, gates
+ * and betas, every chunk for itself. With S the state before a span, R the gradient of that
+ * after it, dN the gradient of numerators, and of pairs of its tokens
  *
  *     G_ij = scale e^(c_i - c_j) <dN_i, U_j>, j <= i;    H_ij = -e^(c_i - c_j) <dV_i, U_j>, j < i
  *     dQ = scale diag(e^c) dN S' + G K
  *     dK = -diag(e^c) dV S' + H K + H' K + sum G' Q + diag(e^(c_last - c)) U R'
  *     dbeta_i = <dV_i, U_i> / beta_i^2
  *
- * The gate between tokens t - 1 and t gets what the pairs with i >= t > j have: the products of rows
- * i >= t with their gradients where they are read at c_i, less those of rows j >= t where they are
- * read at -c_j, which cancel where both are after t; and of rows j < t what they have from R; and
- * e^c_last <S, R>. */
+ * The gate between tokens t - 1 and t gets what the pairs with i >= t > j have: the products of
+ * rows i >= t with their gradients where they are read at c_i, less those of rows j >= t where
+ * they are read at -c_j, which cancel where both are after t; and of rows j < t what they have
+ * from R; and e^c_last <S, R>. */
 #include "attention/cuda/chunks/delta_walk.h"
 
 template <int F, int V> struct outputs_shape {
@@ -23,8 +23,9 @@ template <int F, int V> struct outputs_shape {
 template <int F, int V> struct outputs_memory {
     alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
     sr_bf16 queries[SR_DELTA_CHUNK * F];
-    sr_bf16 d_numerators[SR_DELTA_CHUNK * V], used[SR_DELTA_CHUNK * V], d_values[SR_DELTA_CHUNK * V];
-    sr_bf16 state[V * F], later[V * F]; /* S', R' */
+    sr_bf16 d_numerators[SR_DELTA_CHUNK * V], used[SR_DELTA_CHUNK * V],
+        d_values[SR_DELTA_CHUNK * V];
+    sr_bf16 state[V * F], later[V * F];                          /* S', R' */
     sr_bf16 of_queries[SR_DELTA_PAIRS], of_keys[SR_DELTA_PAIRS]; /* G, H */
     delta_factors factors;
     float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
@@ -60,7 +61,8 @@ SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_me
             mma_m16n8k16(w[1], a, b + 2);
         }
         take(w, j);
-        delta_decay(w, i, j, shared.factors.sum, [=](int) { return factor; }, lane);
+        delta_decay(
+            w, i, j, shared.factors.sum, [=](int) { return factor; }, lane);
         if (below && i == j)
 #pragma unroll
             for (int n = 0; n < 2; n++)
@@ -221,7 +223,7 @@ SR_DEVICE void key_pairs(outputs_memory<F, V> &shared, const sr_chunk_call &call
                          const outputs_place &at, const delta_span &span) {
     float *const d_beta = call.d_beta + call.row(call.Hkv, at.b, at.head, span.t0);
     pair_blocks(shared.of_keys, shared.d_values, shared, at, -1, true,
-                [&](const float (&w)[2][4], int j) {
+                [&](const float(&w)[2][4], int j) {
                     const int lane = delta_lane();
                     if (16 * j != at.own)
                         return;
@@ -240,8 +242,7 @@ SR_DEVICE void key_pairs(outputs_memory<F, V> &shared, const sr_chunk_call &call
 }
 
 /* <S, R>: the warp's share. */
-template <int F, int V>
-SR_DEVICE void dot_states(outputs_memory<F, V> &shared, int warp) {
+template <int F, int V> SR_DEVICE void dot_states(outputs_memory<F, V> &shared, int warp) {
     float sum = 0;
     for (int n = 2 * (int)threadIdx.x; n < V * F; n += 2 * outputs_shape<F, V>::threads) {
         const float2 x = unpack_bf16(*reinterpret_cast<const uint32_t *>(shared.state + n));
@@ -326,7 +327,7 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
             __syncthreads();
         }
         pair_blocks(shared.of_queries, shared.d_numerators, shared, at, call.scale, false,
-                    [](const float (&)[2][4], int) {});
+                    [](const float(&)[2][4], int) {});
         __syncthreads(); /* G is there */
         float d_q[P][4];
         delta_clear(d_q);
@@ -363,9 +364,9 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
         store_gates(shared, call, at, what);
 }
 
-/* A block owns a chunk of a head of keys and values, and computes its spans one after the other. A warp
- * has 16 rows of the chunk and a side of the columns of results: H, then G of each query head, go
- * through shared memory in bf16. */
+/* A block owns a chunk of a head of keys and values, and computes its spans one after the other.
+ * A warp has 16 rows of the chunk and a side of the columns of results: H, then G of each query
+ * head, go through shared memory in bf16. */
 template <int F, int V>
 __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F, V>::blocks)
     delta_outputs(const __grid_constant__ sr_chunk_call call,
@@ -374,12 +375,9 @@ __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F,
     SR_SHARED(Memory, shared);
     const int chunks = delta_chunks(call.T), index = (int)blockIdx.x;
     const int warp = of_warp((int)threadIdx.x / SR_WARP), head = index / chunks;
-    const outputs_place at = {head / call.Hkv,
-                              head % call.Hkv,
-                              index % chunks,
-                              warp,
-                              16 * (warp % SR_DELTA_STEPS),
-                              warp / SR_DELTA_STEPS};
+    const outputs_place at = {
+        head / call.Hkv,      head % call.Hkv, index % chunks, warp, 16 * (warp % SR_DELTA_STEPS),
+        warp / SR_DELTA_STEPS};
     const int32_t *const first = call.first + (int64_t)at.b * call.T;
     const int end = min((at.chunk + 1) * SR_DELTA_CHUNK, call.T);
     for (int t = at.chunk * SR_DELTA_CHUNK; t < end;) {
@@ -396,10 +394,9 @@ __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F,
 template <int F, int V>
 static srnn_status start(const sr_chunk_call &call, const delta_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(delta_outputs<F, V>,
-                      dim3((unsigned)(call.B * call.Hkv * delta_chunks(call.T))),
-                      dim3(outputs_shape<F, V>::threads), sizeof(outputs_memory<F, V>), stream,
-                      call, places));
+    SR_CUDA(sr_launch(
+        delta_outputs<F, V>, dim3((unsigned)(call.B * call.Hkv * delta_chunks(call.T))),
+        dim3(outputs_shape<F, V>::threads), sizeof(outputs_memory<F, V>), stream, call, places));
     return SRNN_OK;
 }
 

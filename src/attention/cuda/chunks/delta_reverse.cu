@@ -1,5 +1,6 @@
-/* delta_reverse.cu: the delta rule in chunks, backward: the walk from the last span to the first, for
- * the gradients of the states and of the values. With R the gradient of the state after a span:
+/* delta_reverse.cu: the delta rule in chunks, backward: the walk from the last span to the
+ * first, for the gradients of the states and of the values. With R the gradient of the state
+ * after a span:
  *
  *     dU = diag(e^(c_last - c)) K R + sum P' dN, over the query heads of the group
  *     dV = diag(beta) X' dU
@@ -150,10 +151,11 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         later.store(call.d_initial + head * numbers, value, call.F, call.V);
 }
 
-/* A block walks a head of keys and values from its last span, which it sees once for each query head
- * of the group. Warps 0 .. 3 are the strips, then the loader and the scorer; see delta_walk.h. */
+/* A block walks a head of keys and values from its last span, which it sees once for each query
+ * head of the group. Warps 0 .. 3 are the strips, then the loader and the scorer; see
+ * delta_walk.h. */
 template <int F>
-__global__ void __launch_bounds__(REVERSE_WARPS * SR_WARP, F == 64 ? 2 : 1)
+__global__ void __launch_bounds__(REVERSE_WARPS *SR_WARP, F == 64 ? 2 : 1)
     delta_reverse(const __grid_constant__ sr_chunk_call call,
                   const __grid_constant__ delta_places places, int slot_count) {
     using Slot = reverse_slot<F>;
@@ -169,8 +171,7 @@ __global__ void __launch_bounds__(REVERSE_WARPS * SR_WARP, F == 64 ? 2 : 1)
         delta_run_loader(slots, barriers, 1, [&](Slot &slot) {
             if (end == 0)
                 return false;
-            const delta_span span =
-                delta_span_before(first, end, call.T, call.initial != nullptr);
+            const delta_span span = delta_span_before(first, end, call.T, call.initial != nullptr);
             load_span<F>(slot, call, places, at, span, group);
             group = group + 1 < call.group ? group + 1 : 0;
             end = group > 0 ? end : span.t0 + span.from;
@@ -193,8 +194,7 @@ static srnn_status start(const sr_chunk_call &call, const sr_chunk_shape &shape,
     int slots = (int)(whole / slot);
     slots = slots > SR_DELTA_SLOTS_MOST ? SR_DELTA_SLOTS_MOST : slots < 1 ? 1 : slots;
     const int slices = (call.V + SR_DELTA_SLICE - 1) / SR_DELTA_SLICE;
-    SR_CUDA(sr_launch(delta_reverse<F>,
-                      dim3((unsigned)(call.B * call.Hkv), (unsigned)slices),
+    SR_CUDA(sr_launch(delta_reverse<F>, dim3((unsigned)(call.B * call.Hkv), (unsigned)slices),
                       dim3(REVERSE_WARPS * SR_WARP), slots * slot, stream, call, places, slots));
     return SRNN_OK;
 }

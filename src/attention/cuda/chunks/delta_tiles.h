@@ -1,9 +1,10 @@
-/* delta_tiles.h (private): parts of the delta rule in chunks: spans of a document in a chunk, lower
- * triangles of pairs, the solved triangle, and strips of a transposed state.
+/* delta_tiles.h (private): parts of the delta rule in chunks: spans of a document in a chunk,
+ * lower triangles of pairs, the solved triangle, and strips of a transposed state.
  *
- * A span is the tokens of one document in a chunk. Spans are computed one after the other: rows of
- * a tile outside the span are zero, so that nothing of another document is ever multiplied. Inside a
- * span, with c the running sum of its gates, S the state before it and k, q, v its rows:
+ * A span is the tokens of one document in a chunk. Spans are computed one after the other: rows
+ * of a tile outside the span are zero, so that nothing of another document is ever multiplied.
+ * Inside a span, with c the running sum of its gates, S the state before it and k, q, v its
+ * rows:
  *
  *     A_ij = beta_i e^(c_i - c_j) <k_i, k_j>, j < i;    X = (I + A)^-1
  *     P_ij = scale e^(c_i - c_j) <q_i, k_j>, j <= i
@@ -11,8 +12,8 @@
  *     numerators = scale diag(e^c) Q S + P U
  *     S after it = e^c_last S + K' diag(e^(c_last - c)) U
  *
- * Betas of almost 0 count as 2^-40, which changes no bit that bf16 could hold: U / beta, which the
- * gradient of beta needs, then exists. */
+ * Betas of almost 0 count as 2^-40, which changes no bit that bf16 could hold: U / beta, which
+ * the gradient of beta needs, then exists. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 
@@ -20,12 +21,12 @@
 #include "attention/cuda/shared/tiles.h"
 
 enum {
-    SR_DELTA_CHUNK = 64,                           /* tokens */
-    SR_DELTA_STEPS = SR_DELTA_CHUNK / 16,          /* of 16 tokens */
-    SR_DELTA_BLOCKS = 10,                          /* of 16 x 16 pairs, on and below the diagonal */
-    SR_DELTA_PAIRS = SR_DELTA_BLOCKS * 16 * 16,    /* numbers of a lower triangle */
-    SR_DELTA_STRIP = 16,                           /* value columns of a warp */
-    SR_DELTA_STRIPS = 4,                           /* of a block */
+    SR_DELTA_CHUNK = 64,                        /* tokens */
+    SR_DELTA_STEPS = SR_DELTA_CHUNK / 16,       /* of 16 tokens */
+    SR_DELTA_BLOCKS = 10,                       /* of 16 x 16 pairs, on and below the diagonal */
+    SR_DELTA_PAIRS = SR_DELTA_BLOCKS * 16 * 16, /* numbers of a lower triangle */
+    SR_DELTA_STRIP = 16,                        /* value columns of a warp */
+    SR_DELTA_STRIPS = 4,                        /* of a block */
     SR_DELTA_SLICE = SR_DELTA_STRIP * SR_DELTA_STRIPS,
 };
 
@@ -76,8 +77,7 @@ SR_DEVICE void b_rows(uint32_t (&b)[4], const sr_bf16 *tile, int row, int k, int
 /* The same with columns 16 c .. 16 c + 15 of the tile; the sum is over rows row .. row+15. */
 template <int WIDTH>
 SR_DEVICE void b_columns(uint32_t (&b)[4], const sr_bf16 *tile, int row, int c, int lane) {
-    ldmatrix_x4_transposed(b,
-                           tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, c, lane / 16));
+    ldmatrix_x4_transposed(b, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, c, lane / 16));
 }
 
 /* c (16 x 8 PIECES) += A times rows row .. row+15 of the tile, from column 16 `begin` on. */
@@ -107,7 +107,7 @@ SR_DEVICE int delta_column(int e, int lane) {
 struct delta_span {
     int t0, from, past; /* t0 < 0: there are no more */
     bool fresh;         /* the state before it is zero: its document begins here */
-    bool ends;          /* its document ends here, and another follows: the state after it is lost */
+    bool ends; /* its document ends here, and another follows: the state after it is lost */
 
     SR_DEVICE bool opens_chunk() const {
         return from == 0;
@@ -152,8 +152,7 @@ SR_DEVICE void delta_load(sr_bf16 *tile, const sr_bf16 *rows, int64_t time, cons
 #pragma unroll 4
     for (int n = thread; n < SR_DELTA_CHUNK * Tile::chunks; n += threads) {
         const int row = n / Tile::chunks, chunk = n % Tile::chunks;
-        const bool counts =
-            row >= span.from && row < span.past && column + 8 * chunk < columns;
+        const bool counts = row >= span.from && row < span.past && column + 8 * chunk < columns;
         cp_async_16(tile + Tile::offset(row, chunk),
                     counts ? rows + (span.t0 + row) * time + column + 8 * chunk : rows,
                     counts ? 16 : 0);
@@ -194,15 +193,16 @@ SR_DEVICE void delta_sums(float *sum, const float *gates) {
 
 struct delta_factors {
     alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
-    float before[SR_DELTA_CHUNK];          /* e^c: weight of the state before the span for a token */
-    float until[SR_DELTA_CHUNK]; /* e^(c_last - c): weight of a token in the state after it */
+    float before[SR_DELTA_CHUNK]; /* e^c: weight of the state before the span for a token */
+    float until[SR_DELTA_CHUNK];  /* e^(c_last - c): weight of a token in the state after it */
     float beta[SR_DELTA_CHUNK];
 
     SR_DEVICE float across() const {
         return before[SR_DELTA_CHUNK - 1];
     }
 
-    /* From gates (NULL: 0) and betas, zero outside the span. One warp; complete after __syncwarp. */
+    /* From gates (NULL: 0) and betas, zero outside the span. One warp; complete after
+     * __syncwarp. */
     SR_DEVICE void fill(const float *gates, const float *betas) {
         const int lane = delta_lane();
         const float2 running = delta_running(gates);
@@ -237,8 +237,8 @@ enum : uint32_t {
     SR_DELTA_LAST_ROW = SR_DELTA_ALL & ~((1u << delta_block(3, 0)) - 1),
 };
 
-/* w = the products of rows of a tile with keys, for a set of blocks; `rows` may be the keys. The A of
- * 16 rows has the numbers of the B of the same rows in another order. One warp. */
+/* w = the products of rows of a tile with keys, for a set of blocks; `rows` may be the keys. The
+ * A of 16 rows has the numbers of the B of the same rows in another order. One warp. */
 template <int F, uint32_t SET>
 SR_DEVICE void delta_triangle(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16 *rows,
                               const sr_bf16 *keys, bool same) {
@@ -309,7 +309,8 @@ SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const 
         for (int j = 0; j <= i; j++) {
             if (!(SET >> delta_block(i, j) & 1))
                 continue;
-            delta_decay(w[delta_block(i, j)], i, j, sum, [=](int) { return scale; }, lane);
+            delta_decay(
+                w[delta_block(i, j)], i, j, sum, [=](int) { return scale; }, lane);
             delta_store_block(pairs + delta_pairs_at(i, j), w[delta_block(i, j)], lane);
         }
 }
@@ -345,8 +346,8 @@ SR_DEVICE void delta_invert(float (&x)[16], const float *block, int own) {
     for (int j = 0; j < 15; j++)
 #pragma unroll
         for (int four = (j + 1) / 4; four < 4; four++) {
-            const float4 a = *reinterpret_cast<const float4 *>(
-                block + j * SR_DELTA_SOLVE_STRIDE + 4 * four);
+            const float4 a =
+                *reinterpret_cast<const float4 *>(block + j * SR_DELTA_SOLVE_STRIDE + 4 * four);
             const float column[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
             for (int e = 0; e < 4; e++)
@@ -368,8 +369,7 @@ SR_DEVICE void delta_store_row(sr_bf16 *block, const float (&x)[16], int row) {
 }
 
 /* The diagonal blocks of A to X. */
-SR_DEVICE void delta_solve_diagonal(sr_bf16 *solved,
-                                    const float (&w)[SR_DELTA_BLOCKS][2][4]) {
+SR_DEVICE void delta_solve_diagonal(sr_bf16 *solved, const float (&w)[SR_DELTA_BLOCKS][2][4]) {
     float *const place = reinterpret_cast<float *>(solved);
     const int lane = delta_lane(), own = lane % 16, half = lane / 16;
 #pragma unroll
@@ -380,8 +380,7 @@ SR_DEVICE void delta_solve_diagonal(sr_bf16 *solved,
             for (int e = 0; e < 4; e++)
                 place[i * SR_DELTA_SOLVE_BLOCK +
                       (8 * n + delta_column(e % 2, lane)) * SR_DELTA_SOLVE_STRIDE +
-                      delta_row(e / 2, lane)] =
-                    w[delta_block(i, i)][n][e];
+                      delta_row(e / 2, lane)] = w[delta_block(i, i)][n][e];
     __syncwarp();
     float x[2][16];
 #pragma unroll
@@ -402,8 +401,8 @@ SR_DEVICE void delta_solve_add(float (&sum)[2][4], const float (&x)[2][4], const
     for (int z = 0; z < 2; z++)
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            const uint32_t left[4] = {float_bits(x[z][0]), float_bits(x[z][2]),
-                                      float_bits(x[z][1]), float_bits(x[z][3])};
+            const uint32_t left[4] = {float_bits(x[z][0]), float_bits(x[z][2]), float_bits(x[z][1]),
+                                      float_bits(x[z][3])};
             const uint32_t right[2] = {float_bits(a[z][2 * n]), float_bits(a[z][2 * n + 1])};
             mma_m16n8k8_tf32(sum[n], left, right);
         }
@@ -469,8 +468,9 @@ SR_DEVICE void delta_key_blocks(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16
 #pragma unroll
         for (int j = 0; j <= i; j++)
             if (SET >> delta_block(i, j) & 1)
-                delta_decay(w[delta_block(i, j)], i, j, factors.sum,
-                            [&](int row) { return factors.beta[row]; }, lane);
+                delta_decay(
+                    w[delta_block(i, j)], i, j, factors.sum,
+                    [&](int row) { return factors.beta[row]; }, lane);
 }
 
 /* X of a span from its keys. One warp; complete after __syncwarp. */
@@ -654,9 +654,8 @@ template <int F> struct delta_state {
 
     /* From and to floats (features, values), the strip from value `value` on. */
     SR_DEVICE void load(const float *from, int value, int features, int values) {
-        each(value, features, values, [&](float &x, int64_t at, bool counts) {
-            x = counts ? from[at] : 0;
-        });
+        each(value, features, values,
+             [&](float &x, int64_t at, bool counts) { x = counts ? from[at] : 0; });
     }
     SR_DEVICE void store(float *to, int value, int features, int values) {
         each(value, features, values, [&](float &x, int64_t at, bool counts) {
@@ -664,8 +663,7 @@ template <int F> struct delta_state {
                 to[at] = x;
         });
     }
-    template <class Use>
-    SR_DEVICE void each(int value, int features, int values, const Use &use) {
+    template <class Use> SR_DEVICE void each(int value, int features, int values, const Use &use) {
         const int lane = delta_lane();
 #pragma unroll
         for (int n = 0; n < P; n++)

@@ -1,17 +1,17 @@
 /* delta_walk.h (private): blocks that walk the spans of a head, and what they leave in the
  * workspace.
  *
- * A block owns a head and a slice of 64 value columns, of which each of its first four warps, the
- * strips, has 16: columns of a state never meet. The other warps run ahead of the strips and need no
- * state. A span lives in one of the block's slots of shared memory, which goes round:
+ * A block owns a head and a slice of 64 value columns, of which each of its first four warps,
+ * the strips, has 16: columns of a state never meet. The other warps run ahead of the strips and
+ * need no state. A span lives in one of the block's slots of shared memory, which goes round:
  *
  *     loader: waits until the slot is free, copies the span's rows, then tells that it is full
  *     a solver, a scorer: wait until it is full, make X and P of the rows, tell that they are ready
  *     strips: wait for that, compute, tell that the slot is free
  *
- * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span after
- * the last is marked. Of solvers there are at most as many as slots, and the loader waits until a
- * solver has taken a span: so no two spans are waited for at one barrier. */
+ * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span
+ * after the last is marked. Of solvers there are at most as many as slots, and the loader waits
+ * until a solver has taken a span: so no two spans are waited for at one barrier. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 
@@ -101,7 +101,8 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         barriers.wait_free(n % barriers.slots); /* nobody is left at a barrier */
 }
 
-/* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One warp. */
+/* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One
+ * warp. */
 template <class Slot, class Work>
 SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int begin, int every,
                                 int last, const Work &work) {
