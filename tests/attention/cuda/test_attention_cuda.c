@@ -1,7 +1,6 @@
 /* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the float64
  * oracle. */
 #include "attention/cuda/shared/computes.h"
-#include "device/cuda/device.h"
 #include "equation/facts.h"
 #include "equation/operands.h"
 #include "equation/support.h"
@@ -653,23 +652,6 @@ static void a_ring_holds_the_window(void **state) {
     check_ring("window=45,decay=log_sigmoid,cap=4");
 }
 
-/* GPUs whose blocks have 99 KB: what needs more is refused by the plan, not by a launch. */
-static void small_shared_memory(void **state) {
-    (void)state;
-    sr_cuda_device *const facts = (sr_cuda_device *)(uintptr_t)sr_cuda_facts(gpu);
-    const size_t usual = facts->shared_bytes;
-    srnn_problem problem = {.B = 1, .H = 1, .T = 40, .D = 192, .Dv = 192, .device = gpu};
-    srnn_plan *plan;
-    facts->shared_bytes = 99 << 10;
-    assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_ERR_UNSUPPORTED);
-    problem.kernel = "pairs";
-    assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_ERR_UNSUPPORTED);
-    problem.D = problem.Dv = 128;
-    assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
-    srnn_plan_free(plan);
-    facts->shared_bytes = usual;
-}
-
 int main(void) {
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
@@ -694,7 +676,6 @@ int main(void) {
         cmocka_unit_test(awkward_recurrences),
         cmocka_unit_test(large_sinks),
         cmocka_unit_test(a_ring_holds_the_window),
-        cmocka_unit_test(small_shared_memory),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     srnn_device_close(gpu);
