@@ -19,7 +19,7 @@
 
 template <int F, int V> struct backward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = F + V <= 128 ? 2 : 1;
+    static constexpr int blocks = 1;
 };
 
 /* Sums (64, F) in float: columns are permuted so that what a half warp stores, 4 rows of 8 columns,
@@ -422,10 +422,12 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, (backward_shape<F, V>::blocks
                                          level);
                 __syncthreads(); /* no warp reads w, G, R, S, values and dN */
                 if (level.state && (g < last || more)) {
-                    chunk_load<V, THREADS>(shared->gradients,
-                                           shared->at.gradients_of(call, g < last ? g + 1 : 0),
-                                           g < last ? span : next);
-                    if (g == last) {
+                    if (g < last) {
+                        chunk_load<V, THREADS>(shared->gradients,
+                                               shared->at.gradients_of(call, g + 1), span);
+                    } else {
+                        chunk_load<V, THREADS>(shared->gradients, shared->at.gradients_of(call, 0),
+                                               next);
                         chunk_load<V, THREADS>(shared->values, shared->at.values, next);
                         load_state<F, V>(shared->state, states, next);
                     }
