@@ -19,7 +19,7 @@
 
 template <int F, int V> struct backward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = 1;
+    static constexpr int blocks = F + V <= 128 ? 2 : 1;
 };
 
 /* Sums (64, F) in float: columns are permuted so that what a half warp stores, 4 rows of 8 columns,
