@@ -62,7 +62,7 @@ static void place_backward(sr_axes_scratch *s, const srnn_plan *plan, sr_layout 
     s->value_dot = take<double>(has_value_factor(a), k_rows, layout);
     s->d_raw_q = take<float>(true, q_rows * p->D, layout);
     s->d_raw_k = take<float>(true, k_rows * p->D, layout);
-    s->partial = take<double>(true, SR_AXES_PARTS * columns_of(p), layout);
+    s->partial = take<double>(true, SR_SUM_PARTS * columns_of(p), layout);
 }
 
 sr_axes_scratch sr_axes_scratch_place(const srnn_plan *plan, bool backward, sr_layout *layout) {
@@ -127,9 +127,10 @@ static sr_axes_operands operands_of(const srnn_operands *in, bool narrow) {
     return out;
 }
 
-static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
+sr_axes_call sr_axes_facts_of(const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
+    sr_axes_call facts = {}, *const call = &facts;
     call->a = *a;
     call->B = p->B;
     call->H = p->H;
@@ -154,22 +155,22 @@ static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
     call->cumulates = cumulates(a);
     call->scale = sr_scale_factor(a, p->D);
     call->rope_theta = p->rope_theta;
-    call->decay_has_rate = sr_decay_has_rate(a);
     call->norm_per_head = sr_norm_weighs_heads(a);
     call->write_range = sr_write_range(a);
     const bool own = a->norm_weight == SRNN_NORM_WEIGHT_HEAD && a->norm == SRNN_NORM_LAYER;
     call->norm_epsilon =
         a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm) * (own ? p->Dv : 1);
+    call->first = plan->first;
+    return facts;
 }
 
 sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_layout *layout) {
     const srnn_plan *plan = wanted->plan;
     const srnn_problem *p = &plan->problem;
     const bool narrow = p->dtype == SRNN_BF16;
-    sr_axes_call call = {};
-    fill_facts(&call, plan);
-    call.first = plan->first;
+    sr_axes_call call = sr_axes_facts_of(plan);
     call.in = operands_of(wanted->in, narrow);
+    call.gate = sr_gate_rule_of(&p->attention, wanted->in, p->D);
     if (backward)
         call.out = operands_of(wanted->gradients, narrow);
     call.o = tensor_of(wanted->o, narrow);
