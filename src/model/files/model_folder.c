@@ -372,32 +372,25 @@ srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     return load_weights(model, folder, NULL);
 }
 
-static srnn_status too_large(const char *folder, double bytes, const char *why) {
-    return SR_FAIL(SRNN_ERR_MEMORY,
-                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
-                   "room for; nothing of it was read (%s)",
-                   folder, bytes / 1e9, why);
-}
-
 /* Creates the model if its weights fit into memory: a host may promise more than it has, and end
  * the process when the weights are written. */
 static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_config *config,
                           const char *folder) {
+    const double most = sr_memory_bytes();
     sr_tensor_table table;
     char why[256];
     SR_TRY(sr_model_tensors(&table, config));
-    const double bytes =
-        (double)table.numbers * sizeof(float) + (double)sr_model_rope_bytes(config);
+    const double bytes = (double)table.numbers * 4 + (double)sr_model_rope_bytes(config);
     sr_tensor_table_free(&table);
-    if (sr_device_is_host(backend->device) && bytes > sr_memory_bytes()) {
-        snprintf(why, sizeof why, "this process may have %.2f GB", sr_memory_bytes() / 1e9);
-        return too_large(folder, bytes, why);
-    }
-    const srnn_status status = sr_model_create(model, backend, config);
+    const bool possible = !sr_device_is_host(backend->device) || bytes <= most;
+    const srnn_status status = possible ? sr_model_create(model, backend, config) : SRNN_ERR_MEMORY;
     if (status != SRNN_ERR_MEMORY)
         return status;
-    snprintf(why, sizeof why, "%s", srnn_error_detail());
-    return too_large(folder, bytes, why);
+    snprintf(why, sizeof why, "%s", possible ? srnn_error_detail() : "this process may have less");
+    return SR_FAIL(SRNN_ERR_MEMORY,
+                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
+                   "room for; nothing of it was read (%s)",
+                   folder, bytes / 1e9, why);
 }
 
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
