@@ -1,10 +1,14 @@
 /* memory.c: aligned allocation with overflow checks. */
 #include "base/memory.h"
 
+#include "base/cpu_quota.h"
+
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WATCHED
@@ -49,6 +53,12 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size) {
     SR_TRY(sr_alloc(out, count, size));
     memset(*out, 0, count * size);
     return SRNN_OK;
+}
+
+double sr_memory_bytes(void) {
+    const double pages = (double)sysconf(_SC_PHYS_PAGES), size = (double)sysconf(_SC_PAGESIZE);
+    const double whole = pages > 0 && size > 0 ? pages * size : (double)INFINITY;
+    return fmin(whole, sr_memory_quota("/sys/fs/cgroup", "/proc/self/cgroup"));
 }
 
 /* Adds a poisoned gap after the `bytes` at `start`; memory may still be poisoned by an earlier

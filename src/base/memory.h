@@ -18,6 +18,10 @@ srnn_status sr_alloc(void **out, size_t count, size_t size);
 /* The same, zeroed. */
 srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
 
+/* Bytes of memory that this process may have at most: the machine's, or its control group's limit.
+ * Allocations beyond may succeed, and end the process when they are written. */
+double sr_memory_bytes(void);
+
 /* Sub-allocates arrays from one block. With base NULL it only measures: `used` is then the size to
  * allocate. */
 typedef struct sr_layout {

@@ -1,5 +1,6 @@
-/* test_cpu_quota.c: the smallest quota of a process's control groups. */
+/* test_cpu_quota.c: the smallest limits of a process's control groups, and of memory. */
 #include "base/cpu_quota.h"
+#include "base/memory.h"
 #include "test.h"
 
 #include <math.h>
@@ -29,6 +30,12 @@ static double quota(void) {
     return sr_cpu_quota(root, own);
 }
 
+static double memory(void) {
+    char own[200];
+    snprintf(own, sizeof own, "%s/own", root);
+    return sr_memory_quota(root, own);
+}
+
 static void least_of_all_groups(void **state) {
     (void)state;
     char remove[200];
@@ -50,6 +57,15 @@ static void least_of_all_groups(void **state) {
     assert_true(isinf(quota()));
     write_file("cpu.max", "200000 100000\n");
     assert_true(quota() == 2);
+    write_file("own", "0::/a/b\n");
+    assert_true(isinf(memory()));
+    write_file("a/memory.max", "max\n");
+    assert_true(isinf(memory()));
+    write_file("a/memory.max", "3000000000\n");
+    assert_true(memory() == 3e9);
+    write_file("a/b/memory.max", "1000000000\n");
+    assert_true(memory() == 1e9);
+    assert_true(sr_memory_bytes() > 0 && !isinf(sr_memory_bytes()));
     snprintf(remove, sizeof remove, "rm -r %s", root);
     assert_int_equal(system(remove), 0);
 }

@@ -1,5 +1,6 @@
 /* test_model_files.c: configurations and models round-trip through files, and bad files are
  * refused. */
+#include "base/memory.h"
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "model/config/family.h"
@@ -140,6 +141,69 @@ static void shapes_come_before_memory(void **state) {
     assert_int_equal(sr_model_load_config(&config, folder), SRNN_ERR_FORMAT);
     assert_non_null(strstr(srnn_error_detail(), "embed_tokens"));
     sr_model_free(model);
+}
+
+/* model.safetensors of a tied Llama with one layer, all zero: a hole in the file. */
+static bool write_hole(int64_t V, int64_t C, int64_t F) {
+    const struct {
+        const char *name;
+        int64_t rows, columns;
+    } tensors[] = {{"embed_tokens", V, C},
+                   {"layers.0.self_attn.q_proj", C, C},
+                   {"layers.0.self_attn.k_proj", C, C},
+                   {"layers.0.self_attn.v_proj", C, C},
+                   {"layers.0.self_attn.o_proj", C, C},
+                   {"layers.0.mlp.gate_proj", F, C},
+                   {"layers.0.mlp.up_proj", F, C},
+                   {"layers.0.mlp.down_proj", C, F},
+                   {"layers.0.input_layernorm", C, 0},
+                   {"layers.0.post_attention_layernorm", C, 0},
+                   {"norm", C, 0}};
+    char path[256], header[4096] = "";
+    long long offset = 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        const long long rows = tensors[i].rows, columns = tensors[i].columns;
+        const long long past = offset + 4 * rows * (columns ? columns : 1);
+        char shape[64], *at = header + strlen(header);
+        if (columns)
+            snprintf(shape, sizeof shape, "%lld,%lld", rows, columns);
+        else
+            snprintf(shape, sizeof shape, "%lld", rows);
+        snprintf(at, sizeof header - strlen(header),
+                 "%s\"model.%s.weight\":{\"dtype\":\"F32\",\"shape\":[%s],"
+                 "\"data_offsets\":[%lld,%lld]}",
+                 i ? "," : "{", tensors[i].name, shape, offset, past);
+        offset = past;
+    }
+    strcat(header, "}");
+    const uint64_t length = strlen(header);
+    path_in(path, "model.safetensors");
+    FILE *file = fopen(path, "w");
+    const bool written = file && fwrite(&length, sizeof length, 1, file) == 1 &&
+                         fwrite(header, length, 1, file) == 1 && fflush(file) == 0 &&
+                         ftruncate(fileno(file), (off_t)(8 + length) + offset) == 0;
+    return file && fclose(file) == 0 && written;
+}
+
+/* A model of 275 GB is refused before any of it is allocated or read. */
+static void larger_than_memory(void **state) {
+    (void)state;
+    sr_model *model;
+    char path[256];
+    write_text("config.json",
+               "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
+               " \"vocab_size\": 16777216, \"hidden_size\": 4096, \"intermediate_size\": 64,"
+               " \"num_hidden_layers\": 1, \"num_attention_heads\": 32,"
+               " \"num_key_value_heads\": 32, \"max_position_embeddings\": 128,"
+               " \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", \"tie_word_embeddings\": true}");
+    const bool possible = sr_memory_bytes() < 2.7e11 && write_hole(1 << 24, 4096, 64);
+    const srnn_status status = possible ? sr_model_load(&model, cpu, folder) : SRNN_OK;
+    path_in(path, "model.safetensors");
+    unlink(path);
+    if (!possible)
+        skip();
+    assert_int_equal(status, SRNN_ERR_MEMORY);
+    assert_non_null(strstr(srnn_error_detail(), "nothing of it was read (this process may"));
 }
 
 /* The tensors of a saved model in two files and an index. */
@@ -847,6 +911,7 @@ int main(void) {
         cmocka_unit_test(folders_come_back),
         cmocka_unit_test(shards_are_found),
         cmocka_unit_test(shapes_come_before_memory),
+        cmocka_unit_test(larger_than_memory),
         cmocka_unit_test(llama2c_comes_back),
         cmocka_unit_test(other_widths_are_no_llama),
         cmocka_unit_test(bad_configurations),

@@ -1,6 +1,7 @@
 /* model_folder.c: a model from a Hugging Face folder. */
 #include "model/files/model_folder.h"
 
+#include "base/memory.h"
 #include "files/json.h"
 #include "files/path.h"
 #include "files/safetensors.h"
@@ -371,16 +372,21 @@ srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     return load_weights(model, folder, NULL);
 }
 
-/* The failure of a model that memory has no room for, before any of its numbers is read. */
-static srnn_status too_large(const sr_model_config *config, const char *folder) {
-    sr_tensor_table table = {0};
+/* Creates the model if its weights fit into memory: a host may promise more than it has, and end
+ * the process when the weights are written. */
+static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_config *config,
+                          const char *folder) {
+    const double most = sr_memory_bytes();
+    sr_tensor_table table;
     char why[256];
-    snprintf(why, sizeof why, "%s", srnn_error_detail());
-    if (sr_model_tensors(&table, config) != SRNN_OK)
-        return SRNN_ERR_MEMORY;
-    const double bytes =
-        (double)table.numbers * sizeof(float) + (double)sr_model_rope_bytes(config);
+    SR_TRY(sr_model_tensors(&table, config));
+    const double bytes = (double)table.numbers * 4 + (double)sr_model_rope_bytes(config);
     sr_tensor_table_free(&table);
+    const bool possible = !sr_device_is_host(backend->device) || bytes <= most;
+    const srnn_status status = possible ? sr_model_create(model, backend, config) : SRNN_ERR_MEMORY;
+    if (status != SRNN_ERR_MEMORY)
+        return status;
+    snprintf(why, sizeof why, "%s", possible ? srnn_error_detail() : "this process may have less");
     return SR_FAIL(SRNN_ERR_MEMORY,
                    "%s: the model needs %.2f GB for its weights in float32, more than there is "
                    "room for; nothing of it was read (%s)",
@@ -396,9 +402,7 @@ srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const c
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));
-    srnn_status status = sr_model_create(model, backend, &config);
-    if (status == SRNN_ERR_MEMORY)
-        status = too_large(&config, folder);
+    srnn_status status = create(model, backend, &config, folder);
     sr_model_config_free(&config);
     SR_TRY(status);
     status = load_weights(*model, folder, watcher);
