@@ -37,11 +37,23 @@ template <int W> SR_DEVICE void load_taps(conv_taps<W> taps, const sr_short_conv
     __syncthreads();
 }
 
-/* Channel c of the token j before `row`, or NULL if its document has none. */
+/* A row of x, in 32 bits: divisions by T would cost more than the convolution. */
+struct conv_row {
+    int64_t row;
+    int batch, token, before; /* before: tokens of its document before it */
+};
+
+SR_DEVICE conv_row conv_row_of(const sr_short_conv &conv, int64_t row) {
+    const uint32_t n = (uint32_t)row, T = (uint32_t)conv.T, batch = n / T;
+    return {row, (int)batch, (int)(n - batch * T), conv.positions[row]};
+}
+
+/* Channel c of the token j before a row, or NULL if its document has none. */
 template <class N>
-SR_DEVICE const N *earlier(const sr_short_conv &conv, int64_t row, int j, int64_t c) {
-    const int64_t batch = row / conv.T, token = row - batch * conv.T - j;
-    if (conv.positions[row] < j)
+SR_DEVICE const N *earlier(const sr_short_conv &conv, const conv_row &at, int j, int64_t c) {
+    const int64_t batch = at.batch, row = at.row;
+    const int token = at.token - j;
+    if (at.before < j)
         return nullptr;
     if (token >= 0)
         return (const N *)conv.x.data + (row - j) * conv.x.stride + c;
@@ -53,7 +65,8 @@ SR_DEVICE const N *earlier(const sr_short_conv &conv, int64_t row, int j, int64_
 
 /* sum (W) = the convolution, before SiLU. */
 template <class N, int W>
-SR_DEVICE void convolve(float *sum, conv_taps<W> taps, const sr_short_conv &conv, int64_t row) {
+SR_DEVICE void convolve(float *sum, conv_taps<W> taps, const sr_short_conv &conv,
+                        const conv_row &row) {
     load_numbers<W>(sum, taps.at(conv.width));
     for (int j = 0; j < conv.width; j++) {
         const N *from = earlier<N>(conv, row, j, first_channel<W>());
@@ -84,13 +97,16 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
         return;
     for (int64_t row = first + threadIdx.y; row < end; row += blockDim.y) {
         float sum[W];
-        convolve<N, W>(sum, taps, conv, row);
+        convolve<N, W>(sum, taps, conv, conv_row_of(conv, row));
 #pragma unroll
         for (int k = 0; k < W; k++)
             sum[k] *= conv.plain ? 1.0f : sigmoid_for<N>(sum[k]);
         store_numbers<W>((N *)out.data + row * out.stride + c, sum);
     }
 }
+
+/* Taps that a thread keeps its sums of in registers; of more, in shared memory. */
+enum { REGISTER_TAPS = 4 };
 
 /* The block's sums for its taps and bias: sums (blockDim.y, width + 1, channels); each thread adds
  * to its own. */
@@ -133,9 +149,10 @@ SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_
 /* Turns d_out into the gradient before SiLU, in place, and sums the gradients of taps and bias.
  * Block (x, y) owns the rows of part x and 32 W channels; a thread W channels of every
  * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites its
- * numbers of d_out in global memory and adds d x of each tap to its own sums in shared memory.
- * After a barrier the block adds its threads' sums in order and stores one part, for add_parts. */
-template <class N, int W>
+ * numbers of d_out in global memory and adds d x of each tap to its own sums, in registers where
+ * FEW (at most REGISTER_TAPS), else in shared memory. After a barrier the block adds its threads'
+ * sums in order and stores one part, for add_parts. */
+template <class N, int W, bool FEW>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_back_to_weights(const conv_parts parts, const sr_matrix d_out, const sr_short_conv conv) {
     SR_SHARED(float, shared);
@@ -145,6 +162,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     const conv_taps<W> own = {shared + (1 + threadIdx.y) * block_numbers};
     const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * parts.rows;
     const int64_t end = min(first + parts.rows, d_out.rows);
+    float kept[FEW ? REGISTER_TAPS + 1 : 1][W] = {}; /* the last: of the bias */
     for (int i = threadIdx.y * SR_WARP + threadIdx.x; i < (int)blockDim.y * block_numbers;
          i += (int)blockDim.y * SR_WARP)
         shared[block_numbers + i] = 0;
@@ -152,7 +170,8 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     for (int64_t row = first + threadIdx.y; c < d_out.columns && row < end; row += blockDim.y) {
         float before[W], d[W];
         N *at = (N *)d_out.data + row * d_out.stride + c;
-        convolve<N, W>(before, taps, conv, row);
+        const conv_row own_row = conv_row_of(conv, row);
+        convolve<N, W>(before, taps, conv, own_row);
         load_numbers<W>(d, at);
 #pragma unroll
         for (int k = 0; k < W; k++) {
@@ -160,15 +179,40 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
             d[k] *= conv.plain ? 1.0f : s * (1.0f + before[k] * (1.0f - s));
         }
         store_numbers<W>(at, d);
-        add_to_sums<W>(own.at(conv.width), d, nullptr);
-        for (int j = 0; j < conv.width; j++) {
-            const N *from = earlier<N>(conv, row, j, c);
-            if (!from)
-                break;
-            float x[W];
-            load_numbers<W>(x, from);
-            add_to_sums<W>(own.at(j), d, x);
+        if constexpr (FEW) {
+#pragma unroll
+            for (int k = 0; k < W; k++)
+                kept[REGISTER_TAPS][k] += d[k];
+#pragma unroll
+            for (int j = 0; j < REGISTER_TAPS; j++) {
+                const N *from = j < conv.width ? earlier<N>(conv, own_row, j, c) : nullptr;
+                if (!from)
+                    break;
+                float x[W];
+                load_numbers<W>(x, from);
+#pragma unroll
+                for (int k = 0; k < W; k++)
+                    kept[j][k] += d[k] * x[k];
+            }
+        } else {
+            add_to_sums<W>(own.at(conv.width), d, nullptr);
+            for (int j = 0; j < conv.width; j++) {
+                const N *from = earlier<N>(conv, own_row, j, c);
+                if (!from)
+                    break;
+                float x[W];
+                load_numbers<W>(x, from);
+                add_to_sums<W>(own.at(j), d, x);
+            }
         }
+    }
+    if constexpr (FEW) {
+        __syncthreads(); /* the sums in shared memory are zero */
+#pragma unroll
+        for (int j = 0; j < REGISTER_TAPS; j++)
+            if (j < conv.width)
+                store_numbers<W>(own.at(j), kept[j]);
+        store_numbers<W>(own.at(conv.width), kept[REGISTER_TAPS]);
     }
     __syncthreads();
     write_parts<W>(parts, shared + block_numbers, conv);
@@ -189,8 +233,8 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     if (c >= d_x.columns)
         return;
     for (int64_t row = first + threadIdx.y; row < end; row += blockDim.y) {
-        const int64_t after =
-            conv.T - row % conv.T; /* tokens from here to the end of the batch row */
+        /* tokens from here to the end of the batch row */
+        const int after = (int)conv.T - conv_row_of(conv, row).token;
         float sum[W] = {0};
         for (int j = 0; j < conv.width && j < after; j++) {
             if (conv.positions[row + j] < j)
@@ -255,9 +299,10 @@ static srnn_status start_back(sr_backend *backend, sr_matrix d_x, const conv_par
     const size_t taps = tap_bytes(conv, W);
     const unsigned at_once =
         (unsigned)sr_maximum(1, sr_minimum(ROWS_AT_ONCE, (int64_t)(SHARED_BYTES / taps)));
-    SR_CUDA(sr_launch(conv_back_to_weights<N, W>, conv_grid(conv, parts.rows, W),
-                      dim3(SR_WARP, at_once), taps * (1 + at_once), sr_stream_of(backend), parts,
-                      d_out, *conv));
+    SR_CUDA(sr_launch(conv->width <= REGISTER_TAPS ? conv_back_to_weights<N, W, true>
+                                                   : conv_back_to_weights<N, W, false>,
+                      conv_grid(conv, parts.rows, W), dim3(SR_WARP, at_once), taps * (1 + at_once),
+                      sr_stream_of(backend), parts, d_out, *conv));
     SR_CUDA(sr_launch(conv_back_to_inputs<N, W>, conv_grid(conv, FORWARD_ROWS, W),
                       dim3(SR_WARP, ROWS_AT_ONCE), taps, sr_stream_of(backend), d_x, d_out, *conv));
     return SRNN_OK;

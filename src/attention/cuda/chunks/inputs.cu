@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const chunk_lane lane = chunk_lane_of(lanes);
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     const bool exists = token < (int64_t)call.B * call.T;
-    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    const chunk_token place = chunk_token_of(call, exists ? token : 0);
+    const int b = place.b, t = place.t;
     float x[8];
     chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
     if (feature_is_unit(call.a.feature)) {
@@ -62,10 +63,12 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const chunk_lane lane = chunk_lane_of(lanes);
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     const bool exists = token < (int64_t)call.B * call.T;
-    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    const chunk_token place = chunk_token_of(call, exists ? token : 0);
+    const int b = place.b, t = place.t;
     float d[8] = {};
-    for (int h = 0; h < own; h++) {
-        if (call.shares_queries ? call.shared_head(h) != lane.h : h != lane.h)
+    const bool shares = call.shares_queries;
+    for (int h = shares ? 0 : lane.h; h < (shares ? own : lane.h + 1); h++) {
+        if (shares && call.shared_head(h) != lane.h)
             continue;
         float part[8];
         chunk_load_8(part, from.rows.row(b, h, t) + 8 * lane.piece);
@@ -152,7 +155,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     if (token >= (int64_t)call.B * call.T)
         return;
-    const int b = (int)(token / call.T), t = (int)(token % call.T);
+    const chunk_token place = chunk_token_of(call, token);
+    const int b = place.b, t = place.t;
     const bool learned = call.a.decay == SRNN_DECAY_LEARNED;
     const bool begins = begins_at(call, b, t, continues);
     float z[8];
@@ -178,7 +182,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     if (token >= (int64_t)call.B * call.T)
         return;
-    const int b = (int)(token / call.T), t = (int)(token % call.T);
+    const chunk_token place = chunk_token_of(call, token);
+    const int b = place.b, t = place.t;
     const float factor = call.scratch.value_factor[call.row(call.Hkv, b, lane.h, t)];
     float v[8];
     chunk_load_8(v, chunk_piece(call.in.v, b, lane.h, t, lane.piece));
@@ -198,7 +203,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const chunk_lane lane = chunk_lane_of(lanes);
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
     const bool exists = token < (int64_t)call.B * call.T;
-    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    const chunk_token place = chunk_token_of(call, exists ? token : 0);
+    const int b = place.b, t = place.t;
     const int64_t row = call.row(call.Hkv, b, lane.h, t);
     float d[8];
     chunk_load_8(d, d_v.row(b, lane.h, t) + 8 * lane.piece);
@@ -282,7 +288,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     float rate[1] = {}, bias[1] = {};
     for (int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot; token < tokens;
          token += step) {
-        const int b = (int)(token / call.T), t = (int)(token % call.T);
+        const chunk_token place = chunk_token_of(call, token);
+        const int b = place.b, t = place.t;
         const int64_t row = call.row(call.Hkv, b, h, t);
         const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
         const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
@@ -313,7 +320,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     float rate[8] = {}, bias[8] = {};
     for (int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot; token < tokens;
          token += step) {
-        const int b = (int)(token / call.T), t = (int)(token % call.T);
+        const chunk_token place = chunk_token_of(call, token);
+        const int b = place.b, t = place.t;
         const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
         const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
         float z[8], d[8];
@@ -389,7 +397,7 @@ static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call 
     const bool channels = call.decays > 1;
     const int64_t tokens = (int64_t)call.B * call.T;
     chunk_lanes lanes = chunk_lanes_of(call.Hkv, channels ? call.F : 8);
-    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_BLOCKS);
+    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
     const int each = channels ? 8 : 1, numbers = call.Hkv * lanes.pieces * each;
     const chunk_partial partial = {sums, (int)blocks, KINDS, lanes.threads(), each};
     SR_CUDA(sr_launch(channels ? chunk_channel_gates_backward : chunk_gates_backward, dim3(blocks),

@@ -9,7 +9,9 @@
 
 #include "attention/cuda/axes/decays.h"
 
-enum { CHUNK_LANES_MAX = 512, CHUNK_LANES_LEAST = 128, CHUNK_LANES_BLOCKS = 264 };
+/* Threads of a block at most and at least; of all blocks where each takes several tokens, which
+ * fill an H200. */
+enum { CHUNK_LANES_MAX = 512, CHUNK_LANES_LEAST = 128, CHUNK_LANES_ALL = 132 * 1024 };
 
 struct chunk_lanes {
     int heads, pieces, slots;
@@ -46,6 +48,16 @@ SR_DEVICE chunk_lane chunk_lane_of(const chunk_lanes &lanes) {
     const int thread = (int)threadIdx.x;
     return {thread / (lanes.pieces * lanes.heads), thread / lanes.pieces % lanes.heads,
             thread % lanes.pieces};
+}
+
+/* Of the tokens of all rows, fewer than 2^31. */
+struct chunk_token {
+    int b, t;
+};
+
+SR_DEVICE chunk_token chunk_token_of(const sr_axes_call &call, int64_t token) {
+    const uint32_t n = (uint32_t)token, T = (uint32_t)call.T, b = n / T;
+    return {(int)b, (int)(n - b * T)};
 }
 
 /* Over the lanes of a row: every lane gets the same bits. */
@@ -116,10 +128,7 @@ struct chunk_partial {
     int blocks, kinds, threads, each;
 };
 
-enum {
-    CHUNK_SUM_KINDS = 3,
-    CHUNK_SUMS = CHUNK_LANES_BLOCKS * CHUNK_SUM_KINDS * CHUNK_LANES_MAX * 8
-};
+enum { CHUNK_SUM_KINDS = 3, CHUNK_SUMS = CHUNK_LANES_ALL * CHUNK_SUM_KINDS * 8 };
 
 template <int EACH>
 SR_DEVICE void chunk_partial_store(const chunk_partial &partial, int kind,

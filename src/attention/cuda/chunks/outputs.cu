@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
     for (int64_t first = (int64_t)blockIdx.x * lanes.slots; first < tokens; first += step) {
         const int64_t own = first + lane.slot, token = own < tokens ? own : tokens - 1;
-        const axes_row at = {(int)(token / call.T), lane.h, (int)(token % call.T)};
+        const chunk_token own_token = chunk_token_of(call, token);
+        const axes_row at = {own_token.b, lane.h, own_token.t};
         const output_piece piece =
             output_piece_of(call, at, lane.piece, numerator.row(at.b, at.h, at.t) + 8 * lane.piece,
                             row_sum, maximum);
@@ -192,7 +193,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     for (int64_t first = (int64_t)blockIdx.x * lanes.slots; first < tokens; first += step) {
         const int64_t own = first + lane.slot, token = own < tokens ? own : tokens - 1;
         const bool exists = own < tokens;
-        const axes_row at = {(int)(token / call.T), lane.h, (int)(token % call.T)};
+        const chunk_token own_token = chunk_token_of(call, token);
+        const axes_row at = {own_token.b, lane.h, own_token.t};
         const int64_t row = call.row(call.H, at.b, at.h, at.t);
         const output_piece piece = output_piece_of(
             call, at, lane.piece, chunk_piece(call.saved, at.b, at.h, at.t, lane.piece),
@@ -295,7 +297,7 @@ srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t
     const chunk_lanes lanes = chunk_lanes_of(call.H, call.Dv);
     const int64_t tokens = (int64_t)call.B * call.T;
     const int numbers = call.H * call.Dv, columns = call.norm_per_head ? numbers : call.Dv;
-    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_BLOCKS);
+    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
     const chunk_partial partial = {steps.sums, (int)blocks, KINDS, lanes.threads(), 8};
     SR_CUDA(sr_launch(chunk_outputs_backward, dim3(blocks), dim3((unsigned)lanes.threads()), 0,
                       stream, call, steps.chunk, steps.d_skip, partial, lanes));

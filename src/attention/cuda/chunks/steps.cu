@@ -80,6 +80,8 @@ static bool is_aligned(const sr_axes_tensor &x) {
 
 static bool has_lanes(const sr_axes_call &call) {
     const int heads[] = {call.H, call.Hkv, call.shared};
+    if ((int64_t)call.B * call.T > INT32_MAX)
+        return false;
     for (const int count : heads)
         if (chunk_lanes_of(count, call.D).slots == 0 || chunk_lanes_of(count, call.Dv).slots == 0 ||
             chunk_lanes_of(count, 8).slots == 0)

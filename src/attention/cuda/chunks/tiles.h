@@ -84,11 +84,11 @@ SR_DEVICE sr_chunk_spans chunk_spans(const sr_chunk_call &call, int b) {
 /* ---- gates of a span ---- */
 
 /* What the gates of a span amount to: logarithms to base 2 are sums from its first token on. */
-struct sr_chunk_tokens {
-    float since[SR_CHUNK];  /* the logarithm of all gates up to a token's own */
-    float before[SR_CHUNK]; /* weight of the state before the span for a token */
-    float until[SR_CHUNK];  /* weight of a token in the state after the span */
-    float across;           /* weight of the state before the span in that after it */
+struct alignas(16) sr_chunk_tokens { /* pairs of floats are stored at once */
+    float since[SR_CHUNK];           /* the logarithm of all gates up to a token's own */
+    float before[SR_CHUNK];          /* weight of the state before the span for a token */
+    float until[SR_CHUNK];           /* weight of a token in the state after the span */
+    float across;                    /* weight of the state before the span in that after it */
 
     /* The weight of token j for token i, j <= i. */
     SR_DEVICE float between(int i, int j) const {
