@@ -5,6 +5,7 @@
 #include "cli/line/command.h"
 #include "cli/line/progress.h"
 #include "equation/facts.h"
+#include "model/mixers.h"
 
 #include <stdio.h>
 
@@ -41,9 +42,9 @@ void model_warn(const sr_model_config *config, const char *where) {
             "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
             "and is used, as transformers does",
             where);
-    if (config->is_avey && !config->avey.causal)
+    if (!sr_mixer_row_of(config)->is_causal(config))
         model_tell_leak();
-    for (int l = 0; !config->is_avey && l < config->L; l++)
+    for (int l = 0; l < sr_model_config_attention_layers(config); l++)
         if (l == 0 || !sr_attention_same(&config->attention[l], &config->attention[l - 1]))
             caution_attention(&config->attention[l]);
 }

@@ -6,6 +6,7 @@
 #include "model/ends.h"
 #include "model/layer/block/block.h"
 #include "model/layer/kinds.h"
+#include "model/mixers.h"
 
 #include <stdlib.h>
 
@@ -102,7 +103,7 @@ static srnn_status fill(sr_session *session) {
                                         .form = session->setup.form,
                                         .state_limit = session->setup.state_limit};
     void *memory;
-    if (c->is_avey) {
+    if (sr_mixer_row_of(c)->contexts) {
         SR_TRY(check_avey_form(session->setup.form));
         SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
         return take_all(session);

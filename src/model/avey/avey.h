@@ -24,9 +24,6 @@ typedef struct sr_avey {
  * name. */
 srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text);
 
-/* True if the text names Avey as published, which is not causal. */
-bool sr_avey_leaks(const char *text);
-
 /* What sr_avey_parse reads back. Like snprintf. */
 int sr_avey_print(char *text, size_t size, const sr_avey *avey);
 

@@ -18,6 +18,12 @@ typedef enum sr_mlp {
     SR_MLP_PLAIN,      /* down(activation(up(x))) */
 } sr_mlp;
 
+/* What mixes the tokens in the blocks of a model; model/mixers.h says what follows from it. */
+typedef enum sr_mixer_kind {
+    SR_MIXER_ATTENTION = 0,
+    SR_MIXER_AVEY, /* blocks of Avey in place of attention and MLP */
+} sr_mixer_kind;
+
 /* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
 enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
 enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
@@ -52,8 +58,8 @@ typedef struct sr_model_config {
 
     sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
 
-    bool is_avey; /* blocks of Avey in place of attention and MLP, which then mean nothing */
-    sr_avey avey;
+    sr_mixer_kind mixer;
+    sr_avey avey; /* of SR_MIXER_AVEY */
 
     srnn_attention *attention; /* (L), owned */
     sr_layer_sizes *sizes;     /* (L), owned */
@@ -82,10 +88,14 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
 /* Empty tokens in front of every sequence: as many as the layer that wants most. */
 int sr_model_config_prefix_tokens(const sr_model_config *config);
 
+/* L if attention mixes the tokens, else 0: the layers that have a descriptor and sizes. */
+int sr_model_config_attention_layers(const sr_model_config *config);
+
 /* True if blocks have an MLP after their mixer. */
-static inline bool sr_model_config_has_mlp(const sr_model_config *config) {
-    return !config->is_avey && config->mlp != SR_MLP_NONE;
-}
+bool sr_model_config_has_mlp(const sr_model_config *config);
+
+/* Where the blocks of a layer have their norms. */
+srnn_block_norm sr_model_config_block_norm(const sr_model_config *config, int layer);
 
 /* True if the model says of this token that it ends a text. */
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);

@@ -41,7 +41,7 @@ static const sr_tensor *find_tensor(const void *files, const char *name) {
 static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
     if (config->names) /* others' files: their config.json says all, and what differs is refused */
         return sr_model_config_check(config);
-    for (int layer = 0; layer < config->L && !config->is_avey; layer++) {
+    for (int layer = 0; layer < sr_model_config_attention_layers(config); layer++) {
         char prefix[64];
         sr_layer_dims d = sr_model_config_dims(config, layer);
         snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);

@@ -5,6 +5,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "files/origin.h"
+#include "model/mixers.h"
 #include "study/execute/folder.h"
 
 #include <jansson.h>
@@ -61,14 +62,15 @@ static json_t *variant_json(const sr_study_variant *variant) {
     const srnn_attention *a = &variant->descriptor;
     char form[1024];
     srnn_attention_print(form, sizeof form, a);
-    const int order = variant->is_avey ? 0 : sr_highest_order(a);
-    if (variant->is_avey)
+    const bool attends = sr_mixer_row_at(variant->mixer)->attends;
+    const int order = attends ? sr_highest_order(a) : 0;
+    if (!attends)
         snprintf(form, sizeof form, "%s", variant->attention);
     return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b, s:o}", "name",
                      sr_json_plain_text(variant->name), "attention",
                      sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
-                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a), "settings",
+                     "fixed_state", attends && srnn_attention_has_state(a), "settings",
                      sr_study_settings_json(&variant->settings));
 }
 

@@ -1,6 +1,6 @@
 /* yaml.c: reads a study from YAML. */
 #include "base/text.h"
-#include "model/avey/avey.h"
+#include "model/mixers.h"
 #include "study/plan/study.h"
 
 #include <errno.h>
@@ -170,9 +170,11 @@ static srnn_status read_variant(reader *r, yaml_node_t *value, void *to) {
         SR_TRY(read_text(r, value, &variant->attention));
     if (!variant->attention)
         return fail(r, value, "a variant needs an attention");
-    sr_avey avey;
-    srnn_status status = sr_avey_parse(&avey, &variant->is_avey, variant->attention);
-    if (status == SRNN_OK && !variant->is_avey)
+    sr_model_config named = {0};
+    bool whole_model;
+    srnn_status status = sr_mixer_parse(&named, &whole_model, variant->attention);
+    variant->mixer = named.mixer;
+    if (status == SRNN_OK && !whole_model)
         status = srnn_attention_parse(&variant->descriptor, variant->attention);
     if (status != SRNN_OK) {
         char why[512];

@@ -10,7 +10,7 @@ struct sr_chunk_shape {
     int B, H, Hkv, T, group, F, V;
     int decays; /* 0, 1 or F */
     bool delta, sums_rows;
-    int capability;      /* 80, 90 ... */
+    int capability; /* 80, 90 ... */
     int multiprocessors;
     size_t shared_bytes; /* that a block can have */
 };
