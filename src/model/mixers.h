@@ -1,5 +1,5 @@
-/* mixers.h: what can mix the tokens in a model's blocks, one row each. What differs between kinds of
- * model is asked here; nothing else compares them. */
+/* mixers.h: what can mix the tokens in a model's blocks, one row each. What differs between
+ * kinds of model is asked here; nothing else compares them. */
 #ifndef SR_MODEL_MIXERS_H
 #define SR_MODEL_MIXERS_H
 
@@ -36,8 +36,8 @@ typedef struct sr_mixer_row {
 const sr_mixer_row *sr_mixer_row_at(sr_mixer_kind kind);
 const sr_mixer_row *sr_mixer_row_of(const sr_model_config *config);
 
-/* Sets config->mixer and its part of the config if `text` begins with the name of a mixer other than
- * attention; *known is false for other texts. */
+/* Sets config->mixer and its part of the config if `text` begins with the name of a mixer other
+ * than attention; *known is false for other texts. */
 srnn_status sr_mixer_parse(sr_model_config *config, bool *known, const char *text);
 
 /* True if the text names a mixer whose logits depend on later tokens. */

@@ -24,8 +24,8 @@ struct sr_pass {
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); what is not kept for backward shares one memory */
     void *scratch;         /* of backward; each layer's kind lays it out its own way */
-    float *first_values,
-        *d_first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
+    float *first_values;   /* (rows, columns of v): of RWKV-7's first layer; or NULL */
+    float *d_first_values; /* the same */
     float *gradients;
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
