@@ -19,11 +19,11 @@
  *     4. facts           5. devices                      6. attention over a sequence
  *     7. attention one piece at a time
  *
- * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a multiple
- * of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. Whoever creates frees;
- * every _free accepts NULL. Nothing here prints, exits, or keeps a pointer it was given longer than
- * the call, unless it says so. Different objects may be used from different threads at the same
- * time; one object may not. */
+ * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a
+ * multiple of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. The caller
+ * that creates an object frees it; every _free accepts NULL. Nothing here prints, exits, or
+ * keeps a pointer it was given longer than the call, unless it says so. Different objects may be
+ * used from different threads at the same time; one object may not. */
 #ifndef SOFTRNN_H
 #define SOFTRNN_H
 
@@ -324,7 +324,7 @@ typedef struct srnn_attention {
     srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
     srnn_decay_place decay_place;
     srnn_dt_width dt_width; /* of dt_bias */
-    /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g) x_t
+    /* k and v become running averages in chunks of this many tokens, x~_t = g x~_{t-1} + (1-g) x_t
      * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
      * chunk, and itself. 0: no pooling */
     int pool;

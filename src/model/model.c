@@ -1,4 +1,4 @@
-/* model.c: a Llama's weights: one arena laid out by one table. */
+/* model.c: a model's weights: one arena laid out by one table. */
 #include "model/model.h"
 
 #include "base/memory.h"

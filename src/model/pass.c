@@ -41,9 +41,9 @@ struct sr_pass {
     sr_block_gradient d;                /* (block_rows, C) */
     float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
     void *logits;                       /* (logit_rows, V), number type */
-    void *capped;                       /* the same once more, for the gradient of capped ones */
+    void *capped;                       /* a copy, for the gradient of capped logits */
     int64_t logit_rows;
-    sr_step_stats *stats; /* of sr_pass_step; NULL: nobody counts */
+    sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;
     sr_graph step; /* of sr_pass_step */
     void **memory; /* everything from the device, for freeing */

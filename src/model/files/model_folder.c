@@ -36,7 +36,7 @@ static const sr_tensor *find_tensor(const void *files, const char *name) {
     return sr_weight_files_find(files, name);
 }
 
-/* Sizes of layers that their tensors tell better than config.json, which may not know them; and
+/* Sizes of layers from the shapes of their tensors, since config.json may not have them; and
  * biases. */
 static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
     if (config->names) /* others' files: their config.json says all, and what differs is refused */
@@ -76,7 +76,7 @@ static void find_head(sr_model_config *config, const sr_weight_files *files) {
         config->tied = false;
 }
 
-/* ---- tensors that no row of the table asks for */
+/* ---- tensors that no row of the table reads */
 
 static bool ends_in(const char *text, const char *ending) {
     const size_t length = strlen(text), size = strlen(ending);

@@ -14,7 +14,7 @@
  * published families (config/published_table.c). */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
-/* The same with somebody who is told after every tensor which share of the numbers is read. */
+/* The same; `progress` is called after every tensor with the share of the numbers read. */
 typedef struct sr_load_watcher {
     void (*see)(void *context, double share);
     void *context;

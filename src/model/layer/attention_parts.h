@@ -36,7 +36,7 @@ struct sr_attention_layer {
     sr_layer_dims dims;
     sr_layer_wiring wiring;
     int B, T;
-    int64_t stride;         /* rows of `projected` stand so many numbers apart */
+    int64_t stride;         /* numbers from one row of `projected` to the next */
     int64_t shared_columns; /* the widest gradient that is added to another */
     const float *rope_table;
     int64_t rope_positions;
