@@ -10,6 +10,7 @@
 #include "train/run/data.h"
 #include "train/run/model.h"
 #include "train/run/records.h"
+#include "train/run/samples.h"
 #include "train/run/tests.h"
 
 #include <errno.h>
@@ -469,8 +470,10 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     const sr_validation *validation = validates(run) ? &run->validation : NULL;
     if (validation)
         SR_TRY(validate(run, report));
-    if (run->progress.step == s->steps)
+    if (run->progress.step == s->steps) {
         SR_TRY(sr_run_tests_write(s, run->model, run->folder, run->ranks));
+        SR_TRY(sr_run_samples_write(s, run->model, run->source, run->folder, run->ranks));
+    }
     const srnn_status status = is_first(run)
                                    ? sr_run_records_step(run->records, &run->progress,
                                                          &report->step, validation, report->seconds)

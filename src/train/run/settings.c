@@ -107,6 +107,9 @@ static const sr_setting table[] = {
     COUNT("validate-batches", validate_batches, "batches in a validation"),
     COUNT("save-every", save_every, "steps between checkpoints; 0: only the last"),
     INTEGER("keep", keep, 1, 1 << 20, "checkpoints to keep"),
+    INTEGER("sample", sample, 0, 1 << 16,
+            "tokens that the finished run writes after the beginnings of two validation rows: "
+            "samples.json; 0: none"),
     COUNT("stop-step", stop_step, "stop after this step, before the schedule's end; 0: not"),
     COUNT("stop-tokens", stop_tokens, "stop after N tokens; 0: never"),
     NUMBER("stop-seconds", stop_seconds, 0, 1e12, "stop after N seconds; 0: never"),
