@@ -571,10 +571,9 @@ typedef struct srnn_states {
     void *d_initial;     /* backward: receives the gradient of `initial`; NULL: not wanted */
 } srnn_states;
 
-/* The shape of a state. SRNN_ERR_UNSUPPORTED, with the reason, where the variant has none of a
- * fixed size, or more than the matrix has to be carried: levels, cumulative gates, decay=learned
- * per channel, and what depends on the token's position (row_length, value_power,
- * rope_features). */
+/* The shape of a state. SRNN_ERR_UNSUPPORTED, with the reason, for variants whose state grows or is
+ * more than the matrix: levels, cumulative gates, decay=learned per channel, and what depends on
+ * the token's position (row_length, value_power, rope_features). */
 SRNN_API srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
 /* srnn_attention_forward and srnn_attention_backward with states (on a CPU). The plan must have

@@ -18,6 +18,6 @@ void model_warn(const sr_model_config *config, const char *where);
 
 /* Warns on stderr that Avey as published is not causal, for commands that show its losses
  * (sr_mixer_leaks). */
-void model_tell_leak(void);
+void model_warn_leak(void);
 
 #endif

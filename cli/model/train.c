@@ -151,8 +151,8 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
                 ranks->link->library);
     model_warn(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
-        command_say("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
-                    model->table.count, s->model);
+        command_message("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
+                        model->table.count, s->model);
     if (s->validate_every > 0 && !*s->batches && !sr_run_can_validate(run))
         fprintf(
             stderr,
@@ -160,9 +160,10 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
             "validation (--validation names one: another file or folder of the kind that --data "
             "names)\n");
     if (sr_run_other_instructions(run))
-        command_say("the run began with the instructions of %s, this machine has others: the last "
-                    "bits will differ from here on",
-                    sr_run_other_instructions(run));
+        command_message(
+            "the run began with the instructions of %s, this machine has others: the last "
+            "bits will differ from here on",
+            sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
         fprintf(stderr,
                 "softrnn: the run has reached a stop: resume with --stop-step, --stop-tokens "
@@ -319,9 +320,9 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
 static void tell_length(const sr_run *run, const sr_run_settings *asked) {
     const sr_run_settings *s = sr_run_settings_of(run);
     if (s->T != asked->T)
-        command_say("--length %d has no effect: rows of %s have %d tokens%s", asked->T,
-                    *s->batches ? s->batches : s->data, s->T,
-                    *s->batches ? "" : " (the task's own length=N sets it)");
+        command_message("--length %d has no effect: rows of %s have %d tokens%s", asked->T,
+                        *s->batches ? s->batches : s->data, s->T,
+                        *s->batches ? "" : " (the task's own length=N sets it)");
 }
 
 static int train_together(sr_run_settings *settings, train_request *r) {

@@ -213,7 +213,7 @@ static srnn_status show(compared *runs, seed_group *groups, const comparison *c)
 static void tell_leaks(const compared *runs, int count) {
     for (int i = 0; i < count; i++)
         if (sr_mixer_leaks(runs[i].settings.attention)) {
-            model_tell_leak();
+            model_warn_leak();
             return;
         }
 }

@@ -198,7 +198,7 @@ static int run_on_ranks(sr_study *study, const arguments *a, sr_study_options *o
 static void tell_leaks(const sr_study *study) {
     for (size_t i = 0; i < study->variant_count; i++)
         if (sr_mixer_leaks(study->variants[i].attention)) {
-            model_tell_leak();
+            model_warn_leak();
             return;
         }
 }

@@ -155,7 +155,7 @@ static void point_to_wide(sr_model *model) {
     }
 }
 
-srnn_status sr_model_part_from_masters(sr_model *model) {
+srnn_status sr_model_drop_masters(sr_model *model) {
     srnn_device *device = model->backend->device;
     void *memory;
     SR_TRY(lay_out_wide(model));

@@ -523,6 +523,7 @@ static void finished_runs_write_samples(void **state) {
     char first[2][400], again[2][400];
     sr_run_settings s = settings_for(text);
     s.sample = 5;
+    assert_int_equal(sr_run_settings_text(&s.tokenizer, "bytes"), SRNN_OK);
     run_until(0, false, &s);
     assert_int_equal(read_samples(first), 2);
     assert_true(strlen(first[0]) >= 5); /* \xNN counts as four */

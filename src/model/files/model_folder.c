@@ -339,7 +339,7 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
                             const sr_weight_files *files, const char *folder,
-                            const sr_load_watcher *watcher) {
+                            const sr_load_progress *watcher) {
     size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
     for (size_t i = 0; i < model->table.count; i++) {
@@ -354,7 +354,7 @@ static srnn_status load_all(sr_model *model, const sr_model_config *config,
 /* The model as the files have it: with their names, which may be others than those it came
  * with. */
 static srnn_status load_weights(sr_model *model, const char *folder,
-                                const sr_load_watcher *watcher) {
+                                const sr_load_progress *watcher) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -388,11 +388,11 @@ static srnn_status too_large(const sr_model_config *config, const char *folder) 
 }
 
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
-    return sr_model_load_watched(model, backend, folder, NULL);
+    return sr_model_load_with_progress(model, backend, folder, NULL);
 }
 
-srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
-                                  const sr_load_watcher *watcher) {
+srnn_status sr_model_load_with_progress(sr_model **model, sr_backend *backend, const char *folder,
+                                        const sr_load_progress *watcher) {
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));

@@ -127,7 +127,7 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     const sr_checkpointed state = checkpointed(run);
     SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
                        : sr_run_model_begin(run->model, &run->fresh, &run->settings));
-    return sr_trainer_keep_weights(run->trainer);
+    return sr_trainer_scatter_weights(run->trainer);
 }
 
 /* Files in the folder of a new run could be mistaken for the run's, or be overwritten. */
@@ -172,7 +172,7 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     snprintf(run->settings.instructions, sizeof run->settings.instructions, "%s",
              run->machine.instructions);
     if (*run->settings.tokenizer)
-        SR_TRY(sr_tokenizer_keep(run->folder, run->settings.tokenizer));
+        SR_TRY(sr_tokenizer_copy_into(run->folder, run->settings.tokenizer));
     SR_TRY(sr_run_records_open(&run->records, run->folder, &run->progress));
     SR_TRY(sr_run_settings_write(&run->settings, yaml));
     return sr_run_records_settings(run->records, yaml);

@@ -97,12 +97,17 @@ static srnn_status add_sample(const writer *w, int number, json_t *list) {
     return status;
 }
 
+/* The run's tokenizer: its folder has a copy unless the tokenizer is built in. */
+static const char *tokenizer_of(const sr_run_settings *settings, const char *folder) {
+    return sr_tokenizer_is_in(folder) ? folder : settings->tokenizer;
+}
+
 static srnn_status fill(writer *w, sr_model *model, const char *folder) {
     const size_t T = (size_t)w->source->T;
     const sr_sampler_settings sampler = {.temperature = temperature,
                                          .seed = (uint64_t)w->settings->seed};
     void *memory;
-    SR_TRY(sr_tokenizer_load(&w->tokenizer, folder));
+    SR_TRY(sr_tokenizer_load(&w->tokenizer, tokenizer_of(w->settings, folder)));
     SR_TRY(sr_sampler_create(&w->sampler, &sampler, model->config.V));
     SR_TRY(sr_alloc(&memory, (size_t)model->config.V, sizeof *w->logits));
     w->logits = memory;
@@ -129,7 +134,7 @@ srnn_status sr_run_samples_write(const sr_run_settings *settings, sr_model *mode
                                  const sr_source *source, const char *folder,
                                  const sr_ranks *ranks) {
     writer w = {.settings = settings, .source = source, .model = model};
-    if (settings->sample == 0 || ranks->rank != 0 || !sr_tokenizer_lies_in(folder) ||
+    if (settings->sample == 0 || ranks->rank != 0 || !*tokenizer_of(settings, folder) ||
         source->rows[SR_SPLIT_VALIDATION] == 0)
         return SRNN_OK;
     json_t *root = json_object(), *list = json_array();

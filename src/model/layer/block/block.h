@@ -75,7 +75,7 @@ sr_block_saved sr_block_saved_at(const sr_block *block, void *memory);
 /* The same in two pieces of memory. */
 size_t sr_block_mixer_half_bytes(const sr_block *block);
 size_t sr_block_mlp_half_bytes(const sr_block *block);
-sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, void *mlp_half);
+sr_block_saved sr_block_saved_split(const sr_block *block, void *mixer_half, void *mlp_half);
 
 size_t sr_block_scratch_bytes(const sr_block *block);
 sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
