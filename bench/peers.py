@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """peers.py: PyTorch's speed on this GPU, for comparison with ours at the same time.
 
-Usage: peers.py attention|variants|step [--repeats N]
+Usage: peers.py attention|variants|systems|step [--repeats N]
 
 attention: scaled_dot_product_attention with each of its backends, causal, bf16, forward and with backward.
 variants:  norm and linear attention written in PyTorch, eager and compiled.
+systems:   the chunked kernels of flash-linear-attention, where it imports: each call as it is, and replayed from a
+           CUDA graph, which leaves out the time that Python needs to launch it.
 step:      one training step of the small model (compiled, autocast to bf16, fused AdamW).
 One JSON line per case, in the units of `softrnn bench attention`. Needs PyTorch with CUDA.
 """
 import argparse
+import importlib
 import json
 import statistics
 
@@ -104,6 +107,86 @@ def variants(repeats):
         report(name + ", compiled", torch.compile(attend), SHAPES[0], repeats)
 
 
+# What each system is called there, and the shapes it is timed at: B, H, T, D.
+SYSTEM_SHAPES = [(36, 16, 1024, 64), (8, 16, 4096, 64)]
+WIDE_SHAPES = [(8, 16, 1024, 128), (8, 16, 4096, 128)]
+
+
+def fla_systems(shape):
+    """Yields the name of each system that imports, its operands, and a function of them."""
+    B, H, T, D = shape
+
+    def rows(unit=False):
+        x = torch.randn(B, T, H, D, device="cuda")
+        return (F.normalize(x, dim=-1) if unit else x).to(torch.bfloat16).requires_grad_()
+
+    def gate(*width, scale=1.0):
+        return (F.logsigmoid(torch.randn(B, T, H, *width, device="cuda") + 2) * scale).requires_grad_()
+
+    def beta():
+        return torch.rand(B, T, H, device="cuda").to(torch.bfloat16).requires_grad_()
+
+    def op(path, name):
+        try:
+            return getattr(importlib.import_module("fla.ops." + path), name)
+        except (ImportError, AttributeError):
+            return None
+
+    levels = torch.rand(B, T, H, T.bit_length() + 1, device="cuda").requires_grad_()
+    table = [
+        ("linear, decay per head", op("simple_gla", "chunk_simple_gla"), [rows(), rows(), rows(), gate()]),
+        ("gla", op("gla", "chunk_gla"), [rows(), rows(), rows(), gate(D, scale=1 / 16)]),
+        ("delta_net", op("delta_rule", "chunk_delta_rule"), [rows(True), rows(True), rows(), beta()]),
+        ("gated_delta_net", op("gated_delta_rule", "chunk_gated_delta_rule"),
+         [rows(True), rows(True), rows(), gate(), beta()]),
+        ("kda", op("kda", "chunk_kda"), [rows(True), rows(True), rows(), gate(D, scale=1 / 16), beta()]),
+        ("forget", op("forgetting_attn", "parallel_forgetting_attn"), [rows(), rows(), rows(), gate()]),
+        ("log_linear", op("log_linear_attn", "chunk_log_linear_attn"), [rows(), rows(), rows(), gate(), levels]),
+    ]
+    for name, function, operands in table:
+        if function:
+            yield name, operands, function
+
+
+def graph_seconds(work, repeats):
+    """The median time of a replay of the captured call."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return seconds(graph.replay, repeats)
+
+
+def systems(repeats):
+    """Every system at every shape, eager and from a graph; a system that fails says why."""
+    for shape in SYSTEM_SHAPES + WIDE_SHAPES:
+        B, H, T, D = shape
+        for name, operands, function in fla_systems(shape):
+            d_o = torch.randn(B, T, H, D, device="cuda", dtype=torch.bfloat16)
+
+            def forward(operands=operands, function=function):
+                with torch.no_grad():
+                    function(*operands)
+
+            def both(operands=operands, function=function, d_o=d_o):
+                out = function(*operands)
+                torch.autograd.grad(out[0] if isinstance(out, tuple) else out, operands, d_o)
+
+            line = {"peer": "fla " + name, "B": B, "H": H, "T": T, "D": D}
+            for key, work in (("forward", forward), ("forward_backward", both)):
+                for mode, clock in (("", seconds), ("_graph", graph_seconds)):
+                    try:
+                        line[f"seconds_{key}{mode}"] = clock(work, repeats)
+                    except Exception as error:  # of any kind: a compiler's, a driver's, an assertion
+                        line[f"error_{key}{mode}"] = str(error).strip()[-120:]
+                        break
+            print(json.dumps(line), flush=True)
+
+
 class Block(torch.nn.Module):
     """One decoder layer of a Llama."""
 
@@ -170,10 +253,10 @@ def step(repeats, B=36, T=1024, V=32000, C=1024, H=16, L=20, inner=2048):
 def main():
     """One of the jobs above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("attention", "variants", "step"))
+    parser.add_argument("job", choices=("attention", "variants", "systems", "step"))
     parser.add_argument("--repeats", type=int, default=11)
     arguments = parser.parse_args()
-    {"attention": attention, "variants": variants, "step": step}[arguments.job](arguments.repeats)
+    {"attention": attention, "variants": variants, "systems": systems, "step": step}[arguments.job](arguments.repeats)
 
 
 if __name__ == "__main__":

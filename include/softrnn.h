@@ -557,13 +557,14 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
 /* A recurrent state in, a recurrent state out, and the gradients of both: for rows that are cut
  * into pieces which are computed one after the other or by different ranks.
  *
- * A state is a contiguous array (B, heads, F, W) of the problem's dtype, with heads Hkv, or H
- * where q and k are shared. Row f holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j
- * to the next one of the row. F is the width of feature(k) with a linear score; TAYLOR and POWER
- * have one row per multiset of channels, order by order. W is Dv, or Dv + 1 where the normaliser
- * is a row sum: the last column is the same sum with u = 1. q has the scale, k does not. The
- * initial state belongs to the first document of its row, the final state is that of the last.
- * RoPE, short convolutions and other parts of a layer around the equation are the caller's. */
+ * A state is a contiguous array (B, heads, F, W) of the problem's dtype, or of floats where that is
+ * bf16, in the memory of the problem's device, with heads Hkv, or H where q and k are shared. Row f
+ * holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next one of the row. F is the
+ * width of feature(k) with a linear score; TAYLOR and POWER have one row per multiset of channels,
+ * order by order. W is Dv, or Dv + 1 where the normaliser is a row sum: the last column is the same
+ * sum with u = 1. q has the scale, k does not. The initial state belongs to the first document of
+ * its row, the final state is that of the last. RoPE, short convolutions and other parts of a layer
+ * around the equation are the caller's. */
 typedef struct srnn_states {
     const void *initial; /* what was before the first token; NULL: nothing */
     void *final;         /* forward: what is left after the last; NULL: not wanted */
@@ -576,9 +577,10 @@ typedef struct srnn_states {
  * the token's position (row_length, value_power, rope_features). */
 SRNN_API srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* srnn_attention_forward and srnn_attention_backward with states (on a CPU). The plan must have
- * been made with SRNN_FORM_CHUNKED or, forward only, SRNN_FORM_RECURRENT. Backward needs the
- * `initial` of forward; d_initial needs one. */
+/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made with
+ * SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16, a
+ * variant without row sums and without decay=learned, and D and Dv that are multiples of 8. Backward
+ * needs the `initial` of forward; d_initial needs one. */
 SRNN_API srnn_status srnn_attention_states_forward(srnn_plan *plan, srnn_tensor o,
                                                    const srnn_operands *in, void *saved,
                                                    const srnn_states *states);

@@ -126,18 +126,18 @@ check_all() {
     local sanitizer tool variant test
     sanitizer=$(command -v compute-sanitizer)
     [ -z "$sanitizer" ] || check racecheck_order:2 sanitized racecheck order:2
-    for test in test_attention_mma test_attention_cuda test_attention_hopper test_ops_cuda test_model_cuda; do
+    for test in test_attention_mma test_attention_cuda test_attention_hopper test_ops_cuda test_model_cuda test_layers_cuda; do
         [ ! -x "$build/tests/$test" ] || check "$test" "$build/tests/$test"
     done
-    check verify_bf16 "$softrnn" verify --device cuda --dtype bf16
+    check verify_bf16 "$softrnn" verify --device cuda --dtype bf16 --random 500
     check follows follows
     [ ! -x "$build/tests/test_golden_command" ] || check golden golden
-    check verify_float "$softrnn" verify --device cuda
+    check verify_float "$softrnn" verify --device cuda --random 500
     check same_bits same_bits
     check stop_and_resume stop_and_resume
     check moves moves
     for tool in ${sanitizer:+memcheck racecheck}; do
-        for variant in linear_elu softmax gated_softmax gated_softmax_decay; do
+        for variant in linear_elu softmax gated_softmax gated_softmax_decay mamba2 gla gated_delta_net forget; do
             check "${tool}_$variant" sanitized "$tool" $variant
         done
         check "${tool}_training" sanitized_training "$tool"
@@ -173,11 +173,16 @@ attention() {
         read -r B H T D <<<"$shape"
         timed --attention softmax,norm --B "$B" --H "$H" --T "$T" --D "$D" || return 1
     done
+    for shape in "36 1024 64" "8 4096 64" "8 4096 128"; do
+        read -r B T D <<<"$shape"
+        timed --attention mamba2,gla,delta_net,gated_delta_net,kda,log_linear,forget --B "$B" --H 16 --T "$T" \
+            --D "$D" --repeats 3 || return 1
+    done
     python3 bench/peers.py attention
 }
 if [ "${SPEED:-yes}" = yes ]; then
     step attention attention
-    for variant in softmax norm gated_softmax linear_elu; do
+    for variant in softmax norm gated_softmax linear_elu mamba2 gla gated_delta_net kda forget; do
         step "step_$variant" small "$variant"
         [ "$variant" = softmax ] && step decode_1 decode 1 && step decode_64 decode 64
         rm -rf "$runs/small_$variant"

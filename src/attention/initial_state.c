@@ -44,11 +44,11 @@ static srnn_status check_states(const srnn_plan *plan, const srnn_states *states
     if (!plan || !states)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no %s given (NULL)", plan ? "states were" : "plan was");
     SR_TRY(srnn_states_sizes(sizes, &plan->problem));
-    /* every kernel of these forms on a CPU has them */
-    if (!sr_device_is_host(plan->device) || plan->problem.form == SRNN_FORM_PARALLEL)
+    if (!plan->device->attention->carries_states(plan))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the %s kernel on %s has no initial and final states: make the plan with "
-                       "SRNN_FORM_CHUNKED on the CPU",
+                       "SRNN_FORM_CHUNKED; on a GPU for bf16, without row sums, with D and Dv that "
+                       "are multiples of 8",
                        plan->kernel->name, plan->device->name);
     if (states->d_initial && !states->initial)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "d_initial was requested without an initial state");

@@ -166,6 +166,9 @@ typedef struct sr_attention_kernels {
     bool (*chunked_pays)(const srnn_problem *problem);
 
     int value_size_max; /* of Dv */
+
+    /* Whether the kernel of a plan takes an initial state and leaves a final one (srnn_states). */
+    bool (*carries_states)(const srnn_plan *plan);
 } sr_attention_kernels;
 
 /* How many running sums a carry has in all. */

@@ -99,9 +99,14 @@ static bool chunked_pays(const srnn_problem *p) {
     return chunked < 0.5 * pair * p->T;
 }
 
+static bool carries_states(const srnn_plan *plan) {
+    return plan->problem.form != SRNN_FORM_PARALLEL;
+}
+
 const sr_attention_kernels sr_cpu_attention = {
     .list = list,
     .state = state,
     .chunked_pays = chunked_pays,
     .value_size_max = SR_VALUE_SIZE_MAX,
+    .carries_states = carries_states,
 };

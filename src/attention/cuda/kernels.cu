@@ -1,5 +1,6 @@
 /* kernels.cu: the attention kernels of a GPU. */
 #include "attention/cuda/axes/axes.h"
+#include "attention/cuda/chunks/steps.h"
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
@@ -18,6 +19,7 @@ static const sr_attention_kernel *const *list(void) {
                                                          &sr_cuda_attention_generic,
                                                          &sr_cuda_attention_hopper_chunked,
                                                          &sr_cuda_attention_chunked,
+                                                         &sr_cuda_attention_chunks,
                                                          &sr_cuda_attention_axes_chunks,
                                                          &sr_cuda_attention_order2,
                                                          &sr_cuda_attention_pairs_f32,
@@ -67,7 +69,9 @@ static bool has_fast_chunks(const srnn_problem *p) {
  * from the second chunk on (not measured). */
 static bool chunked_pays(const srnn_problem *p) {
     const bool plain = sr_computes(SR_CUDA_KV_CACHE, &p->attention, nullptr);
-    if (!plain && p->dtype == SRNN_BF16 && sr_kernel_can(&sr_cuda_attention_axes_chunks, p))
+    if (!plain && p->dtype == SRNN_BF16 &&
+        (sr_kernel_can(&sr_cuda_attention_chunks, p) ||
+         sr_kernel_can(&sr_cuda_attention_axes_chunks, p)))
         return p->T > SR_CHUNK;
     if (!has_fast_chunks(p))
         return (p->dtype == SRNN_F32 || !plain) && sr_axes_walk_pays(p);
@@ -80,8 +84,5 @@ static bool chunked_pays(const srnn_problem *p) {
 }
 
 extern "C" const sr_attention_kernels sr_cuda_attention = {
-    list,
-    state,
-    chunked_pays,
-    SR_HEAD_SIZE_MAX,
+    list, state, chunked_pays, SR_HEAD_SIZE_MAX, sr_cuda_carries_states,
 };

@@ -127,9 +127,10 @@ static sr_axes_operands operands_of(const srnn_operands *in, bool narrow) {
     return out;
 }
 
-static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
+sr_axes_call sr_axes_facts_of(const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
+    sr_axes_call facts = {}, *const call = &facts;
     call->a = *a;
     call->B = p->B;
     call->H = p->H;
@@ -160,15 +161,15 @@ static void fill_facts(sr_axes_call *call, const srnn_plan *plan) {
     const bool own = a->norm_weight == SRNN_NORM_WEIGHT_HEAD && a->norm == SRNN_NORM_LAYER;
     call->norm_epsilon =
         a->norm_epsilon > 0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm) * (own ? p->Dv : 1);
+    call->first = plan->first;
+    return facts;
 }
 
 sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_layout *layout) {
     const srnn_plan *plan = wanted->plan;
     const srnn_problem *p = &plan->problem;
     const bool narrow = p->dtype == SRNN_BF16;
-    sr_axes_call call = {};
-    fill_facts(&call, plan);
-    call.first = plan->first;
+    sr_axes_call call = sr_axes_facts_of(plan);
     call.in = operands_of(wanted->in, narrow);
     if (backward)
         call.out = operands_of(wanted->gradients, narrow);

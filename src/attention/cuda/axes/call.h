@@ -19,6 +19,7 @@
 #define SR_AXES_NORM_FLOOR    1e-12 /* of unit features and l2 norms */
 #define SR_AXES_SMOOTH        1e-6  /* of unit_smooth */
 #define SR_AXES_DECAY_DIVISOR 1024.0
+#define SR_AXES_LOG2_E        1.44269504088896341f
 
 enum { SR_AXES_WARPS = 8, SR_AXES_THREADS = SR_AXES_WARPS * SR_WARP };
 
@@ -140,6 +141,9 @@ struct sr_axes_call {
 
 /* Takes the arrays of a plan from `layout`, which a core may continue. */
 sr_axes_scratch sr_axes_scratch_place(const srnn_plan *plan, bool backward, sr_layout *layout);
+
+/* What a call has from its plan alone: no arrays but `first`. */
+sr_axes_call sr_axes_facts_of(const srnn_plan *plan);
 
 /* The call, with its scratch in `layout`. */
 sr_axes_call sr_axes_call_of(const sr_attention_call *call, bool backward, sr_layout *layout);

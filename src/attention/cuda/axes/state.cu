@@ -45,10 +45,14 @@ static srnn_status recurrent_feed(const sr_attention_call *wanted, char *memory,
     const axes_state state = sr_axes_state_place(core, &memory_layout);
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     call.carry = *carry;
-    if (!sr_axes_walks_back(&call.a))
-        SR_TRY(sr_feature_table_fill(table, core, stream));
-    SR_TRY(sr_axes_prepare(call, stream));
-    SR_TRY(sr_axes_walk_forward(call, state, table, stream));
+    if (sr_axes_takes_one(call)) {
+        SR_TRY(sr_axes_take_one(call, state, stream));
+    } else {
+        if (!sr_axes_walks_back(&call.a))
+            SR_TRY(sr_feature_table_fill(table, core, stream));
+        SR_TRY(sr_axes_prepare(call, stream));
+        SR_TRY(sr_axes_walk_forward(call, state, table, stream));
+    }
     SR_TRY(sr_axes_finish(call, stream));
     return sr_axes_advance(call, stream);
 }

@@ -36,6 +36,12 @@ axes_walk_scratch sr_axes_walk_place(const srnn_plan *plan, sr_layout *layout);
 srnn_status sr_axes_walk_forward(const sr_axes_call &call, const axes_state &state,
                                  const sr_feature_table &table, cudaStream_t stream);
 
+/* Decode: whether a call of one token with a carry can do without the prologue; and the numerators
+ * and row sums, the state and the carry's decays behind the token. */
+bool sr_axes_takes_one(const sr_axes_call &call);
+srnn_status sr_axes_take_one(const sr_axes_call &call, const axes_state &state,
+                             cudaStream_t stream);
+
 /* True if sr_axes_walk_backward computes it: linear scores without levels. */
 bool sr_axes_walks_back(const srnn_attention *attention);
 

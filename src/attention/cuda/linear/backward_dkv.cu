@@ -91,7 +91,7 @@ struct query_stream {
 };
 
 /* 16 keys (for dV) or values (for dK) of a warp. */
-template <bool DECAYS> struct key_rows : sr_chunk_rows {
+template <bool DECAYS> struct key_rows : sr_linear_rows {
     bool of_keys; /* gradients of keys, else of values */
 
     /* The state of the queries of later chunks. */

@@ -22,8 +22,8 @@ struct query_memory {
 /* 16 rows of a warp: gradients without row_scale and the score's coefficient. For plain rows the
  * gradient of the row sum follows from the numerators' part alone, and is multiplied by E = sum_j
  * k_j at the end. */
-template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
-    using Rows = sr_chunk_rows;
+template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_linear_rows {
+    using Rows = sr_linear_rows;
     const float *d_row_sums; /* of the warp's rows; not of plain ones */
     float e[PLAIN ? P : 1][4];
 

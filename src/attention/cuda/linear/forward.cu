@@ -17,8 +17,8 @@ struct forward_memory {
 };
 
 /* 16 rows of a warp and their row sums, without the score's coefficient. */
-template <bool DECAYS> struct output_rows : sr_chunk_rows {
-    using Rows = sr_chunk_rows;
+template <bool DECAYS> struct output_rows : sr_linear_rows {
+    using Rows = sr_linear_rows;
     float sum[2]; /* the lane's share */
 
     /* Row sums from the state: Q z. */

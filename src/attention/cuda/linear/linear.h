@@ -648,7 +648,7 @@ SR_DEVICE void add_column(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *column,
 }
 
 /* 16 rows of a warp: X and the accumulators C. */
-struct sr_chunk_rows {
+struct sr_linear_rows {
     static constexpr int P = SR_CHUNK / 8;
     sr_operand<SR_CHUNK, false> x;
     float c[P][4];

@@ -68,16 +68,24 @@ SR_DEVICE void tile_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &head,
 
 /* ---- fragments: `row` is a multiple of 16, and only an offset to the lane's address ---- */
 
+/* Where a lane's addresses come from: a loop may pass what thread_again returns, so that they take
+ * no registers outside of it. */
+SR_DEVICE int warp_lane() {
+    return (int)threadIdx.x % SR_WARP;
+}
+
 /* A: rows row .. row+15 of the tile, columns 16 k .. 16 k + 15. */
-template <int WIDTH> SR_DEVICE void load_a(uint32_t (&a)[4], const sr_bf16 *tile, int row, int k) {
-    const int lane = threadIdx.x % SR_WARP;
+template <int WIDTH>
+SR_DEVICE void load_a(uint32_t (&a)[4], const sr_bf16 *tile, int row, int k,
+                      int lane = warp_lane()) {
     ldmatrix_x4(a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, k, lane / 16));
 }
 
 /* B of two mma, whose columns are rows row .. row+7 and row+8 .. row+15 of the tile; the sum is
  * over columns 16 k .. 16 k + 15. b[0..1] belong to the first. */
-template <int WIDTH> SR_DEVICE void load_b(uint32_t (&b)[4], const sr_bf16 *tile, int row, int k) {
-    const int lane = threadIdx.x % SR_WARP;
+template <int WIDTH>
+SR_DEVICE void load_b(uint32_t (&b)[4], const sr_bf16 *tile, int row, int k,
+                      int lane = warp_lane()) {
     ldmatrix_x4(b, tile + row * WIDTH +
                        sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
 }
@@ -85,8 +93,8 @@ template <int WIDTH> SR_DEVICE void load_b(uint32_t (&b)[4], const sr_bf16 *tile
 /* B of two mma, whose columns are columns 16 c .. 16 c + 15 of the tile; the sum is over rows row
  * .. row+15. */
 template <int WIDTH>
-SR_DEVICE void load_b_rows(uint32_t (&b)[4], const sr_bf16 *tile, int row, int c) {
-    const int lane = threadIdx.x % SR_WARP;
+SR_DEVICE void load_b_rows(uint32_t (&b)[4], const sr_bf16 *tile, int row, int c,
+                           int lane = warp_lane()) {
     ldmatrix_x4_transposed(b, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, c, lane / 16));
 }
 
@@ -102,11 +110,11 @@ SR_DEVICE void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&ri
  * on. */
 template <int WIDTH, int PIECES>
 SR_DEVICE void multiply_rows(float (&c)[PIECES][4], const uint32_t (&a)[4], const sr_bf16 *tile,
-                             int row, int begin = 0) {
+                             int row, int begin = 0, int lane = warp_lane()) {
 #pragma unroll
     for (int n = 0; n < PIECES; n += 2) {
         uint32_t b[4];
-        load_b_rows<WIDTH>(b, tile, row, begin + n / 2);
+        load_b_rows<WIDTH>(b, tile, row, begin + n / 2, lane);
         mma_m16n8k16(c[n], a, b);
         mma_m16n8k16(c[n + 1], a, b + 2);
     }

@@ -1,0 +1,424 @@
+/* inputs.cu: from operands to what a core reads, and gradients back: features, factors of values,
+ * gates, on rows of bf16, in float. The same function as axes/prologue*.cu, for the rows that models
+ * have. */
+#include "attention/cuda/axes/decays.h"
+#include "attention/cuda/axes/outputs.h"
+#include "attention/cuda/chunks/lanes.h"
+#include "attention/cuda/chunks/steps.h"
+
+/* ---- features ---- */
+
+/* Rows of q or k: of the caller, and their features. */
+struct feature_rows_of {
+    sr_axes_tensor x;
+    sr_chunk_rows rows;
+    int heads;
+};
+
+SR_DEVICE float feature_inverse(srnn_feature feature, float square) {
+    if (feature == SRNN_FEATURE_UNIT)
+        return 1 / fmaxf(sqrtf(square), (float)SR_AXES_NORM_FLOOR);
+    return rsqrtf(square + (float)SR_AXES_SMOOTH);
+}
+
+SR_DEVICE bool feature_is_unit(srnn_feature feature) {
+    return feature == SRNN_FEATURE_UNIT || feature == SRNN_FEATURE_UNIT_SMOOTH;
+}
+
+/* Features of q or k. Threads as in lanes.h, with the heads of the rows: global -> registers, the
+ * sum of squares by shuffles, registers -> global. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_features(const __grid_constant__ sr_axes_call call,
+                   const __grid_constant__ feature_rows_of from,
+                   const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
+    const bool exists = token < (int64_t)call.B * call.T;
+    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    float x[8];
+    chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
+    if (feature_is_unit(call.a.feature)) {
+        const float inverse =
+            feature_inverse(call.a.feature, chunk_row_sum(chunk_dot(x, x), lanes.pieces));
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            x[c] *= inverse;
+    } else {
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            x[c] = (float)sr_feature_value(call.a.feature, (double)x[c]);
+    }
+    if (exists)
+        chunk_store_8(from.rows.row(b, lane.h, t) + 8 * lane.piece, x);
+}
+
+/* Gradients of q or k from those of features, from.rows (B, own, T, F), summed over the heads that
+ * share a row. Threads as above. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_features_backward(const __grid_constant__ sr_axes_call call,
+                            const __grid_constant__ feature_rows_of from, int own,
+                            const __grid_constant__ sr_axes_tensor out,
+                            const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
+    const bool exists = token < (int64_t)call.B * call.T;
+    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    float d[8] = {};
+    for (int h = 0; h < own; h++) {
+        if (call.shares_queries ? call.shared_head(h) != lane.h : h != lane.h)
+            continue;
+        float part[8];
+        chunk_load_8(part, from.rows.row(b, h, t) + 8 * lane.piece);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            d[c] += part[c];
+    }
+    float x[8];
+    chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
+    if (feature_is_unit(call.a.feature)) {
+        const float square = chunk_row_sum(chunk_dot(x, x), lanes.pieces);
+        const float inverse = feature_inverse(call.a.feature, square);
+        const bool floored =
+            call.a.feature == SRNN_FEATURE_UNIT && !(sqrtf(square) >= (float)SR_AXES_NORM_FLOOR);
+        const float along =
+            floored ? 0 : chunk_row_sum(chunk_dot(x, d), lanes.pieces) * inverse * inverse;
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            d[c] = inverse * fmaf(-along, x[c], d[c]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            d[c] *= (float)sr_feature_slope(call.a.feature, (double)x[c]);
+    }
+    if (exists)
+        chunk_store_8(chunk_piece(out, b, lane.h, t, lane.piece), d);
+}
+
+/* ---- values and numbers of tokens ---- */
+
+/* a_t of the gate with number z, as cores read it; a NaN stays one. */
+SR_DEVICE float gate_of(const sr_axes_call &call, int h, float z) {
+    const float logarithm = axes_gate_logarithm(call, h, z);
+    return logarithm < SR_CHUNK_GATE_LEAST ? SR_CHUNK_GATE_LEAST : logarithm;
+}
+
+/* Whether no gate acts before a token: it begins a document that begins from nothing. */
+SR_DEVICE bool begins_at(const sr_axes_call &call, int b, int t, bool continues) {
+    return call.start(b, t) == t && !(continues && t == 0);
+}
+
+/* The factor of v, beta and a gate per head: a thread owns a token of a head. `continues`: rows
+ * begin from an initial state. */
+__global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *gate,
+                             bool continues) {
+    const int64_t n = axes_thread();
+    if (n >= (int64_t)call.B * call.Hkv * call.T)
+        return;
+    const axes_row at = axes_row_of(n, call.Hkv, call.T);
+    if (gate) {
+        /* a learned gate acts from the next token on */
+        const int t = at.t - (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
+        const bool begins = begins_at(call, at.b, at.t, continues);
+        gate[n] =
+            begins ? 0 : gate_of(call, at.h, (float)axes_decay_number(call, at.b, at.h, t, 0));
+    }
+    if (call.scratch.value_factor) {
+        float factor = 1;
+        switch (call.a.value_gate) {
+        case SRNN_VALUE_GATE_OFF:
+            break;
+        case SRNN_VALUE_GATE_SIGMOID:
+            factor = axes_sigmoid(call.in.value_gate.at(at.b, at.h, at.t, 0));
+            break;
+        case SRNN_VALUE_GATE_TIME_STEP:
+            factor = axes_softplus((float)axes_decay_number(call, at.b, at.h, at.t, 0));
+            break;
+        }
+        call.scratch.value_factor[n] = factor;
+    }
+    if (call.scratch.beta) {
+        const float z = call.in.write_gate.at(at.b, at.h, at.t, 0);
+        const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+        call.scratch.beta[n] = given ? z : (float)call.write_range * axes_sigmoid(z);
+    }
+}
+
+/* Gates of channels, (B, Hkv, T, F). Threads as in lanes.h: the operand's numbers global ->
+ * registers, logarithms registers -> global. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_channel_gates(const __grid_constant__ sr_axes_call call, float *gate, bool continues,
+                        const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
+    if (token >= (int64_t)call.B * call.T)
+        return;
+    const int b = (int)(token / call.T), t = (int)(token % call.T);
+    const bool learned = call.a.decay == SRNN_DECAY_LEARNED;
+    const bool begins = begins_at(call, b, t, continues);
+    float z[8];
+    chunk_load_8(z,
+                 chunk_piece(call.in.decay, b, lane.h, learned && !begins ? t - 1 : t, lane.piece));
+    sr_vector<float> half[2];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        const float bias = (float)axes_decay_bias(call, lane.h, 8 * lane.piece + c);
+        half[c / 4].number[c % 4] = begins ? 0 : gate_of(call, lane.h, z[c] + bias);
+    }
+    float *const to = gate + call.row(call.Hkv, b, lane.h, t) * call.F + 8 * lane.piece;
+    store_vector(to, half[0]);
+    store_vector(to + 4, half[1]);
+}
+
+/* v times its factor. Threads as in lanes.h. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_values(const __grid_constant__ sr_axes_call call,
+                 const __grid_constant__ sr_chunk_rows out,
+                 const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
+    if (token >= (int64_t)call.B * call.T)
+        return;
+    const int b = (int)(token / call.T), t = (int)(token % call.T);
+    const float factor = call.scratch.value_factor[call.row(call.Hkv, b, lane.h, t)];
+    float v[8];
+    chunk_load_8(v, chunk_piece(call.in.v, b, lane.h, t, lane.piece));
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        v[c] *= factor;
+    chunk_store_8(out.row(b, lane.h, t) + 8 * lane.piece, v);
+}
+
+/* Gradients of v from those of factor * v and of the skip; <factor v, its gradient> of the token.
+ * Threads as in lanes.h. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_values_backward(const __grid_constant__ sr_axes_call call,
+                          const __grid_constant__ sr_chunk_rows d_v,
+                          const __grid_constant__ sr_chunk_rows d_skip,
+                          const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
+    const bool exists = token < (int64_t)call.B * call.T;
+    const int b = exists ? (int)(token / call.T) : 0, t = exists ? (int)(token % call.T) : 0;
+    const int64_t row = call.row(call.Hkv, b, lane.h, t);
+    float d[8];
+    chunk_load_8(d, d_v.row(b, lane.h, t) + 8 * lane.piece);
+    if (call.scratch.value_factor) {
+        const float factor = call.scratch.value_factor[row];
+        float v[8];
+        chunk_load_8(v, chunk_piece(call.in.v, b, lane.h, t, lane.piece));
+        const float dot = factor * chunk_row_sum(chunk_dot(d, v), lanes.pieces);
+        if (exists && lane.piece == 0) {
+            call.scratch.value_dot[row] = (double)dot;
+            if (call.a.value_gate == SRNN_VALUE_GATE_SIGMOID && call.out.value_gate.data)
+                call.out.value_gate.put(
+                    b, lane.h, t, 0,
+                    (double)(dot * axes_sigmoid(-call.in.value_gate.at(b, lane.h, t, 0))));
+        }
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            d[c] *= factor;
+    }
+    if (!exists)
+        return;
+    if (call.a.skip != SRNN_SKIP_NONE) {
+        const bool conv = call.a.skip == SRNN_SKIP_CONV;
+        float skipped[8] = {};
+        for (int h = lane.h * call.group; h < (lane.h + 1) * call.group; h++) {
+            float part[8];
+            chunk_load_8(part, d_skip.row(b, h, t) + 8 * lane.piece);
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                skipped[c] = fmaf(
+                    part[c], conv ? 1.0f : (float)axes_skip_weight(call, h, 8 * lane.piece + c),
+                    skipped[c]);
+        }
+        if (conv && call.out.skip.data)
+            chunk_store_8(chunk_piece(call.out.skip, b, lane.h, t, lane.piece), skipped);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            d[c] += conv ? 0 : skipped[c];
+    }
+    if (call.out.v.data)
+        chunk_store_8(chunk_piece(call.out.v, b, lane.h, t, lane.piece), d);
+}
+
+/* ---- gradients of gates ---- */
+
+enum { KIND_RATE, KIND_BIAS, KINDS };
+static_assert((int)KINDS <= (int)CHUNK_SUM_KINDS, "sums need more memory");
+
+/* The gradient of a gate's number from that of the gate between tokens that it makes; what a_log
+ * gets of it is added to `rate`. */
+SR_DEVICE float gate_number_backward(const sr_axes_call &call, int h, float z, float d_gate,
+                                     float *rate) {
+    if (call.decay_has_rate)
+        *rate = fmaf(d_gate, axes_gate_rate_slope(call, h, z), *rate);
+    return d_gate * axes_gate_slope(call, h, z);
+}
+
+/* The gradient of the write gate: a thread owns a token of a head. */
+__global__ void chunk_beta_backward(const __grid_constant__ sr_axes_call call,
+                                    const float *d_beta) {
+    const int64_t n = axes_thread();
+    if (n >= (int64_t)call.B * call.Hkv * call.T)
+        return;
+    const axes_row at = axes_row_of(n, call.Hkv, call.T);
+    const float s = axes_sigmoid(call.in.write_gate.at(at.b, at.h, at.t, 0));
+    const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
+    const float slope = given ? 1 : (float)call.write_range * s * (1 - s);
+    call.out.write_gate.put(at.b, at.h, at.t, 0, (double)(d_beta[n] * slope));
+}
+
+/* Gradients of gates per head: a thread owns head h of every token that its place in the grid gives
+ * it, and keeps its sums for a_log and dt_bias. `lanes` has one number a thread. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_gates_backward(const __grid_constant__ sr_axes_call call,
+                         const __grid_constant__ sr_chunk_call chunk,
+                         const __grid_constant__ chunk_partial partial,
+                         const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
+    const int h = lane.h;
+    float rate[1] = {}, bias[1] = {};
+    for (int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot; token < tokens;
+         token += step) {
+        const int b = (int)(token / call.T), t = (int)(token % call.T);
+        const int64_t row = call.row(call.Hkv, b, h, t);
+        const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
+        const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
+        const float z = (float)axes_decay_number(call, b, h, t, 0);
+        float d = gate_number_backward(
+            call, h, z, inside ? chunk.d_gate[call.row(call.Hkv, b, h, acts)] : 0, rate);
+        if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP) {
+            const float factor = call.scratch.value_factor[row];
+            if (factor > 0)
+                d += (float)call.scratch.value_dot[row] / factor * axes_sigmoid(z);
+        }
+        bias[0] += d;
+        if (call.out.decay.data)
+            call.out.decay.put(b, h, t, 0, (double)d);
+    }
+    chunk_partial_store(partial, KIND_RATE, rate);
+    chunk_partial_store(partial, KIND_BIAS, bias);
+}
+
+/* The same for gates of channels, 8 a thread. */
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+    chunk_channel_gates_backward(const __grid_constant__ sr_axes_call call,
+                                 const __grid_constant__ sr_chunk_call chunk,
+                                 const __grid_constant__ chunk_partial partial,
+                                 const __grid_constant__ chunk_lanes lanes) {
+    const chunk_lane lane = chunk_lane_of(lanes);
+    const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
+    float rate[8] = {}, bias[8] = {};
+    for (int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot; token < tokens;
+         token += step) {
+        const int b = (int)(token / call.T), t = (int)(token % call.T);
+        const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
+        const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
+        float z[8], d[8];
+        chunk_load_8(z, chunk_piece(call.in.decay, b, lane.h, t, lane.piece));
+        const float *const from = chunk.d_gate +
+                                  call.row(call.Hkv, b, lane.h, inside ? acts : t) * call.F +
+                                  8 * lane.piece;
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            const float own = z[c] + (float)axes_decay_bias(call, lane.h, 8 * lane.piece + c);
+            d[c] = gate_number_backward(call, lane.h, own, inside ? from[c] : 0, &rate[c]);
+            bias[c] += d[c];
+        }
+        if (call.out.decay.data)
+            chunk_store_8(chunk_piece(call.out.decay, b, lane.h, t, lane.piece), d);
+    }
+    chunk_partial_store(partial, KIND_RATE, rate);
+    chunk_partial_store(partial, KIND_BIAS, bias);
+}
+
+/* ---- calls ---- */
+
+static srnn_status features(const sr_axes_call &call, const sr_axes_tensor &x,
+                            const sr_chunk_rows &rows, int heads, cudaStream_t stream) {
+    if (rows.data == x.data)
+        return SRNN_OK;
+    const chunk_lanes lanes = chunk_lanes_of(heads, call.D);
+    const feature_rows_of from = {x, rows, heads};
+    SR_CUDA(sr_launch(chunk_features,
+                      dim3(chunk_lanes_blocks(lanes, (int64_t)call.B * call.T, INT32_MAX)),
+                      dim3((unsigned)lanes.threads()), 0, stream, call, from, lanes));
+    return SRNN_OK;
+}
+
+srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chunk,
+                             cudaStream_t stream) {
+    const int64_t tokens = (int64_t)call.B * call.T;
+    const int queries = call.shares_queries ? call.shared : call.H;
+    const bool channels = call.decays > 1, continues = chunk.initial != nullptr;
+    SR_TRY(features(call, call.in.q, chunk.q, queries, stream));
+    SR_TRY(features(call, call.in.k, chunk.k, call.shared, stream));
+    float *const gate = channels ? nullptr : (float *)chunk.gate;
+    if (gate || call.scratch.value_factor || call.scratch.beta)
+        AXES_START(chunk_tokens, tokens * call.Hkv, call, gate, continues);
+    if (channels) {
+        const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.F);
+        SR_CUDA(sr_launch(chunk_channel_gates, dim3(chunk_lanes_blocks(lanes, tokens, INT32_MAX)),
+                          dim3((unsigned)lanes.threads()), 0, stream, call, (float *)chunk.gate,
+                          continues, lanes));
+    }
+    if (chunk.v.data == call.in.v.data)
+        return SRNN_OK;
+    const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
+    SR_CUDA(sr_launch(chunk_values, dim3(chunk_lanes_blocks(lanes, tokens, INT32_MAX)),
+                      dim3((unsigned)lanes.threads()), 0, stream, call, chunk.v, lanes));
+    return SRNN_OK;
+}
+
+/* from.rows: gradients of features, of `own` heads. */
+static srnn_status features_backward(const sr_axes_call &call, const feature_rows_of &from, int own,
+                                     const sr_axes_tensor &out, cudaStream_t stream) {
+    if (!out.data || from.rows.data == out.data)
+        return SRNN_OK;
+    const chunk_lanes lanes = chunk_lanes_of(from.heads, call.D);
+    SR_CUDA(sr_launch(chunk_features_backward,
+                      dim3(chunk_lanes_blocks(lanes, (int64_t)call.B * call.T, INT32_MAX)),
+                      dim3((unsigned)lanes.threads()), 0, stream, call, from, own, out, lanes));
+    return SRNN_OK;
+}
+
+static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call &chunk, float *sums,
+                                  cudaStream_t stream) {
+    const bool channels = call.decays > 1;
+    const int64_t tokens = (int64_t)call.B * call.T;
+    chunk_lanes lanes = chunk_lanes_of(call.Hkv, channels ? call.F : 8);
+    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_BLOCKS);
+    const int each = channels ? 8 : 1, numbers = call.Hkv * lanes.pieces * each;
+    const chunk_partial partial = {sums, (int)blocks, KINDS, lanes.threads(), each};
+    SR_CUDA(sr_launch(channels ? chunk_channel_gates_backward : chunk_gates_backward, dim3(blocks),
+                      dim3((unsigned)lanes.threads()), 0, stream, call, chunk, partial, lanes));
+    if (!call.decay_has_rate)
+        return SRNN_OK;
+    const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
+    const int columns = wide ? numbers : call.Hkv;
+    SR_TRY(sr_chunks_add_partial(call.out.a_log, partial,
+                                 {KIND_RATE, numbers, numbers / call.Hkv, call.Hkv}, stream));
+    return sr_chunks_add_partial(call.out.dt_bias, partial,
+                                 {KIND_BIAS, numbers, numbers / columns, columns}, stream);
+}
+
+srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t stream) {
+    const sr_axes_call &call = steps.call;
+    const sr_chunk_call &chunk = steps.chunk;
+    const int queries = call.shares_queries ? call.shared : call.H;
+    SR_TRY(features_backward(call, {call.in.q, chunk.d_q, queries}, call.H, call.out.q, stream));
+    SR_TRY(
+        features_backward(call, {call.in.k, chunk.d_k, call.shared}, call.Hkv, call.out.k, stream));
+    if (chunk.d_v.data != call.out.v.data) {
+        const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
+        SR_CUDA(sr_launch(chunk_values_backward,
+                          dim3(chunk_lanes_blocks(lanes, (int64_t)call.B * call.T, INT32_MAX)),
+                          dim3((unsigned)lanes.threads()), 0, stream, call, chunk.d_v, steps.d_skip,
+                          lanes));
+    }
+    if (call.delta && call.out.write_gate.data)
+        AXES_START(chunk_beta_backward, (int64_t)call.B * call.T * call.Hkv, call, chunk.d_beta);
+    return call.decays > 0 ? gates_backward(call, chunk, steps.sums, stream) : SRNN_OK;
+}
