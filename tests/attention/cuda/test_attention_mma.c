@@ -158,7 +158,9 @@ static srnn_tensor *tensor_in(srnn_operands *operands, int which) {
 }
 
 static void **vector_in(srnn_operands *operands, int which) {
-    void **const vectors[] = {&operands->norm_weight, &operands->norm_bias, &operands->value_power};
+    void **const vectors[] = {&operands->norm_weight, &operands->norm_bias, &operands->value_power,
+                              &operands->a_log,       &operands->dt_bias,   &operands->skip_weight,
+                              &operands->level_scale, &operands->sinks};
     return vectors[which - SR_OPERAND_NORM_WEIGHT];
 }
 
@@ -653,6 +655,72 @@ static void decays(void **state) {
                     (stretch){.which = SR_OPERAND_DECAY, .factor = 4096});
 }
 
+/* ---- decays of every kind, windows, sinks, caps, the sigmoid ---- */
+
+/* One row of the kernels that compute this. */
+typedef struct axis_case {
+    const char *spec;
+    bool hopper; /* those for Hopper too, at D 64 and 128 */
+} axis_case;
+
+static const axis_case axis_cases[] = {
+    {"forget", true},
+    {"2mamba_e", true},
+    {"softmax,decay=softplus,norm=rms", false},
+    {"norm,decay=bounded,decay_bound=2", false},
+    {"norm,decay=given,clamp=5,normaliser=row_length", true},
+    {"softmax,decay=softplus,decay_place=logit", false},
+    {"power:2,decay=bounded,decay_bound=3,dt_width=none", false},
+    {"power", false},
+    {"order:9,decay=neg_softplus,window=33", false},
+    {"softmax,window=1", true},
+    {"softmax,window=37,sink=zero", true},
+    {"forget,window=100,sink=learned,output_gate", true},
+    {"norm,window=130,normaliser=row_length,post_gate", true},
+    {"softmax,cap=3,sink=learned", true},
+    {"norm,cap=2,clamp=1.5,window=90", true},
+    {"score=linear,cap=2,feature=relu,window=65", true},
+    {"softmax,cap=2,decay=log_sigmoid,decay_divisor=4,detach", false},
+    {"score=sigmoid,score_bias=-3,normaliser=none", true},
+    {"score=sigmoid,score_bias=-2,cap=4,window=50,norm=rms", true},
+    {"score=sigmoid,decay=log_sigmoid,decay_place=logit,normaliser=row_length", false},
+};
+
+static const int64_t axis_offsets[] = {0, 1, 64, 130, 131, 200, 201, 333, 402};
+
+static void check_axis(const axis_case *c, srnn_problem problem, arrangement how) {
+    check_case(c->spec, problem, how);
+    srnn_plan *plan;
+    problem.kernel = "hopper";
+    problem.dtype = SRNN_BF16;
+    problem.device = gpu;
+    problem.Hkv = problem.Hkv ? problem.Hkv : problem.H;
+    assert_int_equal(srnn_attention_parse(&problem.attention, c->spec), SRNN_OK);
+    const bool fits = problem.D == 64 || problem.D == 128;
+    const bool made = srnn_plan_create(&plan, &problem) == SRNN_OK;
+    srnn_plan_free(plan);
+    if (made != (c->hopper && fits))
+        fail_msg("%s, D %d: %s on Hopper", c->spec, problem.D, made ? "computed" : "refused");
+}
+
+static void axes(void **state) {
+    (void)state;
+    for (size_t n = 0; n < sizeof axis_cases / sizeof *axis_cases; n++) {
+        const axis_case *c = &axis_cases[n];
+        check_axis(c, (srnn_problem){.B = 1, .H = 4, .Hkv = 2, .T = 259, .D = 64}, BY_TOKEN);
+        check_axis(c,
+                   (srnn_problem){.B = 2,
+                                  .H = 2,
+                                  .T = 201,
+                                  .D = n % 2 ? 128 : 64,
+                                  .offsets = axis_offsets,
+                                  .documents = 8},
+                   n % 3 ? CONTIGUOUS : BY_TOKEN);
+        check_axis(c, (srnn_problem){.B = 1, .H = 2, .Hkv = 1, .T = 130, .D = n % 2 ? 64 : 128},
+                   CONTIGUOUS);
+    }
+}
+
 /* A form chosen automatically is supported by the device, for every variant. */
 static void every_variant_has_a_kernel(void **state) {
     (void)state;
@@ -687,13 +755,21 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants),  cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),          cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),          cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(spans),           cmocka_unit_test(long_segments),
-        cmocka_unit_test(documents_apart), cmocka_unit_test(large_scores),
-        cmocka_unit_test(small_values),    cmocka_unit_test(rows_without_weights),
-        cmocka_unit_test(decays),          cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(heads_left_over),
+        cmocka_unit_test(spans),
+        cmocka_unit_test(long_segments),
+        cmocka_unit_test(documents_apart),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(small_values),
+        cmocka_unit_test(rows_without_weights),
+        cmocka_unit_test(decays),
+        cmocka_unit_test(axes),
+        cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {

@@ -62,7 +62,7 @@ static void place_backward(sr_axes_scratch *s, const srnn_plan *plan, sr_layout 
     s->value_dot = take<double>(has_value_factor(a), k_rows, layout);
     s->d_raw_q = take<float>(true, q_rows * p->D, layout);
     s->d_raw_k = take<float>(true, k_rows * p->D, layout);
-    s->partial = take<double>(true, SR_AXES_PARTS * columns_of(p), layout);
+    s->partial = take<double>(true, SR_SUM_PARTS * columns_of(p), layout);
 }
 
 sr_axes_scratch sr_axes_scratch_place(const srnn_plan *plan, bool backward, sr_layout *layout) {
@@ -155,7 +155,6 @@ sr_axes_call sr_axes_facts_of(const srnn_plan *plan) {
     call->cumulates = cumulates(a);
     call->scale = sr_scale_factor(a, p->D);
     call->rope_theta = p->rope_theta;
-    call->decay_has_rate = sr_decay_has_rate(a);
     call->norm_per_head = sr_norm_weighs_heads(a);
     call->write_range = sr_write_range(a);
     const bool own = a->norm_weight == SRNN_NORM_WEIGHT_HEAD && a->norm == SRNN_NORM_LAYER;
@@ -171,6 +170,7 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_
     const bool narrow = p->dtype == SRNN_BF16;
     sr_axes_call call = sr_axes_facts_of(plan);
     call.in = operands_of(wanted->in, narrow);
+    call.gate = sr_gate_rule_of(&p->attention, wanted->in, p->D);
     if (backward)
         call.out = operands_of(wanted->gradients, narrow);
     call.o = tensor_of(wanted->o, narrow);

@@ -7,6 +7,8 @@
 #ifndef SR_ATTENTION_CUDA_AXES_CALL_H
 #define SR_ATTENTION_CUDA_AXES_CALL_H
 
+#include "attention/cuda/shared/gates.h"
+#include "attention/cuda/shared/sums.h"
 #include "attention/kernel.h"
 #include "base/memory.h"
 #include "device/cuda/check.h"
@@ -16,10 +18,8 @@
 #include "equation/norm.h"
 #include "equation/row.h"
 
-#define SR_AXES_NORM_FLOOR    1e-12 /* of unit features and l2 norms */
-#define SR_AXES_SMOOTH        1e-6  /* of unit_smooth */
-#define SR_AXES_DECAY_DIVISOR 1024.0
-#define SR_AXES_LOG2_E        1.44269504088896341f
+#define SR_AXES_NORM_FLOOR 1e-12 /* of unit features and l2 norms */
+#define SR_AXES_SMOOTH     1e-6  /* of unit_smooth */
 
 enum { SR_AXES_WARPS = 8, SR_AXES_THREADS = SR_AXES_WARPS * SR_WARP };
 
@@ -83,11 +83,9 @@ struct sr_axes_scratch {
     double *d_gate;             /* (B, Hkv, T, decays): of the logarithms of the gates */
     double *value_dot;          /* (B, Hkv, T): <factor v, its gradient> */
     float *d_raw_q, *d_raw_k;   /* (B, H, T, D), (B, Hkv, T, D) */
-    double *partial;            /* (SR_AXES_PARTS, columns of the widest sum over rows) */
+    double *partial;            /* (SR_SUM_PARTS, columns of the widest sum over rows) */
     char *zeroed, *zeroed_past; /* the arrays by the core */
 };
-
-enum { SR_AXES_PARTS = 64 };
 
 struct sr_axes_call {
     srnn_attention a;
@@ -99,10 +97,10 @@ struct sr_axes_call {
     int norm_heads; /* heads that a norm runs over */
     bool shares_queries, decay_in_logits, rotated, delta, invariant, sums_rows, floor_follows_rows,
         gated, cumulates;
-    bool gates_direct;   /* backward: the core itself fills d_gate */
-    bool decay_has_rate; /* reads a_log and dt_bias */
-    bool norm_per_head;  /* each head has weights of its own for the norm */
+    bool gates_direct;  /* backward: the core itself fills d_gate */
+    bool norm_per_head; /* each head has weights of its own for the norm */
     double scale, rope_theta, norm_epsilon, write_range;
+    sr_gate_rule gate;
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
     sr_axes_operands in, out; /* out: gradients */

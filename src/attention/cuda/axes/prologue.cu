@@ -9,7 +9,7 @@
 struct decay_sum {
     static constexpr bool reverse = false;
     SR_DEVICE static double term(const sr_axes_call &call, int b, int h, int t, int c) {
-        return axes_gate_logarithm(call, h, axes_decay_number(call, b, h, t, c));
+        return gate_logarithm(call.gate, h, axes_decay_number(call, b, h, t, c));
     }
     SR_DEVICE static void take(const sr_axes_call &call, int b, int h, int t, int c, double before,
                                double with) {

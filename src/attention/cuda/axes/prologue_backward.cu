@@ -202,7 +202,7 @@ struct decay_gradient {
 /* The gradient of a gate's number z from that of its logarithm, and of a time step. */
 SR_DEVICE double number_backward(const sr_axes_call &call, int64_t row, axes_row at, int c) {
     const double z = axes_decay_number(call, at.b, at.h, at.t, c), step = sr_softplus(z);
-    double d = call.scratch.d_gate[row * call.decays + c] * axes_gate_slope(call, at.h, z);
+    double d = call.scratch.d_gate[row * call.decays + c] * gate_slope(call.gate, at.h, z);
     if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP && step > 0)
         d += call.scratch.value_dot[row] / step * sr_sigmoid(z);
     return d;
@@ -228,7 +228,7 @@ struct a_log_term {
         double sum = 0;
         for (int c = 0; c < call.decays; c++)
             sum += call.scratch.d_gate[row * call.decays + c] *
-                   axes_gate_rate_slope(call, h, axes_decay_number(call, b, h, t, c));
+                   gate_rate_slope(call.gate, h, axes_decay_number(call, b, h, t, c));
         return sum;
     }
 };
@@ -307,7 +307,7 @@ static srnn_status decays_backward(const sr_axes_call &call, cudaStream_t stream
         SR_TRY(axes_start_running<decay_gradient>(call, call.Hkv, call.decays, stream));
     if (call.out.decay.data)
         AXES_START(decay_numbers, rows * call.Hkv * call.decays, call);
-    if (!call.decay_has_rate)
+    if (!call.gate.a_log)
         return SRNN_OK;
     SR_TRY(axes_sum_rows<a_log_term>(call.out.a_log, call, rows, call.Hkv, stream));
     const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;

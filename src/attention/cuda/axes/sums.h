@@ -58,49 +58,11 @@ static srnn_status axes_start_running(const sr_axes_call &call, int heads, int w
     return SRNN_OK;
 }
 
-/* Sums over rows. A Term has a number for each row and column. Thread (x, y) of block (columns /
- * 32, part) adds the terms of column x for every 8th row of its part; those of a column are added
- * over y through shared memory in order, and the second kernel adds the parts in order. */
-template <class Term>
-__global__ void axes_partial_sums(const __grid_constant__ sr_axes_call call, int64_t rows,
-                                  int columns) {
-    __shared__ double sums[SR_AXES_WARPS][SR_WARP];
-    const int x = axes_lane(), y = (int)threadIdx.x / SR_WARP;
-    const int column = (int)blockIdx.x * SR_WARP + x;
-    double sum = 0;
-    for (int64_t n = (int64_t)blockIdx.y * SR_AXES_WARPS + y; n < rows && column < columns;
-         n += SR_AXES_PARTS * SR_AXES_WARPS)
-        sum += Term::of(call, n, column);
-    sums[y][x] = sum;
-    __syncthreads();
-    if (y > 0 || column >= columns)
-        return;
-    for (int n = 1; n < SR_AXES_WARPS; n++)
-        sum += sums[n][x];
-    call.scratch.partial[(int64_t)blockIdx.y * columns + column] = sum;
-}
-
-/* A thread owns a column: adds the parts in order, global -> registers, and stores the total. */
-static __global__ void axes_add_parts(float *out, const double *partial, int columns) {
-    const int64_t column = axes_thread();
-    if (column >= columns)
-        return;
-    double sum = 0;
-    for (int n = 0; n < SR_AXES_PARTS; n++)
-        sum += partial[(int64_t)n * columns + column];
-    out[column] = (float)sum;
-}
-
 /* out (columns); NULL: not wanted. */
 template <class Term>
 static srnn_status axes_sum_rows(float *out, const sr_axes_call &call, int64_t rows, int columns,
                                  cudaStream_t stream) {
-    if (!out)
-        return SRNN_OK;
-    SR_CUDA(sr_launch(axes_partial_sums<Term>, dim3(axes_blocks(columns, SR_WARP), SR_AXES_PARTS),
-                      dim3(SR_AXES_THREADS), 0, stream, call, rows, columns));
-    AXES_START(axes_add_parts, columns, out, call.scratch.partial, columns);
-    return SRNN_OK;
+    return sum_rows<Term>(out, call, call.scratch.partial, rows, columns, stream);
 }
 
 #endif

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
 
 /* a_t of the gate with number z, as cores read it; a NaN stays one. */
 SR_DEVICE float gate_of(const sr_axes_call &call, int h, float z) {
-    const float logarithm = axes_gate_logarithm(call, h, z);
+    const float logarithm = gate_logarithm(call.gate, h, z);
     return logarithm < SR_CHUNK_GATE_LEAST ? SR_CHUNK_GATE_LEAST : logarithm;
 }
 
@@ -128,10 +128,10 @@ __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *g
         case SRNN_VALUE_GATE_OFF:
             break;
         case SRNN_VALUE_GATE_SIGMOID:
-            factor = axes_sigmoid(call.in.value_gate.at(at.b, at.h, at.t, 0));
+            factor = gate_sigmoid(call.in.value_gate.at(at.b, at.h, at.t, 0));
             break;
         case SRNN_VALUE_GATE_TIME_STEP:
-            factor = axes_softplus((float)axes_decay_number(call, at.b, at.h, at.t, 0));
+            factor = gate_softplus((float)axes_decay_number(call, at.b, at.h, at.t, 0));
             break;
         }
         call.scratch.value_factor[n] = factor;
@@ -139,7 +139,7 @@ __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *g
     if (call.scratch.beta) {
         const float z = call.in.write_gate.at(at.b, at.h, at.t, 0);
         const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
-        call.scratch.beta[n] = given ? z : (float)call.write_range * axes_sigmoid(z);
+        call.scratch.beta[n] = given ? z : (float)call.write_range * gate_sigmoid(z);
     }
 }
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
             if (call.a.value_gate == SRNN_VALUE_GATE_SIGMOID && call.out.value_gate.data)
                 call.out.value_gate.put(
                     b, lane.h, t, 0,
-                    (double)(dot * axes_sigmoid(-call.in.value_gate.at(b, lane.h, t, 0))));
+                    (double)(dot * gate_sigmoid(-call.in.value_gate.at(b, lane.h, t, 0))));
         }
 #pragma unroll
         for (int c = 0; c < 8; c++)
@@ -251,9 +251,9 @@ static_assert((int)KINDS <= (int)CHUNK_SUM_KINDS, "sums need more memory");
  * gets of it is added to `rate`. */
 SR_DEVICE float gate_number_backward(const sr_axes_call &call, int h, float z, float d_gate,
                                      float *rate) {
-    if (call.decay_has_rate)
-        *rate = fmaf(d_gate, axes_gate_rate_slope(call, h, z), *rate);
-    return d_gate * axes_gate_slope(call, h, z);
+    if (call.gate.a_log)
+        *rate = fmaf(d_gate, gate_rate_slope(call.gate, h, z), *rate);
+    return d_gate * gate_slope(call.gate, h, z);
 }
 
 /* The gradient of the write gate: a thread owns a token of a head. */
@@ -263,7 +263,7 @@ __global__ void chunk_beta_backward(const __grid_constant__ sr_axes_call call,
     if (n >= (int64_t)call.B * call.Hkv * call.T)
         return;
     const axes_row at = axes_row_of(n, call.Hkv, call.T);
-    const float s = axes_sigmoid(call.in.write_gate.at(at.b, at.h, at.t, 0));
+    const float s = gate_sigmoid(call.in.write_gate.at(at.b, at.h, at.t, 0));
     const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
     const float slope = given ? 1 : (float)call.write_range * s * (1 - s);
     call.out.write_gate.put(at.b, at.h, at.t, 0, (double)(d_beta[n] * slope));
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP) {
             const float factor = call.scratch.value_factor[row];
             if (factor > 0)
-                d += (float)call.scratch.value_dot[row] / factor * axes_sigmoid(z);
+                d += (float)call.scratch.value_dot[row] / factor * gate_sigmoid(z);
         }
         bias[0] += d;
         if (call.out.decay.data)
@@ -394,7 +394,7 @@ static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call 
     const chunk_partial partial = {sums, (int)blocks, KINDS, lanes.threads(), each};
     SR_CUDA(sr_launch(channels ? chunk_channel_gates_backward : chunk_gates_backward, dim3(blocks),
                       dim3((unsigned)lanes.threads()), 0, stream, call, chunk, partial, lanes));
-    if (!call.decay_has_rate)
+    if (!call.gate.a_log)
         return SRNN_OK;
     const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
     const int columns = wide ? numbers : call.Hkv;

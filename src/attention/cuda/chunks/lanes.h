@@ -94,7 +94,7 @@ struct chunk_gate {
 };
 
 SR_DEVICE chunk_gate chunk_gate_of(srnn_gate_shape shape, float z) {
-    const float sigmoid = axes_sigmoid(z), silu_slope = sigmoid * (1 + z * (1 - sigmoid));
+    const float sigmoid = gate_sigmoid(z), silu_slope = sigmoid * (1 + z * (1 - sigmoid));
     switch (shape) {
     case SRNN_GATE_SHAPE_SIGMOID:
         break;

@@ -11,6 +11,8 @@
  * start before these end (D = 64), or the rows that stay are held in registers (D = 128). */
 #include "attention/cuda/hopper/backward.h"
 
+#include <limits.h>
+
 /* ---- dQ: queries stay ---- */
 
 template <int D> struct queries_shape {
@@ -18,8 +20,9 @@ template <int D> struct queries_shape {
     static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
-    /* Q and dN rows are held in registers, which leaves none to overlap GEMMs across tiles. */
-    static constexpr bool KEPT = D == 128;
+    /* Q and dN rows are held in registers, which leaves none to overlap GEMMs across tiles, nor for
+     * a decay. */
+    template <class rule> static constexpr bool KEPT = D == 128 && !rule::decays;
 };
 
 template <int D> struct queries_shared {
@@ -115,6 +118,7 @@ SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D
 template <int D, class rule>
 SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *shared, int group) {
     using shape = queries_shape<D>;
+    constexpr bool KEPT = shape::template KEPT<rule>;
     const hopper_view &call = task.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     ring_place<shape::STAGES> at = {};
@@ -127,11 +131,11 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             return;
         const int row = work.row + HOPPER_ROWS * group;
         const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
-        if (shape::KEPT && row >= 0) {
+        if (KEPT && row >= 0) {
             tile_fragments<D>(q_rows, shared->q[group]);
             tile_fragments<D>(d_rows, shared->d[group]);
         }
-        if (shape::KEPT || row < 0)
+        if (KEPT || row < 0)
             warp_arrive(&shared->q_empty[group]);
         SR_ROLLED
         for (int j = work.past - 1; j >= mine; j--, at.advance()) { /* only later rows see them */
@@ -156,7 +160,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         for (int j = mine - 1; j >= work.from; j--) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
             wgmma_fence();
-            if (shape::KEPT) {
+            if (KEPT) {
                 multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
                 multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
             } else {
@@ -171,6 +175,12 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->empty[at.before()]);
+            /* the number of the first row's own key, or none of them */
+            const int own =
+                diagonal ? row + fragment_row() - j * shape::KEYS - fragment_column() : INT_MIN;
+            if (rule::clamped && !rule::decays && call.score.capped)
+                cap_gradients(s, d, call.score,
+                              [&](int i) { return rows[fragment_half(i)].d_row_sum; });
             const float hidden = hidden_logit<rule::kind>();
             if (diagonal) {
                 const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
@@ -202,8 +212,14 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                     if (rule::decays)
                         of = *reinterpret_cast<const float2 *>(
                             &shared->decay[at.stage][i / 4 * 8 + fragment_column()]);
-                    dot[half] += differentiate<rule>(s[i], d[i], rows[half], numbers, of.x);
-                    dot[half] += differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y);
+                    const float along[2] = {
+                        differentiate<rule>(s[i], d[i], rows[half], numbers, of.x),
+                        differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y)};
+                    if (rule::decays) {
+                        const int column = i / 4 * 8 - 8 * half;
+                        dot[half] += column == own ? 0 : along[0];
+                        dot[half] += column + 1 == own ? 0 : along[1];
+                    }
                     dr[i / 2] = pack_bf16(d[i], d[i + 1]);
                 }
                 wgmma_fence();
@@ -212,7 +228,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                                                  2 * part + 1);
             }
             wgmma_commit();
-            if (shape::KEPT) {
+            if (KEPT) {
                 wgmma_wait<0>();
                 wgmma_settle(dq);
             }
@@ -220,7 +236,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         }
         wgmma_wait<0>();
         wgmma_settle(dq);
-        if (!shape::KEPT)
+        if (!KEPT)
             warp_arrive(&shared->q_empty[group]);
         warp_arrive(&shared->empty[at.before()]);
         store_feature_rows<D>(call.d_q, call.raw_q, dq, call, work.b, work.h, row);
@@ -511,7 +527,15 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
+                if (rule::clamped && !rule::decays && call.score.capped) {
+                    const backward_row *row = shared->row[at.stage] + fragment_column();
+                    cap_gradients(tile.s, tile.d, call.score,
+                                  [&](int i) { return row[8 * (i / 4) + (i & 1)].d_row_sum; });
+                }
                 const int key = shared->work[slot].key + HOPPER_ROWS * group;
+                if (rule::decays)
+                    sums.own = shared->rank[at.stage] == group ? fragment_row() - fragment_column()
+                                                               : INT_MIN;
                 if (shared->rank[at.stage] == group)
                     keys_mask_later<rule::kind>(tile.s, tile.d, 0, shared->row[at.stage]);
                 if (shared->first[at.stage][shape::QUERIES - 1] > key)
@@ -603,11 +627,10 @@ template <int D> static backward_kernels backward_choose(const hopper_view &call
     case WEIGHT_EXP:
         break;
     }
-    if constexpr (decay_fits(D))
-        if (call.choices.decays)
-            return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
-    return score.clamped ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
-                         : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
+    if (call.choices.decays)
+        return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
+    return is_bounded(score) ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
+                             : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
 }
 
 template <int D>

@@ -43,19 +43,45 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
     return d_exponent;
 }
 
-/* The same for a polynomial. A loop between GEMMs would serialise them: this runs before all GEMMs
+/* The same for a polynomial, or the sigmoid. A loop between GEMMs would serialise them: this runs before all GEMMs
  * of a tile. */
 SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
                                         const sr_score_rule &score) {
     const bool hidden = r == -INFINITY, flat = hidden || r > limit;
     const float x = fminf(r, limit);
     float value = score.coefficient[score.degree], slope = 0;
+    if (score.sigmoid) {
+        value = sigmoid_weight(score, x);
+        slope = value * (1 - value);
+    }
     for (int term = score.degree - 1; term >= 0; term--) {
         slope = fmaf(slope, x, value);
         value = fmaf(value, x, score.coefficient[term]);
     }
     r = hidden ? 0 : row.scale * value;
     d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
+}
+
+/* Caps a tile's logits, before they are masked, and multiplies the gradients of weights, d and that
+ * of the row sum together, by the slope of the cap; of_row(n): d_row_sum of number n. */
+template <int count, class Rows>
+SR_DEVICE void cap_gradients(float (&s)[count], float (&d)[count], const sr_score_rule &score,
+                             const Rows &of_row) {
+    const float cap = 1 / score.cap_inverse;
+    const bool near = all_near_zero(s, SR_CAP_NEAR * cap);
+    SR_UNROLL
+    for (int n = 0; n < count; n++) {
+        sr_capped capped = {};
+        if (near) {
+            capped.value = cap_near(score, s[n]);
+            const float t = capped.value * score.cap_inverse;
+            capped.slope = fmaf(-t, t, 1.0f);
+        } else {
+            capped = cap_of(score, cap, s[n]);
+        }
+        s[n] = capped.value;
+        d[n] = fmaf(d[n] + of_row(n), capped.slope, -of_row(n));
+    }
 }
 
 /* Applies the inverse RoPE to a gradient row of token t. Channels of a pair are in the same
@@ -135,7 +161,8 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
 }
 
 /* The sums of d_exponent over a row or column of pairs, from which a decay's gradient is computed;
- * `to` is the head's. */
+ * `to` is the head's. Pairs of a token with itself are left out: they would cancel, but round off
+ * the others, which are far smaller where gates are strong. */
 SR_DEVICE void store_dots(float *to, const float (&dot)[2], int row, int T) {
     SR_UNROLL
     for (int half = 0; half < 2; half++) {
@@ -203,6 +230,7 @@ SR_DEVICE void keys_mask_earlier(float (&s)[count], float (&d)[count], int key, 
 template <int D> struct keys_sums {
     float dk[D / 2], dv[D / 2];
     float dot[2], decay[2];
+    int own; /* with a decay: the number, of the first row, of a key's own query, or none of them */
 };
 
 /* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a
@@ -234,10 +262,19 @@ SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile<queries> &tile, int part
     for (int i = 16 * part; i < 16 * part + 16; i += 4) {
         const float4 both = rows.two[i / 4 % 4];
         const backward_row left = {both.x, both.y}, right = {both.z, both.w};
-        sums.dot[0] += differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]) +
-                       differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0]);
-        sums.dot[1] += differentiate<rule>(s[i + 2], d[i + 2], left, numbers, sums.decay[1]) +
-                       differentiate<rule>(s[i + 3], d[i + 3], right, numbers, sums.decay[1]);
+        const float first[2] = {
+            differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]),
+            differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0])};
+        const float second[2] = {
+            differentiate<rule>(s[i + 2], d[i + 2], left, numbers, sums.decay[1]),
+            differentiate<rule>(s[i + 3], d[i + 3], right, numbers, sums.decay[1])};
+        if (rule::decays) {
+            SR_UNROLL
+            for (int n = 0; n < 2; n++) {
+                sums.dot[0] += 2 * i + n == sums.own ? 0 : first[n];
+                sums.dot[1] += 2 * i + n == sums.own + 8 ? 0 : second[n];
+            }
+        }
         tile.w[i / 2] = pack_bf16(s[i], s[i + 1]);
         tile.w[i / 2 + 1] = pack_bf16(s[i + 2], s[i + 3]);
         tile.dr[i / 2] = pack_bf16(d[i], d[i + 1]);

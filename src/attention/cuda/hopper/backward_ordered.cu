@@ -382,6 +382,11 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
+                if (rule::clamped && call.score.capped) {
+                    const backward_row *row = shared->row[at.stage] + fragment_column();
+                    cap_gradients(tile.s, tile.d, call.score,
+                                  [&](int m) { return row[8 * (m / 4) + (m & 1)].d_row_sum; });
+                }
                 if (behind > -HOPPER_ROWS || cut) {
                     keys_mask_later<rule::kind>(tile.s, tile.d, behind, shared->row[at.stage]);
                     keys_mask_earlier<rule::kind>(tile.s, tile.d, key, shared->first[at.stage],
@@ -488,8 +493,8 @@ __global__ void __launch_bounds__(HOPPER_GROUP)
 typedef void ordered_function(const ordered_task);
 
 template <int D> static ordered_function *ordered_choose(const hopper_view &call) {
-    return call.score.clamped ? ordered_kernel<D, backward_rule<WEIGHT_EXP, true>>
-                              : ordered_kernel<D, backward_rule<WEIGHT_EXP, false>>;
+    return is_bounded(call.score) ? ordered_kernel<D, backward_rule<WEIGHT_EXP, true>>
+                                  : ordered_kernel<D, backward_rule<WEIGHT_EXP, false>>;
 }
 
 template <int D>

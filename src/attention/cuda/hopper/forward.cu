@@ -313,20 +313,31 @@ SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
 /* Turns logits into exponents, less the decay of their keys; `decay` starts at this thread's first
  * column. */
 SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numbers &numbers) {
+    if (numbers.limit < INFINITY) {
+        SR_UNROLL
+        for (int n = 0; n < 64; n++)
+            s[n] = fminf(s[n], numbers.limit);
+    }
     SR_UNROLL
     for (int n = 0; n < 64; n += 4) {
         const float2 of = *reinterpret_cast<const float2 *>(decay + 2 * n);
-        s[n] = fmaf(fminf(s[n], numbers.limit), numbers.factor, -of.x);
-        s[n + 1] = fmaf(fminf(s[n + 1], numbers.limit), numbers.factor, -of.y);
-        s[n + 2] = fmaf(fminf(s[n + 2], numbers.limit), numbers.factor, -of.x);
-        s[n + 3] = fmaf(fminf(s[n + 3], numbers.limit), numbers.factor, -of.y);
+        s[n] = fmaf(s[n], numbers.factor, -of.x);
+        s[n + 1] = fmaf(s[n + 1], numbers.factor, -of.y);
+        s[n + 2] = fmaf(s[n + 2], numbers.factor, -of.x);
+        s[n + 3] = fmaf(s[n + 3], numbers.factor, -of.y);
     }
 }
 
-/* Evaluates the polynomial of 16 logits; hidden ones get weight 0. A loop between GEMMs would
+/* Evaluates the polynomial, or the sigmoid, of 16 logits; hidden ones get weight 0. A loop between GEMMs would
  * serialise them: this runs before all GEMMs of a tile. */
 SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &score) {
     float w[16];
+    if (score.sigmoid) { /* of a hidden one: 0 */
+        SR_UNROLL
+        for (int n = 0; n < 16; n++)
+            s[n] = sigmoid_weight(score, fminf(s[n], limit));
+        return;
+    }
     SR_UNROLL
     for (int n = 0; n < 16; n++) {
         s[n] = fminf(s[n], limit);
@@ -492,6 +503,8 @@ SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
     warp_arrive(&shared->k_empty[at.stage]);
     if (!diagonal)
         warp_arrive(&shared->v_empty[at.before()]);
+    if (rule::clamped && call.score.capped)
+        cap_logits(s, call.score);
     if (rule::decays) {
         mbarrier_wait(&shared->v_full[at.stage], at.parity);
         decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
@@ -569,7 +582,7 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
                                                          work, rows, j);
         };
         int j = mine - 1;
-        if constexpr (rule::decays) { /* registers are short */
+        if constexpr (rule::decays && D == 64) { /* registers are short */
             for (; j >= work.from; j--)
                 tile(known_kind<TILE_ANY>{}, j);
         } else {
@@ -659,24 +672,23 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     case WEIGHT_EXP:
         break;
     }
-    if constexpr (decay_fits(D))
-        if (call.choices.decays)
-            return forward_choose_decaying<D>(call);
+    if (call.choices.decays)
+        return forward_choose_decaying<D>(call);
     if (!score.maximum)
         return call.choices.sums_rows
                    ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, true, true>>
                    : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, false, true>>;
     if (call.choices.floor_follows_rows && call.choices.normaliser != SRNN_NORMALISER_ROW_SUM_MIN1)
-        return score.clamped
+        return is_bounded(score)
                    ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, false, true>>
                    : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, false, false>>;
-    if (score.clamped)
+    if (is_bounded(score))
         return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, true>>;
     return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false>>;
 }
 
 static plain_end plain_end_of(const sr_choices &c) {
-    if (c.output_gate != SRNN_GATE_NONE || c.post_gate)
+    if (c.output_gate != SRNN_GATE_NONE || c.post_gate || c.sink != SRNN_SINK_NONE)
         return PLAIN_NOT;
     if (c.normaliser == SRNN_NORMALISER_ROW_SUM && c.norm == SRNN_NORM_NONE)
         return PLAIN_SUM;

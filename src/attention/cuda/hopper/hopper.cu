@@ -87,17 +87,24 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* Decay is a term of the exponent here. */
-static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS;
+static const char COMPUTES[] = SR_CUDA_FAST_SCORES SR_CUDA_FAST_DECAYS SR_CUDA_FAST_ROWS;
+
+/* Decay is a term of the exponent here, whose gradient a cap would change (cap_gradients). C counts
+ * from a position in one float: next to a gate that forgets everything it has ten bits behind the
+ * point, too few for the gradient of a rate, which multiplies the error by that gate's logarithm. */
+static bool scores_fit(const srnn_attention *a) {
+    const sr_score_class kind = sr_score_class_of(a);
+    if (a->decay == SRNN_DECAY_NONE)
+        return kind != SR_CLASS_LONG;
+    return kind == SR_CLASS_EXPONENTIAL && !sr_decay_in_logits(a) && a->cap == 0 &&
+           !sr_decay_has_rate(a);
+}
 
 static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
-    const sr_score_class kind = sr_score_class_of(&problem->attention);
-    const bool decays = problem->attention.decay != SRNN_DECAY_NONE;
     return gpu->capability_major == 9 && gpu->capability_minor == 0 &&
            (problem->D == 64 || problem->D == 128) && problem->Dv == problem->D &&
-           (decays ? kind == SR_CLASS_EXPONENTIAL && decay_fits(problem->D)
-                   : kind != SR_CLASS_LONG);
+           scores_fit(&problem->attention);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper = {
@@ -140,7 +147,7 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
 
 /* For exponentials: polynomials and decays lack the registers, and linear scores were slower.
  * Chosen automatically at lengths where it was measured to be faster. */
-static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_ROWS;
+static const char COMPUTES_ORDERED[] = "score=exp clamp=any cap=any window=any " SR_CUDA_FAST_ROWS;
 
 static bool fits_ordered(const srnn_problem *problem) {
     return fits(problem) && sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL;
@@ -148,7 +155,8 @@ static bool fits_ordered(const srnn_problem *problem) {
 
 /* Shorter sequences have too few tiles to hide the ordered additions. */
 static bool pays_ordered(const srnn_problem *problem) {
-    return problem->T >= 16 * problem->D;
+    const int64_t seen = sr_keys_seen(&problem->attention, problem->T);
+    return seen >= 16 * problem->D;
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper_ordered = {

@@ -254,10 +254,15 @@ static inline bool is_line(const sr_score_rule &score) {
     return score.degree == 1 && score.coefficient[0] == 0;
 }
 
+/* Whether logits have an upper bound, of either kind: kernels without one have no code for them. */
+static inline bool is_bounded(const sr_score_rule &score) {
+    return score.clamped || score.capped;
+}
+
 static inline weight_kind weight_kind_of(const sr_score_rule &score) {
     if (score.kind == SR_CLASS_EXPONENTIAL)
         return WEIGHT_EXP;
-    return is_line(score) && !score.clamped ? WEIGHT_LINEAR : WEIGHT_POLYNOMIAL;
+    return is_line(score) && !is_bounded(score) ? WEIGHT_LINEAR : WEIGHT_POLYNOMIAL;
 }
 
 /* What a kernel keeps of the rule in registers: the factor of r, and its upper bound. */
@@ -277,13 +282,31 @@ template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
     return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
 }
 
+/* Caps a tile's logits, before they are masked. Where all of a warp are small, as they are as a
+ * rule, without special functions, which exponentials need. */
+template <int count> SR_DEVICE bool all_near_zero(const float (&s)[count], float near) {
+    float most = 0;
+    SR_UNROLL
+    for (int n = 0; n < count; n++)
+        most = fmaxf(most, fabsf(s[n]));
+    return warp_ballot(most <= near) == SR_FULL_WARP;
+}
+
+template <int count> SR_DEVICE void cap_logits(float (&s)[count], const sr_score_rule &score) {
+    const float cap = 1 / score.cap_inverse;
+    if (all_near_zero(s, SR_CAP_NEAR * cap)) {
+        SR_UNROLL
+        for (int n = 0; n < count; n++)
+            s[n] = cap_near(score, s[n]);
+        return;
+    }
+    SR_UNROLL
+    for (int n = 0; n < count; n++)
+        s[n] = cap_of(score, cap, s[n]).value;
+}
+
 /* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows
  * that stay ---- */
-
-/* Wider heads leave no registers for it in the backward pass. */
-SR_BOTH constexpr bool decay_fits(int D) {
-    return D == 64;
-}
 
 /* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be
  * large. */

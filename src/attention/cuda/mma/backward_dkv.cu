@@ -106,7 +106,7 @@ template <class Rows> struct key_pairs {
     const float *scales, *d_row_sums; /* of the 16 queries */
     const int32_t *first;             /* of the batch row */
     int query, past;
-    bool masked, decays;
+    bool masked, decays, decays_logits;
     sr_piece_decay decay_of;
 
     SR_DEVICE float scale(int e) const {
@@ -118,6 +118,9 @@ template <class Rows> struct key_pairs {
     SR_DEVICE bool hidden(int e) const {
         const int i = query + piece_column(e), j = rows.row(e / 2 % 2);
         return i >= past || j > i || j < first[i];
+    }
+    SR_DEVICE bool own(int e) const {
+        return query + piece_column(e) == rows.row(e / 2 % 2);
     }
     SR_DEVICE float decay(int e) const {
         return -decay_of.row_less_column(e);
@@ -159,6 +162,7 @@ SR_DEVICE void visit(key_rows<WIDTH, KIND, KEY, VALUE> &rows, const query_stage<
                                                               cut || at < rows.key + 15 ||
                                                                   at + 15 >= block.past,
                                                               decay != nullptr,
+                                                              call.choices.decays_logits,
                                                               {}};
         if (decay)
             pairs.decay_of.open(decay, rows.key, at, call.T, call.score.decay_unit);

@@ -75,7 +75,7 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
 template <class Rows> struct query_pairs {
     Rows &rows;
     int key;
-    bool masked, decays;
+    bool masked, decays, decays_logits;
     sr_piece_decay decay_of;
 
     SR_DEVICE float scale(int e) const {
@@ -87,6 +87,9 @@ template <class Rows> struct query_pairs {
     SR_DEVICE bool hidden(int e) const {
         const int j = key + piece_column(e), half = e / 2 % 2;
         return j > rows.row(half) || j < rows.first[half];
+    }
+    SR_DEVICE bool own(int e) const {
+        return key + piece_column(e) == rows.row(e / 2 % 2);
     }
     SR_DEVICE float decay(int e) const {
         return decay_of.row_less_column(e);
@@ -114,7 +117,7 @@ SR_DEVICE void visit(query_rows<WIDTH, KIND> (&rows)[MT], const sr_bf16 *keys,
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             query_pairs<query_rows<WIDTH, KIND>> pairs = {
-                rows[m], key + piece, masked, decay != nullptr, {}};
+                rows[m], key + piece, masked, decay != nullptr, call.choices.decays_logits, {}};
             if (decay)
                 pairs.decay_of.open(decay, rows[m].t, key + piece, call.T, call.score.decay_unit);
             pairs_backward<KIND>(r[m], d[m], call.score, pairs);

@@ -7,10 +7,22 @@
 
 enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
-template <int WIDTH, sr_score_class KIND> struct shape {
+/* Whether a pair is more than its product and a clamp: decays, caps, the sigmoid. */
+static bool is_other(const sr_attention_view<sr_bf16> &call) {
+    return call.choices.decays || call.score.capped || call.score.sigmoid;
+}
+
+/* OTHER: for pairs of that kind. Heads of 64 lack the registers for them with two row tiles, and
+ * have kernels of their own. */
+template <int WIDTH, sr_score_class KIND> constexpr bool other_apart() {
+    return WIDTH == 64 && KIND != SR_CLASS_LONG;
+}
+
+template <int WIDTH, sr_score_class KIND, bool OTHER> struct shape {
     /* 16 rows per warp, or twice that, so that each fragment of keys and values serves two
      * GEMMs. */
-    static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG ? 2 : 1;
+    static constexpr bool other = OTHER || !other_apart<WIDTH, KIND>();
+    static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG && !OTHER ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
     static constexpr int keys = WIDTH <= 128 ? 64 : 16;
@@ -22,8 +34,8 @@ template <int WIDTH, sr_score_class KIND> struct shape {
 };
 
 /* A warp's rows and accumulators. Row (m, half) is t + 16 m + 8 half + lane / 4. */
-template <int WIDTH, sr_score_class KIND> struct warp_rows {
-    using Shape = shape<WIDTH, KIND>;
+template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
+    using Shape = shape<WIDTH, KIND, OTHER>;
     static constexpr int MT = Shape::row_tiles, KP = Shape::key_pieces, P = Shape::pieces;
 
     const sr_attention_view<sr_bf16> &call;
@@ -103,33 +115,55 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     }
 
     /* Adds C_i - C_j, in the unit of the logarithms in s, or multiplies by its exponential. */
-    SR_DEVICE void apply_decay(int key) {
+    template <bool MULTIPLY> SR_DEVICE void apply_decay(int key) {
         const double *const decay =
             call.scratch.decay + call.row_index(call.Hkv, b, h / call.group, 0);
         const double reference = decay[key];
         const float unit = call.score.decay_unit;
-        float of_row[MT][2];
+        sr_decay_since of_row[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                of_row[m][half] = decay_from(decay, min(row(m, half), call.T - 1), reference, unit);
+                of_row[m][half].open(decay, min(row(m, half), call.T - 1), reference);
 #pragma unroll
         for (int n = 0; n < KP; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float of_key =
-                    decay_from(decay, min(key + column(n, e), call.T - 1), reference, unit);
+                sr_decay_since of_key;
+                of_key.open(decay, min(key + column(n, e), call.T - 1), reference);
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         float &x = s[m][n][e + 2 * half];
-                        const float difference = of_row[m][half] - of_key;
-                        x = KIND == SR_CLASS_POLYNOMIAL ? x * exp2_fast(difference)
-                                                        : x + difference;
+                        const float difference = of_row[m][half].less(of_key) * unit;
+                        x = MULTIPLY ? x * exp2_fast(difference) : x + difference;
                     }
             }
+    }
+
+    /* All products of a warp are small, as a rule: these need no special function. */
+    SR_DEVICE void cap() {
+        const float cap = 1 / call.score.cap_inverse, near = SR_CAP_NEAR * cap;
+        bool small = true;
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < KP; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    small = small && fabsf(s[m][n][e]) <= near;
+        const bool all_small = warp_ballot(small) == SR_FULL_WARP;
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int n = 0; n < KP; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float &x = s[m][n][e];
+                    x = all_small ? cap_near(call.score, x) : cap_of(call.score, cap, x).value;
+                }
     }
 
     SR_DEVICE void clamp() {
@@ -154,13 +188,18 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     r[e] = s[m][n + e / 4][e % 4];
-                polynomial_of(w, r, rule.coefficient, rule.degree);
+                if (Shape::other && rule.sigmoid)
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        w[e] = sigmoid_weight(rule, r[e]);
+                else
+                    polynomial_of(w, r, rule.coefficient, rule.degree);
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     s[m][n + e / 4][e % 4] = w[e];
             }
-        if (call.choices.decays)
-            apply_decay(key);
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
+            apply_decay<true>(key);
         if (masked)
             hide(key, 0);
         if (call.choices.sums_rows)
@@ -236,8 +275,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 
     SR_DEVICE void exponential_weights(int key, bool masked) {
         const uint32_t none[MT] = {};
-        if (call.choices.decays)
-            apply_decay(key);
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
+            apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);
         weights_of_logarithms(call.score.scale_log2, none);
@@ -271,8 +310,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                     s[m][n][e] = w.log2;
                     negative[m] |= (uint32_t)w.negative << (4 * n + e);
                 }
-        if (call.choices.decays)
-            apply_decay(key);
+        if (Shape::other && call.choices.decays && !call.choices.decays_logits)
+            apply_decay<false>(key);
         if (masked)
             hide(key, -INFINITY);
         weights_of_logarithms(1, negative);
@@ -302,6 +341,10 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     /* One tile of keys and values, whose first key is `key`. */
     SR_DEVICE void visit(const sr_bf16 *keys, const sr_bf16 *values, int key, bool masked) {
         multiply_keys(keys);
+        if (Shape::other && call.choices.decays_logits)
+            apply_decay<true>(key);
+        if (Shape::other && call.score.capped)
+            cap();
         clamp();
         if constexpr (KIND == SR_CLASS_EXPONENTIAL)
             exponential_weights(key, masked);
@@ -356,11 +399,11 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
  * 128, ldmatrix for K), mask, online softmax, mma W V into its accumulators. The walk starts at the
  * first key of the rows' document and ends at the diagonal. Each warp writes its output rows
  * through its own part of the Q tile; no block adds to another's rows. */
-template <int WIDTH, sr_score_class KIND>
+template <int WIDTH, sr_score_class KIND, bool OTHER>
 __global__ void __launch_bounds__(THREADS, 2)
     forward_tiles(const __grid_constant__ sr_attention_view<sr_bf16> call,
                   const sr_tile_order order, const sr_mma_alignment aligned) {
-    using Shape = shape<WIDTH, KIND>;
+    using Shape = shape<WIDTH, KIND, OTHER>;
     constexpr int KEYS = Shape::keys, ROWS = Shape::rows;
     SR_SHARED(sr_bf16, shared);
     sr_bf16 *const q_tile = shared, *const kv_tiles = shared + ROWS * WIDTH;
@@ -382,7 +425,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int t = t0 + warp * Shape::warp_rows, last = min(t + Shape::warp_rows, call.T) - 1;
     const int first_of_last = first[max(last, 0)];
     sr_bf16 *const own_tile = q_tile + warp * Shape::warp_rows * WIDTH;
-    warp_rows<WIDTH, KIND> rows(call, b, h, t);
+    warp_rows<WIDTH, KIND, OTHER> rows(call, b, h, t);
     for (bool opened = false; key < past; key += KEYS, stage ^= 1) {
         sr_bf16 *const tile = kv_tiles + stage * 2 * KEYS * WIDTH;
         cp_async_wait<0>();
@@ -406,17 +449,27 @@ __global__ void __launch_bounds__(THREADS, 2)
         rows.finish(own_tile, aligned);
 }
 
-template <int WIDTH, sr_score_class KIND>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
-                         cudaStream_t stream) {
-    using Shape = shape<WIDTH, KIND>;
+template <int WIDTH, sr_score_class KIND, bool OTHER>
+static srnn_status start_kernel(const sr_attention_view<sr_bf16> &call,
+                                const sr_mma_alignment &aligned, cudaStream_t stream) {
+    using Shape = shape<WIDTH, KIND, OTHER>;
     const int tiles = (call.T + Shape::rows - 1) / Shape::rows;
     const sr_tile_order order =
         tile_order(call.B * call.H, tiles,
                    (int64_t)call.T * (call.D + call.Dv) * (int64_t)sizeof(sr_bf16), call.group);
-    SR_CUDA(sr_launch(forward_tiles<WIDTH, KIND>, dim3((unsigned)(order.heads * order.tiles)),
-                      dim3(THREADS), Shape::shared_bytes, stream, call, order, aligned));
+    SR_CUDA(sr_launch(forward_tiles<WIDTH, KIND, OTHER>,
+                      dim3((unsigned)(order.heads * order.tiles)), dim3(THREADS),
+                      Shape::shared_bytes, stream, call, order, aligned));
     return SRNN_OK;
+}
+
+template <int WIDTH, sr_score_class KIND>
+static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
+                         cudaStream_t stream) {
+    if constexpr (other_apart<WIDTH, KIND>())
+        if (is_other(call))
+            return start_kernel<WIDTH, KIND, true>(call, aligned, stream);
+    return start_kernel<WIDTH, KIND, false>(call, aligned, stream);
 }
 
 srnn_status sr_mma_forward(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,

@@ -7,7 +7,7 @@
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS;
+static const char COMPUTES[] = SR_CUDA_FAST_SCORES SR_CUDA_FAST_DECAYS SR_CUDA_FAST_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     return problem->D <= 256 && problem->Dv <= 256;

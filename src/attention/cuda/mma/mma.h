@@ -50,38 +50,84 @@ SR_DEVICE void polynomial_of(float (&w)[COUNT], const float (&r)[COUNT], const f
             w[n] = fmaf(w[n], r[n], coefficient[power]);
 }
 
-/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay`
- * is the KV head's. */
-SR_DEVICE float decay_from(const double *decay, int t, double reference, float unit) {
-    return (float)(decay[t] - reference) * unit;
-}
+/* C of a token less that of one nearby, as two floats: a gate that forgets everything leaves one
+ * float too few bits for the gates after it. `decay` is the KV head's. */
+struct sr_decay_since {
+    float high, low;
+
+    SR_DEVICE void open(const double *decay, int t, double reference) {
+        const double since = decay[t] - reference;
+        high = (float)since;
+        low = (float)(since - (double)high);
+    }
+    SR_DEVICE float less(const sr_decay_since &other) const {
+        return (high - other.high) + (low - other.low);
+    }
+};
 
 /* ---- gradients of a 16 x 16 piece of pairs ----
  *
  * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (without the factor
  * slope_unit) out. A lane has 8 pairs; for pair e, Pairs has
  *     scale(e), d_row_sum(e)   of its row, as written by the backward preprocess
- *     hidden(e)                called only where pairs.masked
- *     decay(e), take(e, x)     C_i - C_j in decay_units, and x = w' dw'; only where pairs.decays */
+ *     hidden(e), own(e)        called only where pairs.masked; own: a token and itself
+ *     decay(e), take(e, x)     C_i - C_j in decay_units, and the gradient of C_i - C_j; only where
+ *                              pairs.decays; pairs.decays_logits: logits are multiplied
+ *
+ * The gradient of C_i - C_i counts as 0: in row and column sums it would cancel, but round off those
+ * of other pairs, which are far smaller where gates are strong. */
 enum { SR_PIECE = 8 };
 
 /* What a piece has besides its scores, at compile time: most pieces have nothing, and should not
- * branch pair by pair. OTHER: hidden pairs, decay. */
+ * branch pair by pair. OTHER: hidden pairs, decay, caps. */
 enum sr_piece_kind { SR_PIECE_PLAIN, SR_PIECE_CLAMPED, SR_PIECE_OTHER };
 
-SR_DEVICE bool is_clamped(sr_piece_kind kind, const sr_score_rule &rule, float r) {
-    return kind != SR_PIECE_PLAIN && rule.clamped && r > rule.clamp;
+/* What the score of a pair is taken of, and its slope by r times the decay inside. */
+struct sr_inner {
+    float x, slope;
+    float decayed, inside; /* r times the decay inside, which is 1 without decays_logits */
+};
+
+template <sr_piece_kind PIECE, class Pairs>
+SR_DEVICE sr_inner inner_of(float r, int e, const sr_score_rule &rule, const Pairs &pairs) {
+    sr_inner in = {r, 1, r, 1};
+    if (PIECE == SR_PIECE_OTHER && pairs.decays_logits) {
+        in.inside = exp2_fast(pairs.decay(e));
+        in.x = in.decayed = r * in.inside;
+    }
+    if (PIECE == SR_PIECE_OTHER && rule.capped) {
+        const sr_capped capped = cap_of(rule, 1 / rule.cap_inverse, in.x);
+        in.x = capped.value;
+        in.slope = capped.slope;
+    }
+    if (PIECE != SR_PIECE_PLAIN && rule.clamped && in.x > rule.clamp) {
+        in.x = rule.clamp;
+        in.slope = 0;
+    }
+    return in;
 }
 
-/* Pair e from its weight, r, and slope. */
+/* The decay of a weight, in decay_units. */
+template <sr_piece_kind PIECE, class Pairs> SR_DEVICE float outer_decay(int e, const Pairs &pairs) {
+    return PIECE == SR_PIECE_OTHER && pairs.decays && !pairs.decays_logits ? pairs.decay(e) : 0;
+}
+
+/* Pair e from its weight, r, and the slope of the weight by what the score is taken of. */
 template <sr_piece_kind PIECE, class Pairs>
-SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const Pairs &pairs) {
+SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const sr_score_rule &rule,
+                           const sr_inner &in, const Pairs &pairs) {
     const bool hidden = PIECE == SR_PIECE_OTHER && pairs.masked && pairs.hidden(e);
     const float d_weight = d + pairs.d_row_sum(e);
-    if (PIECE == SR_PIECE_OTHER && pairs.decays)
-        pairs.take(e, hidden ? 0 : r * d_weight);
+    const float d_logit = PIECE == SR_PIECE_PLAIN ? slope * d_weight
+                          : in.slope == 0         ? 0
+                                                  : slope * in.slope * d_weight;
+    if (PIECE == SR_PIECE_OTHER && pairs.decays) {
+        const float along =
+            pairs.decays_logits ? d_logit * in.decayed * rule.slope_unit : r * d_weight;
+        pairs.take(e, hidden || (pairs.masked && pairs.own(e)) ? 0 : along);
+    }
     r = hidden ? 0 : r;
-    d = hidden ? 0 : slope * d_weight;
+    d = hidden ? 0 : PIECE == SR_PIECE_OTHER ? d_logit * in.inside : d_logit;
 }
 
 template <sr_piece_kind PIECE, class Pairs>
@@ -89,34 +135,44 @@ SR_DEVICE void exponential_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
                                     const sr_score_rule &rule, const Pairs &pairs) {
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const bool clamped = is_clamped(PIECE, rule, r[e]);
-        float x = clamped ? rule.clamp : r[e];
-        if (PIECE == SR_PIECE_OTHER && pairs.decays)
-            x += pairs.decay(e);
+        const sr_inner in = inner_of<PIECE>(r[e], e, rule, pairs);
+        const float x = in.x + outer_decay<PIECE>(e, pairs);
         r[e] = exp2_fast(fmaf(x, rule.scale_log2, -pairs.scale(e)));
-        pair_finish<PIECE>(r[e], d[e], clamped ? 0 : r[e], e, pairs);
+        pair_finish<PIECE>(r[e], d[e], r[e], e, rule, in, pairs);
     }
+}
+
+/* Values and slopes of the sigmoid, or of a polynomial. */
+SR_DEVICE void series_of(float (&value)[SR_PIECE], float (&slope)[SR_PIECE],
+                         const float (&x)[SR_PIECE], const sr_score_rule &rule) {
+    if (rule.sigmoid) {
+#pragma unroll
+        for (int e = 0; e < SR_PIECE; e++) {
+            value[e] = sigmoid_weight(rule, x[e]);
+            slope[e] = value[e] * (1 - value[e]);
+        }
+        return;
+    }
+    polynomial_of(slope, x, rule.slope, rule.degree - 1);
+    polynomial_of(value, x, rule.coefficient, rule.degree);
 }
 
 template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void polynomial_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
                                    const sr_score_rule &rule, const Pairs &pairs) {
-    float x[SR_PIECE], slope[SR_PIECE];
+    float x[SR_PIECE], value[SR_PIECE], slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++)
-        x[e] = is_clamped(PIECE, rule, r[e]) ? rule.clamp : r[e];
-    polynomial_of(slope, x, rule.slope, rule.degree - 1);
-#pragma unroll
-    for (int e = 0; e < SR_PIECE; e++)
-        slope[e] = is_clamped(PIECE, rule, r[e]) ? 0 : slope[e];
-    polynomial_of(r, x, rule.coefficient, rule.degree);
+        x[e] = inner_of<PIECE>(r[e], e, rule, pairs).x;
+    series_of(value, slope, x, rule);
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
+        const sr_inner in = inner_of<PIECE>(r[e], e, rule, pairs);
         float factor = pairs.scale(e);
-        if (PIECE == SR_PIECE_OTHER && pairs.decays)
+        if (PIECE == SR_PIECE_OTHER && pairs.decays && !pairs.decays_logits)
             factor *= exp2_fast(pairs.decay(e));
-        r[e] *= factor;
-        pair_finish<PIECE>(r[e], d[e], slope[e] * factor, e, pairs);
+        r[e] = value[e] * factor;
+        pair_finish<PIECE>(r[e], d[e], slope[e] * factor, e, rule, in, pairs);
     }
 }
 
@@ -125,14 +181,11 @@ SR_DEVICE void long_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const s
                              const Pairs &pairs) {
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const bool clamped = is_clamped(PIECE, rule, r[e]);
-        const float x = clamped ? rule.clamp : r[e];
-        float shift = pairs.scale(e);
-        if (PIECE == SR_PIECE_OTHER && pairs.decays)
-            shift -= pairs.decay(e);
-        r[e] = signed_exp2(long_log(rule, x, 0), shift);
-        const float slope = clamped ? 0 : signed_exp2(long_log(rule, x, 1), shift);
-        pair_finish<PIECE>(r[e], d[e], slope, e, pairs);
+        const sr_inner in = inner_of<PIECE>(r[e], e, rule, pairs);
+        const float shift = pairs.scale(e) - outer_decay<PIECE>(e, pairs);
+        r[e] = signed_exp2(long_log(rule, in.x, 0), shift);
+        const float slope = in.slope == 0 ? 0 : signed_exp2(long_log(rule, in.x, 1), shift);
+        pair_finish<PIECE>(r[e], d[e], slope, e, rule, in, pairs);
     }
 }
 
@@ -150,7 +203,7 @@ SR_DEVICE void pairs_backward_as(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
 template <sr_score_class KIND, class Pairs>
 SR_DEVICE void pairs_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const sr_score_rule &rule,
                               const Pairs &pairs) {
-    if (KIND == SR_CLASS_LONG || pairs.masked || pairs.decays)
+    if (KIND == SR_CLASS_LONG || pairs.masked || pairs.decays || rule.capped)
         pairs_backward_as<KIND, SR_PIECE_OTHER>(r, d, rule, pairs);
     else if (rule.clamped)
         pairs_backward_as<KIND, SR_PIECE_CLAMPED>(r, d, rule, pairs);
@@ -170,21 +223,23 @@ SR_DEVICE int piece_column(int e) {
 /* C of the lane's rows and columns of a piece whose first position is (row, column), relative to
  * one of them. */
 struct sr_piece_decay {
-    float of_row[2], of_column[4];
+    sr_decay_since of_row[2], of_column[4];
+    float unit;
 
-    SR_DEVICE void open(const double *decay, int row, int column, int T, float unit) {
+    SR_DEVICE void open(const double *decay, int row, int column, int T, float unit_) {
         const double reference = decay[min(column, T - 1)];
+        unit = unit_;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            of_row[half] = decay_from(decay, min(row + piece_row(half), T - 1), reference, unit);
+            of_row[half].open(decay, min(row + piece_row(half), T - 1), reference);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e += e % 4 == 1 ? 3 : 1)
-            of_column[e / 4 * 2 + e % 2] =
-                decay_from(decay, min(column + piece_column(e), T - 1), reference, unit);
+            of_column[e / 4 * 2 + e % 2].open(decay, min(column + piece_column(e), T - 1),
+                                              reference);
     }
 
     SR_DEVICE float row_less_column(int e) const {
-        return of_row[e / 2 % 2] - of_column[e / 4 * 2 + e % 2];
+        return of_row[e / 2 % 2].less(of_column[e / 4 * 2 + e % 2]) * unit;
     }
 };
 

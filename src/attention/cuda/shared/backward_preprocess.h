@@ -23,6 +23,10 @@ SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_pl
                                   const sr_row_gradient &g) {
     call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
     call.scratch.d_row_sum[n] = g.row_sum;
+    if (call.scratch.d_sink) { /* a sink is a weight without a value: w' = a w, of either sign */
+        const float scale = call.score.kind == SR_CLASS_LONG ? fabsf(g.scale) : g.scale;
+        call.scratch.d_sink[n] = g.row_sum * (scale * row_sink(call, at.h, call.maximum[n]));
+    }
     if (call.choices.cumulates)
         call.scratch.d_cumulative[n] = g.cumulative;
     if (call.choices.gated && call.d_output_gate.data)

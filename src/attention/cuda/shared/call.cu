@@ -1,6 +1,7 @@
 /* call.cu: a call as kernels see it, and the workspace of prologue and epilogue. */
 #include "attention/cuda/shared/call.h"
 
+#include "attention/cuda/shared/sums.h"
 #include "equation/facts.h"
 #include "equation/score.h"
 
@@ -11,10 +12,10 @@ sr_score_class sr_score_class_of(const srnn_attention *a) {
     case SRNN_SCORE_EXP:
         return SR_CLASS_EXPONENTIAL;
     case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_SIGMOID: /* it is evaluated where polynomials are */
         return SR_CLASS_POLYNOMIAL;
     case SRNN_SCORE_TAYLOR:
     case SRNN_SCORE_POWER:
-    case SRNN_SCORE_SIGMOID: /* no kernel declares it */
         break;
     }
     return a->order <= SR_POLYNOMIAL_ORDER ? SR_CLASS_POLYNOMIAL : SR_CLASS_LONG;
@@ -50,6 +51,10 @@ sr_score_rule sr_score_rule_of(const srnn_attention *a, int D) {
     rule.kind = sr_score_class_of(a);
     rule.clamped = a->clamp != 0.0;
     rule.clamp = (float)(a->clamp / scale);
+    rule.capped = a->cap != 0.0;
+    rule.cap_inverse = rule.capped ? (float)(scale / a->cap) : 0;
+    rule.sigmoid = a->score == SRNN_SCORE_SIGMOID;
+    rule.bias_log2 = (float)(a->score_bias * log2_e);
     rule.scale = (float)scale;
     rule.scale_log2 = (float)(scale * log2_e);
     rule.slope_unit = (float)scale;
@@ -57,11 +62,12 @@ sr_score_rule sr_score_rule_of(const srnn_attention *a, int D) {
     rule.maximum = sr_row_scale_invariant(a);
     switch (rule.kind) {
     case SR_CLASS_EXPONENTIAL:
-        rule.decay_unit = (float)(1.0 / scale);
+        if (!sr_decay_in_logits(a))
+            rule.decay_unit = (float)(1.0 / scale);
         break;
     case SR_CLASS_POLYNOMIAL:
         rule.maximum = false;
-        rule.slope_unit = 1;
+        rule.slope_unit = rule.sigmoid ? (float)scale : 1;
         fill_polynomial(&rule, a, scale);
         break;
     case SR_CLASS_LONG:
@@ -80,14 +86,17 @@ static sr_choices choices_of(const srnn_attention *a) {
     c.detach = a->detach;
     c.post_gate = a->post_gate;
     c.value_gate = a->value_gate;
-    c.decays = a->decay == SRNN_DECAY_LEARNED;
+    c.sink = a->sink;
+    c.decays = a->decay != SRNN_DECAY_NONE;
+    c.decays_logits = sr_decay_in_logits(a);
     c.cumulates = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
                   a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
     c.gated = sr_uses_output_gate(a);
     c.floor_follows_rows = sr_floor_follows_rows(a);
     c.sums_rows = sr_needs_row_sum(a) || c.floor_follows_rows;
     c.only_divided = c.normaliser == SRNN_NORMALISER_ROW_SUM && !c.detach &&
-                     c.norm == SRNN_NORM_NONE && c.output_gate == SRNN_GATE_NONE && !c.post_gate;
+                     c.norm == SRNN_NORM_NONE && c.output_gate == SRNN_GATE_NONE && !c.post_gate &&
+                     c.sink == SRNN_SINK_NONE;
     c.epsilon = (float)a->epsilon;
     return c;
 }
@@ -133,7 +142,14 @@ sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_lay
         s.decay = take<double>(k_rows, layout);
         s.row_dot = take<float>(q_rows, layout);
         s.column_dot = take<float>(k_rows, layout);
+        s.d_gate = take<double>(k_rows, layout);
     }
+    if (p->attention.window)
+        s.seen = take<int32_t>(rows, layout);
+    if (c.sink == SRNN_SINK_LEARNED)
+        s.d_sink = take<float>(q_rows, layout);
+    if (c.sink == SRNN_SINK_LEARNED || sr_decay_has_rate(&p->attention))
+        s.partial = take<double>((size_t)SR_SUM_PARTS * (size_t)p->H, layout);
     if (c.cumulates) {
         s.cumulative = take<double>(q_rows, layout);
         s.d_cumulative = take<float>(q_rows, layout);
@@ -173,7 +189,9 @@ static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *la
     view.group = p->H / p->Hkv;
     view.choices = choices_of(&p->attention);
     view.score = sr_score_rule_of(&p->attention, p->D);
-    view.first = call->plan->first;
+    view.gate = sr_gate_rule_of(&p->attention, in, p->D);
+    view.window = p->attention.window;
+    view.document = call->plan->first;
     view.raw_q = strided<const N>(in->q);
     view.raw_k = strided<const N>(in->k);
     view.raw_v = strided<const N>(in->v);
@@ -183,10 +201,12 @@ static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *la
     view.norm_weight = (const float *)in->norm_weight;
     view.norm_bias = sr_norm_is_centred(p->attention.norm) ? (const float *)in->norm_bias : nullptr;
     view.value_power = (const float *)in->value_power;
+    view.sinks = p->attention.sink == SRNN_SINK_LEARNED ? (const float *)in->sinks : nullptr;
     view.numerator = (N *)call->saved.numerator;
     view.row_sum = (float *)call->saved.row_sum;
     view.maximum = (float *)call->saved.maximum;
     view.scratch = sr_attention_scratch_place<N>(call->plan, layout, maker);
+    view.first = view.scratch.seen ? view.scratch.seen : view.document;
     view.q = view.scratch.q.data ? constant(view.scratch.q) : view.raw_q;
     view.k = view.scratch.k.data ? constant(view.scratch.k) : view.raw_k;
     view.v = view.scratch.v.data ? constant(view.scratch.v) : view.raw_v;
@@ -218,6 +238,9 @@ sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, s
     view.d_norm_weight = (float *)gradients->norm_weight;
     view.d_norm_bias = (float *)gradients->norm_bias;
     view.d_value_power = (float *)gradients->value_power;
+    view.d_sinks = (float *)gradients->sinks;
+    view.d_a_log = (float *)gradients->a_log;
+    view.d_dt_bias = (float *)gradients->dt_bias;
     return view;
 }
 

@@ -3,6 +3,7 @@
 #ifndef SR_ATTENTION_CUDA_SHARED_CALL_H
 #define SR_ATTENTION_CUDA_SHARED_CALL_H
 
+#include "attention/cuda/shared/gates.h"
 #include "attention/cuda/shared/score.h"
 #include "attention/kernel.h"
 #include "base/memory.h"
@@ -25,10 +26,13 @@ struct sr_choices {
     srnn_normaliser normaliser;
     srnn_gate output_gate;
     srnn_norm norm;
-    bool detach, post_gate, value_gate, decays;
-    bool cumulates; /* uses running sums of exp(output gate) */
-    bool gated;     /* reads the output gate */
-    bool sums_rows; /* the normaliser, or the floor of the norm, is made of row sums */
+    srnn_sink sink;
+    bool detach, post_gate, value_gate;
+    bool decays;        /* one number per head and token */
+    bool decays_logits; /* which multiplies logits, not weights */
+    bool cumulates;     /* uses running sums of exp(output gate) */
+    bool gated;         /* reads the output gate */
+    bool sums_rows;     /* the normaliser, or the floor of the norm, is made of row sums */
     bool floor_follows_rows;
     bool only_divided; /* rows are divided by their sums, and that is all */
     float epsilon;
@@ -40,6 +44,7 @@ template <class N> struct sr_attention_scratch {
     sr_strided<N> q, k, v; /* features of q and k, v times its factor */
     float *value_factor;   /* (B, Hkv, T) */
     double *decay;         /* (B, Hkv, T): C_i */
+    int32_t *seen;         /* (B, T): the first position a row sees; with a window only */
     double *cumulative;    /* (B, H, T): sum_{m<=i} exp(output gate_m) */
     float *q_inverse;      /* (B, T, D): 1 / norm across the heads, unit_heads only */
     float *k_inverse;
@@ -57,6 +62,9 @@ template <class N> struct sr_attention_scratch {
     float *row_dot;      /* (B, H, T): sum_j w'_ij dw'_ij, by the core */
     float *column_dot;   /* (B, Hkv, T): the same over i and the heads of the group, by the core */
     float *value_dot;    /* (B, Hkv, T): <factor v, its gradient>, by the core */
+    float *d_sink;       /* (B, H, T): the row's share of the gradient of its sink's logit */
+    double *d_gate;      /* (B, Hkv, T): gradients of the logarithms of the gates */
+    double *partial;     /* (SR_SUM_PARTS, H): for sums over all rows */
     float *norm_partial; /* (SR_NORM_PARTS, 2, Dv): gradients of norm weight and bias */
 };
 
@@ -67,8 +75,11 @@ template <class N> struct sr_attention_view {
     int group; /* query heads of a kv head */
     sr_choices choices;
     sr_score_rule score;
-    const int32_t *first; /* (B, T): the first position a row sees */
-    sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
+    sr_gate_rule gate;
+    int window;              /* keys that a row sees at most; 0: all */
+    const int32_t *document; /* (B, T): where the document of a token starts */
+    const int32_t *first;    /* (B, T): the first position a row sees; it never falls */
+    sr_carry carry;          /* of a state that T more tokens are fed to; position NULL: no state */
 
     /* As the core reads them: features and factors applied, in the workspace or in the caller's
      * arrays. */
@@ -76,7 +87,7 @@ template <class N> struct sr_attention_view {
     /* As the caller gave them. */
     sr_strided<const N> raw_q, raw_k, raw_v;
     sr_strided<const N> value_gate, output_gate, decay;
-    const float *norm_weight, *norm_bias, *value_power;
+    const float *norm_weight, *norm_bias, *value_power, *sinks;
 
     sr_strided<N> o; /* forward */
 
@@ -88,7 +99,7 @@ template <class N> struct sr_attention_view {
     sr_strided<const N> d_o;         /* backward */
     sr_strided<const N> d_numerator; /* in scratch memory, or d_o */
     sr_strided<N> d_q, d_k, d_v, d_value_gate, d_output_gate, d_decay;
-    float *d_norm_weight, *d_norm_bias, *d_value_power;
+    float *d_norm_weight, *d_norm_bias, *d_value_power, *d_sinks, *d_a_log, *d_dt_bias;
     /* RoPE whose inverse is applied to d_q and d_k as they are stored, by cores that support it */
     sr_rope_angles rope;
 

@@ -17,6 +17,15 @@
 /* One decay per head, on the weights. */
 #define SR_CUDA_DECAY "decay=none|learned "
 
+/* What the cores on tensor cores make of pairs: a decay per head of any kind, on weights or on
+ * logits, and windows; and around rows besides SR_CUDA_ROWS. */
+#define SR_CUDA_FAST_SCORES \
+    "score=exp|linear|taylor|power|sigmoid clamp=any score_bias=any cap=any window=any "
+#define SR_CUDA_FAST_DECAYS                                                                 \
+    "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any " \
+    "decay_bound=any decay_place=weight|logit dt_width=head|none "
+#define SR_CUDA_FAST_ROWS SR_CUDA_ROWS "sink=none|zero|learned "
+
 /* Every axis and value: the kernels of axes/. */
 #define SR_CUDA_ALL_ROWS                                                                         \
     "share=kv|qk|qk_tiled scale=inverse_sqrt|one value_gate=off|sigmoid|time_step "              \

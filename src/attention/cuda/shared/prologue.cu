@@ -3,24 +3,30 @@
 #include "attention/cuda/shared/prologue.h"
 
 #include "attention/cuda/shared/prologue_rows.h"
-#include "equation/score.h"
+#include "attention/cuda/shared/sums.h"
+#include "equation/facts.h"
 
 /* ---- running sums along a document, one warp per head ---- */
 
 /* A Sum defines the terms, the direction, where the sum before and with each term is stored, and
  * where a recurrent state keeps the sum of past tokens (NULL: nowhere). */
 
+/* z + dt_bias of a token. */
+template <class N>
+SR_DEVICE double decay_number(const sr_attention_view<N> &call, int b, int h, int t) {
+    return (double)to_float(*call.decay.at(b, h, t)) + gate_bias(call.gate, h, 0);
+}
+
+/* C of all tokens: with the token's own gate, or, if learned, without. */
 template <class N> struct decay_sum {
     static constexpr bool reverse = false;
     SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
-        return sr_gate_limited(unlimited(call, b, h, t));
-    }
-    SR_DEVICE static double unlimited(const sr_attention_view<N> &call, int b, int h, int t) {
-        return (double)to_float(*call.decay.at(b, h, t)) / SR_DECAY_DIVISOR;
+        return gate_logarithm(call.gate, h, decay_number(call, b, h, t));
     }
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
-                               double) {
-        call.scratch.decay[call.row_index(call.Hkv, b, h, t)] = before;
+                               double with) {
+        call.scratch.decay[call.row_index(call.Hkv, b, h, t)] =
+            call.gate.decay == SRNN_DECAY_LEARNED ? before : with;
     }
     SR_DEVICE static double *kept(const sr_attention_view<N> &call, int sequence) {
         return call.carry.position ? call.carry.decay + sequence : nullptr;
@@ -42,7 +48,9 @@ template <class N> struct cumulative_sum {
 };
 
 /* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all
- * later C. */
+ * later C, and except for learned ones on its own. With a row sum the row's part is 0 but for
+ * rounding; it is not left out, since what rounding makes of it cancels here: a gradient that
+ * should not reach beyond a strong gate does not. */
 template <class N> struct decay_gradient {
     static constexpr bool reverse = true;
     SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
@@ -52,9 +60,12 @@ template <class N> struct decay_gradient {
         return sum;
     }
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
-                               double) {
-        const bool limited = sr_gate_is_limited(decay_sum<N>::unlimited(call, b, h, t));
-        store_number(call.d_decay.at(b, h, t), limited ? 0 : (float)(before / SR_DECAY_DIVISOR));
+                               double with) {
+        const double own = call.gate.decay == SRNN_DECAY_LEARNED ? before : with;
+        const double slope = gate_slope(call.gate, h, decay_number(call, b, h, t));
+        if (call.d_decay.data)
+            store_number(call.d_decay.at(b, h, t), (float)(slope == 0 ? 0 : own * slope));
+        call.scratch.d_gate[call.row_index(call.Hkv, b, h, t)] = own;
     }
     SR_DEVICE static double *kept(const sr_attention_view<N> &, int) {
         return nullptr;
@@ -78,24 +89,25 @@ template <class N> struct cumulative_gradient {
     }
 };
 
-/* A warp owns one head of one batch row (WARPS heads per block) and walks its T positions, forwards
- * or backwards, 32 at a time: each lane reads one term, global -> register, a segmented scan over
- * the lanes by shuffles (5 steps, in double) restarts the sum at each document, and the last lane's
- * sum is carried to the next 32. Each lane stores its own sum; a recurrent state gets the last
- * one. */
+/* A block owns one head of one batch row and walks its T positions, forwards or backwards, THREADS
+ * at a time: each thread reads one term, global -> register, a segmented scan over the lanes by
+ * shuffles (5 steps, in double) restarts the sum at each document, the sums of warps are added in
+ * order through shared memory, and the last one is carried to the next round. Each thread stores
+ * its own sum; a recurrent state gets the last one. */
 template <class N, class Sum>
 __global__ void running_sums(const sr_attention_view<N> call, int heads) {
-    const int lane = threadIdx.x % SR_WARP;
-    const int sequence = (int)blockIdx.x * WARPS + (int)threadIdx.x / SR_WARP;
-    if (sequence >= call.B * heads)
-        return;
+    __shared__ double last[WARPS];
+    __shared__ int ends[WARPS]; /* a document starts in the warp's part */
+    const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
+    const int sequence = (int)blockIdx.x;
     const int b = sequence / heads, h = sequence % heads, T = call.T;
-    const int32_t *const first = call.first + (int64_t)b * T;
+    const int32_t *const first = call.document + (int64_t)b * T;
     double *const kept = Sum::kept(call, sequence);
     double carry = kept ? *kept : 0;
-    for (int done = 0; done < T; done += SR_WARP) {
-        const bool inside = done + lane < T;
-        const int t = inside ? (Sum::reverse ? T - 1 - done - lane : done + lane) : 0;
+    for (int done = 0; done < T; done += THREADS) {
+        const int n = done + (int)threadIdx.x;
+        const bool inside = n < T;
+        const int t = inside ? (Sum::reverse ? T - 1 - n : n) : 0;
         const bool start =
             inside && !kept && (Sum::reverse ? t == T - 1 || first[t + 1] == t + 1 : first[t] == t);
         double with = inside ? Sum::term(call, b, h, t) : 0;
@@ -109,24 +121,44 @@ __global__ void running_sums(const sr_attention_view<N> call, int heads) {
                 with += earlier;
             closed |= earlier_closed;
         }
+        if (lane == SR_WARP - 1) {
+            last[warp] = with;
+            ends[warp] = closed;
+        }
+        __syncthreads();
+        double earlier = carry; /* the sum before this warp */
+        for (int w = 0; w < WARPS; w++) {
+            if (w == warp)
+                earlier = carry;
+            carry = ends[w] ? last[w] : carry + last[w];
+        }
+        __syncthreads(); /* all have read them */
         if (!closed)
-            with += carry;
+            with += earlier;
         double before = shuffle_up(with, 1);
         if (lane == 0)
-            before = carry;
+            before = earlier;
         if (inside)
             Sum::take(call, b, h, t, start ? 0 : before, with);
-        carry = shuffle(with, SR_WARP - 1);
     }
-    if (kept && lane == 0)
+    if (kept && threadIdx.x == 0)
         *kept = carry;
 }
 
 template <class Sum, class N>
 static srnn_status start_sums(const sr_attention_view<N> &call, int heads, cudaStream_t stream) {
-    SR_CUDA(sr_launch(running_sums<N, Sum>, dim3(blocks_for((int64_t)call.B * heads, WARPS)),
-                      dim3(THREADS), 0, stream, call, heads));
+    SR_CUDA(sr_launch(running_sums<N, Sum>, dim3((unsigned)(call.B * heads)), dim3(THREADS), 0,
+                      stream, call, heads));
     return SRNN_OK;
+}
+
+/* ---- windows ---- */
+
+/* The first position a row sees, of its document and its window. A thread owns one row. */
+template <class N> __global__ void fill_seen(const sr_attention_view<N> call) {
+    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (n < (int64_t)call.B * call.T)
+        call.scratch.seen[n] = max(call.document[n], (int)(n % call.T) - call.window + 1);
 }
 
 /* ---- norms across the heads ---- */
@@ -227,7 +259,7 @@ template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view
         factor = sigmoid(to_float(*call.value_gate.at(at.b, at.h, at.t)));
     if (call.choices.normaliser == SRNN_NORMALISER_VALUE_POWER) {
         const int64_t position =
-            call.position() + at.t - call.first[(int64_t)at.b * call.T + at.t] + 1;
+            call.position() + at.t - call.document[(int64_t)at.b * call.T + at.t] + 1;
         factor *= powf((float)position, -sigmoid(call.value_power[at.h]));
     }
     row_load<Row>(x, call.raw_v.at(at.b, at.h, at.t), call.Dv);
@@ -248,6 +280,9 @@ template <class N>
 srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t stream) {
     const sr_attention_scratch<N> &scratch = call.scratch;
     const int64_t rows = (int64_t)call.B * call.T;
+    if (scratch.seen)
+        SR_CUDA(sr_launch(fill_seen<N>, dim3(blocks_for(rows, THREADS)), dim3(THREADS), 0, stream,
+                          call));
     if (scratch.decay)
         SR_TRY(start_sums<decay_sum<N>>(call, call.Hkv, stream));
     if (scratch.cumulative)
@@ -278,7 +313,7 @@ template <class N> __global__ void value_power_backward(const sr_attention_view<
     double sum = 0;
     for (int64_t n = threadIdx.y * SR_WARP + threadIdx.x; n < rows; n += SR_WARP * SR_WARP) {
         const int b = (int)(n / call.T), t = (int)(n % call.T);
-        const double position = (double)(t - call.first[n] + 1);
+        const double position = (double)(t - call.document[n] + 1);
         sum -= (double)call.scratch.value_dot[call.row_index(call.Hkv, b, h, t)] * log(position);
     }
     const double all = warp_sum(add_over_y(sum));
@@ -287,11 +322,55 @@ template <class N> __global__ void value_power_backward(const sr_attention_view<
         call.d_value_power[h] = (float)(all * c * (1.0 - c));
 }
 
+/* ---- gradients of what is learned for gates and sinks: sums over the rows (B, T) ---- */
+
+struct sink_term {
+    template <class N>
+    SR_DEVICE static double of(const sr_attention_view<N> &call, int64_t n, int h) {
+        const int b = (int)(n / call.T), t = (int)(n % call.T);
+        return (double)call.scratch.d_sink[call.row_index(call.H, b, h, t)];
+    }
+};
+
+struct a_log_term {
+    template <class N>
+    SR_DEVICE static double of(const sr_attention_view<N> &call, int64_t n, int h) {
+        const int b = (int)(n / call.T), t = (int)(n % call.T);
+        return call.scratch.d_gate[call.row_index(call.Hkv, b, h, t)] *
+               gate_rate_slope(call.gate, h, decay_number(call, b, h, t));
+    }
+};
+
+struct dt_bias_term {
+    template <class N>
+    SR_DEVICE static double of(const sr_attention_view<N> &call, int64_t n, int h) {
+        const int b = (int)(n / call.T), t = (int)(n % call.T);
+        const double slope = gate_slope(call.gate, h, decay_number(call, b, h, t));
+        return slope == 0 ? 0 : call.scratch.d_gate[call.row_index(call.Hkv, b, h, t)] * slope;
+    }
+};
+
+template <class N>
+static srnn_status decays_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
+    const int64_t rows = (int64_t)call.B * call.T;
+    double *const partial = call.scratch.partial;
+    if (!call.d_decay.data && !call.gate.a_log)
+        return SRNN_OK;
+    SR_TRY(start_sums<decay_gradient<N>>(call, call.Hkv, stream));
+    if (!call.gate.a_log)
+        return SRNN_OK;
+    SR_TRY(sum_rows<a_log_term>(call.d_a_log, call, partial, rows, call.Hkv, stream));
+    return sum_rows<dt_bias_term>(call.d_dt_bias, call, partial, rows, call.Hkv, stream);
+}
+
 template <class N>
 srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
     const sr_attention_scratch<N> &scratch = call.scratch;
-    if (scratch.decay && call.d_decay.data)
-        SR_TRY(start_sums<decay_gradient<N>>(call, call.Hkv, stream));
+    if (scratch.decay)
+        SR_TRY(decays_backward(call, stream));
+    if (scratch.d_sink)
+        SR_TRY(sum_rows<sink_term>(call.d_sinks, call, scratch.partial, (int64_t)call.B * call.T,
+                                   call.H, stream));
     if (call.choices.cumulates && call.d_output_gate.data)
         SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
     if (scratch.q_inverse) {

@@ -12,8 +12,7 @@
 
 #include <float.h>
 
-#define SR_NORM_FLOOR    1e-12f /* of unit features and l2 norms */
-#define SR_DECAY_DIVISOR 1024
+#define SR_NORM_FLOOR 1e-12f /* of unit features and l2 norms */
 
 /* ---- how a row is spread ---- */
 
@@ -340,6 +339,7 @@ struct sr_row_facts {
     float logit;      /* of the output gate */
     float cumulative; /* the running sum of its exp */
     float maximum;    /* the logarithm by which its weights were scaled down */
+    float sink;       /* to be added to the row sum */
 };
 
 /* The denominator of the numerator, the gate before the norm, the gate after it. */
@@ -357,7 +357,7 @@ SR_DEVICE float sum_denominator(const sr_choices &c, float row_sum) {
 SR_DEVICE float row_denominator(const sr_choices &c, const sr_row_facts &row) {
     switch (c.normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
-        return sum_denominator(c, row.row_sum);
+        return sum_denominator(c, row.row_sum + row.sink);
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         return (row.row_sum < 1 ? 1 : row.row_sum) + c.epsilon;
     case SRNN_NORMALISER_ROW_LENGTH:
@@ -389,11 +389,21 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
     return {row_denominator(c, row), row_gate(c, row), c.post_gate ? sigmoid(row.logit) : 1.0f};
 }
 
+/* The sink of a row whose weights were divided by e^maximum. Its exponent is limited to the range of
+ * a float: beyond it the rest of the row vanishes. */
+template <class N>
+SR_DEVICE float row_sink(const sr_attention_view<N> &call, int h, float maximum) {
+    const float most = 80, logit = call.sinks ? call.sinks[h] : 0;
+    return call.choices.sink == SRNN_SINK_NONE ? 0 : expf(fminf(logit - maximum, most));
+}
+
 /* The facts of row t; row sum and maximum, as they are saved, are passed in. */
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
                                  float maximum) {
-    sr_row_facts row = {sum, 0, 0, 0, maximum};
+    sr_row_facts row = {sum, 0, 0, 0, maximum, 0};
+    if (call.choices.sink != SRNN_SINK_NONE)
+        row.sink = row_sink(call, h, maximum);
     if (call.choices.normaliser == SRNN_NORMALISER_ROW_LENGTH)
         row.length = (float)(call.position() + t - call.first[(int64_t)b * call.T + t] + 1);
     if (call.choices.gated)

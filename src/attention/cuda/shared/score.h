@@ -4,7 +4,8 @@
  * kernel is compiled three times and not once per variant:
  *
  *     exponential   w = 2^(r * scale_log2 - shift), with or without a row maximum
- *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, scale in coefficients
+ *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, scale in coefficients;
+ *                   and the sigmoid
  *     long          Taylor and powers of higher order: sign and logarithm of w, then
  *                   2^(logarithm - shift) */
 #ifndef SR_ATTENTION_CUDA_SHARED_SCORE_H
@@ -26,9 +27,13 @@ struct sr_score_rule {
     /* a row's weights are divided by the largest: its logarithm is saved as `maximum` */
     bool maximum;
     bool clamped;
-    float clamp;      /* upper bound on r */
-    float scale;      /* s = scale * r */
-    float scale_log2; /* scale * log2(e) */
+    float clamp; /* upper bound on r */
+    bool capped;
+    float cap_inverse; /* r is tanh(r cap_inverse) / cap_inverse first */
+    bool sigmoid;      /* in place of the polynomial */
+    float bias_log2;   /* of the sigmoid, times log2(e) */
+    float scale;       /* s = scale * r */
+    float scale_log2;  /* scale * log2(e) */
     /* C_i - C_j times this is added to r (exponential), or to the logarithm of w in base 2 */
     float decay_unit;
     float slope_unit; /* dw/dr = slope * slope_unit */
@@ -49,6 +54,36 @@ sr_score_rule sr_score_rule_of(const srnn_attention *attention, int D);
 
 SR_DEVICE float clamp_dot(const sr_score_rule &rule, float r) {
     return rule.clamped && r > rule.clamp ? rule.clamp : r; /* this way round a NaN stays one */
+}
+
+/* r and its slope through a cap. Through e^-2|x|, whose error is that of the cap times 2^-22 at
+ * most, and which does not cancel in the slope, 1 / cosh^2, where tanh is nearly 1. */
+struct sr_capped {
+    float value, slope;
+};
+
+SR_DEVICE sr_capped cap_of(const sr_score_rule &rule, float cap, float r) {
+    const float e = exp2_fast(fabsf(r) * rule.cap_inverse * (-2 * SR_LOG2_E));
+    const float inverse = reciprocal_fast(1 + e);
+    return {copysignf((1 - e) * inverse * cap, r), 4 * e * inverse * inverse};
+}
+
+/* The same where |r cap_inverse| is at most SR_CAP_NEAR, without special functions: tanh x = x - x^3
+ * / 3 + ... up to x^9, off by less than 2e-6. */
+#define SR_CAP_NEAR 0.46f
+
+SR_DEVICE float cap_near(const sr_score_rule &rule, float r) {
+    const float x = r * rule.cap_inverse, y = x * x;
+    float p = fmaf(y, 62.0f / 2835, -17.0f / 315);
+    p = fmaf(p, y, 2.0f / 15);
+    p = fmaf(p, y, -1.0f / 3);
+    return fmaf(r * y, p, r);
+}
+
+/* ---- sigmoid ---- */
+
+SR_DEVICE float sigmoid_weight(const sr_score_rule &rule, float r) {
+    return reciprocal_fast(1 + exp2_fast(-fmaf(r, rule.scale_log2, rule.bias_log2)));
 }
 
 /* ---- polynomial ---- */

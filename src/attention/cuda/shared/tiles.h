@@ -71,7 +71,7 @@ SR_DEVICE void tile_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &head,
 /* Where a lane's addresses come from: a loop may pass what thread_again returns, so that they take
  * no registers outside of it. */
 SR_DEVICE int warp_lane() {
-    return (int)threadIdx.x % SR_WARP;
+    return (int)(threadIdx.x % SR_WARP);
 }
 
 /* A: rows row .. row+15 of the tile, columns 16 k .. 16 k + 15. */
