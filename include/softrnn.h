@@ -558,13 +558,12 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
  * into pieces which are computed one after the other or by different ranks.
  *
  * A state is a contiguous array (B, heads, F, W) of the problem's dtype, or of floats where that is
- * bf16, in the memory of the problem's device, with heads Hkv, or H where q and k are shared. Row f
- * holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next one of the row. F is the
- * width of feature(k) with a linear score; TAYLOR and POWER have one row per multiset of channels,
- * order by order. W is Dv, or Dv + 1 where the normaliser is a row sum: the last column is the same
- * sum with u = 1. q has the scale, k does not. The initial state belongs to the first document of
- * its row, the final state is that of the last. RoPE, short convolutions and other parts of a layer
- * around the equation are the caller's. */
+ * bf16, in the memory of the problem's device; heads are Hkv, or H where q and k are shared. Row f
+ * holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next of the row. F is the
+ * width of feature(k) with a linear score, else TAYLOR's and POWER's multisets of channels, order by
+ * order. W is Dv, or Dv + 1 with a row sum: the last column has u = 1. q has the scale, k does not.
+ * The initial state belongs to the row's first document, the final one to its last. RoPE, short
+ * convolutions and other parts of a layer around the equation are the caller's. */
 typedef struct srnn_states {
     const void *initial; /* what was before the first token; NULL: nothing */
     void *final;         /* forward: what is left after the last; NULL: not wanted */
