@@ -560,8 +560,8 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
  * A state is a contiguous array (B, heads, F, W) of the problem's dtype, or of floats where that is
  * bf16, in the memory of the problem's device; heads are Hkv, or H where q and k are shared. Row f
  * holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next of the row. F is the
- * width of feature(k) with a linear score, else TAYLOR's and POWER's multisets of channels, order by
- * order. W is Dv, or Dv + 1 with a row sum: the last column has u = 1. q has the scale, k does not.
+ * width of feature(k) with a linear score, else the multisets of channels, order by order (TAYLOR,
+ * POWER). W is Dv, or Dv + 1 with a row sum: the last column has u = 1. q has the scale, not k.
  * The initial state belongs to the row's first document, the final one to its last. RoPE, short
  * convolutions and other parts of a layer around the equation are the caller's. */
 typedef struct srnn_states {
@@ -576,10 +576,10 @@ typedef struct srnn_states {
  * the token's position (row_length, value_power, rope_features). */
 SRNN_API srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made with
- * SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16, a
- * variant without row sums and without decay=learned, and D and Dv that are multiples of 8. Backward
- * needs the `initial` of forward; d_initial needs one. */
+/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made
+ * with SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16,
+ * a variant without row sums and without decay=learned, and D and Dv that are multiples of 8.
+ * Backward needs the `initial` of forward; d_initial needs one. */
 SRNN_API srnn_status srnn_attention_states_forward(srnn_plan *plan, srnn_tensor o,
                                                    const srnn_operands *in, void *saved,
                                                    const srnn_states *states);
