@@ -30,8 +30,10 @@ const char *sr_measure_name(sr_measure measure);
 
 typedef struct sr_study_variant {
     char *name, *attention;    /* owned */
-    srnn_attention descriptor; /* of SR_MIXER_ATTENTION */
+    srnn_attention descriptor; /* of SR_MIXER_ATTENTION, unless by_layers */
     sr_mixer_kind mixer;
+    bool by_layers;    /* variants by layers, "3*gla,1*softmax" */
+    bool fixed_state;  /* the size of its state does not grow with the text, in any layer */
     sr_pairs settings; /* applied last, to this variant's runs only */
 } sr_study_variant;
 
@@ -64,7 +66,8 @@ typedef struct sr_study_run {
     int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
     double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
-    double cache_bytes; /* keys and values of one sequence of T tokens, all layers */
+    double cache_bytes; /* keys and values of one sequence of T tokens, all layers; in a hybrid, the
+                         * states of layers that have one */
 } sr_study_run;
 
 typedef struct sr_study {

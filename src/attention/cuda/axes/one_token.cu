@@ -63,7 +63,7 @@ struct one_sums {
 SR_DEVICE one_sums one_sums_of(const sr_axes_call &call, int head, int c) {
     const int b = head / call.Hkv, h = head % call.Hkv;
     const double before = call.carry.decay[(int64_t)head * call.decays + c];
-    const double with = before + axes_gate_logarithm(call, h, axes_decay_number(call, b, h, 0, c));
+    const double with = before + gate_logarithm(call.gate, h, axes_decay_number(call, b, h, 0, c));
     return {call.a.decay == SRNN_DECAY_LEARNED ? before : with, with};
 }
 
