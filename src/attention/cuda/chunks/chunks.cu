@@ -19,7 +19,8 @@ static const char COMPUTES[] =
     "norm_epsilon=any";
 
 /* Cores by what they compute: the first that fits. */
-static const sr_chunk_core *const CORES[] = {&sr_chunk_core_head, &sr_chunk_core_channel, nullptr};
+static const sr_chunk_core *const CORES[] = {&sr_chunk_core_head, &sr_chunk_core_channel,
+                                             &sr_chunk_core_delta, nullptr};
 
 static sr_chunk_shape shape_of(const srnn_problem *p) {
     const srnn_attention *const a = &p->attention;

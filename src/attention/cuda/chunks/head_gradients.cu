@@ -273,18 +273,16 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
 #pragma unroll 1
             for (int slice = 0; slice < Shape::slices && SR_CHUNK * slice < call.V; slice++) {
                 const sr_bf16 *const state = tiles.take();
-                multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own,
-                                                 SR_CHUNK_STRIPS * slice, state,
-                                                 PIECES * at.side());
+                multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own, SR_CHUNK_STRIPS * slice,
+                                                 state, PIECES * at.side());
                 if (wants_both && call.decays > 0 && at.reads_later)
-                    both += tile_dot(state, tiles.place(tiles.later,
-                                                        part * head_slices(call.V) + slice));
+                    both += tile_dot(state,
+                                     tiles.place(tiles.later, part * head_slices(call.V) + slice));
             }
             if (call.sums_rows)
-                add_outer(c,
-                          {shared->d_row_sums[own + sum_row(0)],
-                           shared->d_row_sums[own + sum_row(2)]},
-                          shared->ones[0], at.column(part));
+                add_outer(
+                    c, {shared->d_row_sums[own + sum_row(0)], shared->d_row_sums[own + sum_row(2)]},
+                    shared->ones[0], at.column(part));
             scale_pieces(c, shared->tokens.before + own, call.scale);
             if (call.decays > 0)
                 add_row_dots<F>(shared->sums.from_state[at.side()], c, shared->queries, own,
@@ -319,8 +317,7 @@ SR_DEVICE void visit_queries(float (&d_k)[F / SR_CHUNK][PIECES][4],
         load_a_columns<SR_CHUNK>(a, shared->weights, row, own / 16, lane);
 #pragma unroll
         for (int slice = 0; slice < V / SR_CHUNK; slice++)
-            multiply_rows<V>(d_v[slice], a, shared->gradients, row, at.column(slice) / 16,
-                             lane);
+            multiply_rows<V>(d_v[slice], a, shared->gradients, row, at.column(slice) / 16, lane);
     }
 }
 
@@ -402,8 +399,8 @@ template <int F, int V>
 SR_DEVICE void load_span(const sr_chunk_call &call, gradients_memory<F, V> *shared,
                          const tile_stream<F, V> &tiles) {
     const gradients_place &at = shared->at;
-    chunk_load<F, THREADS>(shared->keys,
-                           chunk_rows(call.k, at.b, call.key_head(at.head), call.F), at.span);
+    chunk_load<F, THREADS>(shared->keys, chunk_rows(call.k, at.b, call.key_head(at.head), call.F),
+                           at.span);
     chunk_load<V, THREADS>(shared->values, chunk_rows(call.v, at.b, at.head, call.V), at.span);
     load_queries(call, shared, at.head * call.group);
     cp_async_commit();

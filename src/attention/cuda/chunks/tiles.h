@@ -33,7 +33,7 @@ struct sr_chunk_span {
 struct sr_chunk_spans {
     const int32_t *first; /* (T) */
     int T;
-    bool initial;         /* the first document has a state to begin with */
+    bool initial; /* the first document has a state to begin with */
     int ahead_at = -1, ahead = 0;
 
     /* The first token of the document of token `at`. */
@@ -271,8 +271,7 @@ SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, in
 SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int lane) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const float2 own =
-            *reinterpret_cast<const float2 *>(factor + 2 * (lane % 4) + n / 2 * 8);
+        const float2 own = *reinterpret_cast<const float2 *>(factor + 2 * (lane % 4) + n / 2 * 8);
         const float2 pair = unpack_bf16(a[n]);
         a[n] = pack_bf16(pair.x * own.x, pair.y * own.y);
     }
@@ -307,8 +306,8 @@ SR_DEVICE void row_dots(float (&dot)[2], const sr_bf16 *tile, int row,
             float2 at = {0, 0};
 #pragma unroll
             for (int part = 0; part < PARTS; part++) {
-                const float2 own = *reinterpret_cast<const float2 *>(
-                    x[part] + 16 * k + 8 * side + 2 * (lane % 4));
+                const float2 own =
+                    *reinterpret_cast<const float2 *>(x[part] + 16 * k + 8 * side + 2 * (lane % 4));
                 at.x += own.x;
                 at.y += own.y;
             }
@@ -466,10 +465,9 @@ SR_DEVICE void store_pieces(const sr_head_rows<sr_bf16> &to, const float (&c)[PI
             sr_vector<uint32_t> words;
 #pragma unroll
             for (int m = 0; m < 4; m++)
-                words.number[m] =
-                    n + m < PIECES ? pack_bf16(c[(n + m) % PIECES][2 * half],
-                                               c[(n + m) % PIECES][2 * half + 1])
-                                   : 0;
+                words.number[m] = n + m < PIECES ? pack_bf16(c[(n + m) % PIECES][2 * half],
+                                                             c[(n + m) % PIECES][2 * half + 1])
+                                                 : 0;
             quad_transpose(words.number);
             const int column = 8 * (n + lane % 4);
             if (exists && column < to.columns && n + lane % 4 < PIECES)
