@@ -19,11 +19,11 @@
  *     4. facts           5. devices                      6. attention over a sequence
  *     7. attention one piece at a time
  *
- * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a multiple
- * of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. Whoever creates frees;
- * every _free accepts NULL. Nothing here prints, exits, or keeps a pointer it was given longer than
- * the call, unless it says so. Different objects may be used from different threads at the same
- * time; one object may not. */
+ * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a
+ * multiple of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. The caller
+ * that creates an object frees it; every _free accepts NULL. Nothing here prints, exits, or
+ * keeps a pointer it was given longer than the call, unless it says so. Different objects may be
+ * used from different threads at the same time; one object may not. */
 #ifndef SOFTRNN_H
 #define SOFTRNN_H
 
@@ -324,7 +324,7 @@ typedef struct srnn_attention {
     srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
     srnn_decay_place decay_place;
     srnn_dt_width dt_width; /* of dt_bias */
-    /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g) x_t
+    /* k and v become running averages in chunks of this many tokens, x~_t = g x~_{t-1} + (1-g) x_t
      * with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of every earlier
      * chunk, and itself. 0: no pooling */
     int pool;
@@ -554,16 +554,16 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
                                              srnn_tensor d_o, const srnn_operands *in,
                                              const void *saved);
 
-/* A recurrent state in, a recurrent state out, and the gradients of both: for rows that are cut into
- * pieces which are computed one after the other or by different ranks.
+/* A recurrent state in, a recurrent state out, and the gradients of both: for rows that are cut
+ * into pieces which are computed one after the other or by different ranks.
  *
  * A state is a contiguous array (B, heads, F, W) of the problem's dtype, or of floats where that is
- * bf16, in the memory of the problem's device, with heads Hkv, or H where q and k are shared. Row f holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next
- * one of the row. F is the width of feature(k) with a linear score; TAYLOR and POWER have one row
- * per multiset of channels, order by order. W is Dv, or Dv + 1 where the normaliser is a row sum: the
- * last column is the same sum with u = 1. q has the scale, k does not. The initial state belongs to
- * the first document of its row, the final state is that of the last. RoPE, short convolutions and
- * other parts of a layer around the equation are the caller's. */
+ * bf16, in the memory of the problem's device; heads are Hkv, or H where q and k are shared. Row f
+ * holds sum_j decay_j feature_f(k_j) u_j, decay_j from token j to the next of the row. F is the
+ * width of feature(k) with a linear score, else the multisets of channels, order by order (TAYLOR,
+ * POWER). W is Dv, or Dv + 1 with a row sum: the last column has u = 1. q has the scale, not k.
+ * The initial state belongs to the row's first document, the final one to its last. RoPE, short
+ * convolutions and other parts of a layer around the equation are the caller's. */
 typedef struct srnn_states {
     const void *initial; /* what was before the first token; NULL: nothing */
     void *final;         /* forward: what is left after the last; NULL: not wanted */
@@ -571,15 +571,15 @@ typedef struct srnn_states {
     void *d_initial;     /* backward: receives the gradient of `initial`; NULL: not wanted */
 } srnn_states;
 
-/* The shape of a state. SRNN_ERR_UNSUPPORTED, with the reason, where the variant has none of a fixed
- * size, or more than the matrix has to be carried: levels, cumulative gates, decay=learned per channel, and what
- * depends on the token's position (row_length, value_power, rope_features). */
+/* The shape of a state. SRNN_ERR_UNSUPPORTED, with the reason, for variants whose state grows or is
+ * more than the matrix: levels, cumulative gates, decay=learned per channel, and what depends on
+ * the token's position (row_length, value_power, rope_features). */
 SRNN_API srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made with
- * SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16, a
- * variant without row sums and without decay=learned, and D and Dv that are multiples of 8. Backward
- * needs the `initial` of forward; d_initial needs one. */
+/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made
+ * with SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16,
+ * a variant without row sums and without decay=learned, and D and Dv that are multiples of 8.
+ * Backward needs the `initial` of forward; d_initial needs one. */
 SRNN_API srnn_status srnn_attention_states_forward(srnn_plan *plan, srnn_tensor o,
                                                    const srnn_operands *in, void *saved,
                                                    const srnn_states *states);

@@ -15,10 +15,10 @@
  *     srnl_session_feed(session, ids, (int)count, NULL);
  *     srnl_session_next(session, &next, &(srnl_sampling){.temperature = 0.8});
  *
- * Conventions are those of softrnn.h: sizes B, T, V (vocabulary); row-major arrays in host memory;
- * whoever creates frees, and every _free accepts NULL; what can fail returns a status, and
- * srnn_error_detail says why. Handles are opaque, and everything else is plain C, so that a foreign
- * function interface can call it. */
+ * Conventions are those of softrnn.h: sizes B, T, V (vocabulary); row-major arrays in host
+ * memory; the caller that creates an object frees it, and every _free accepts NULL; what can
+ * fail returns a status, and srnn_error_detail says why. Handles are opaque, and everything else
+ * is plain C, so that a foreign function interface can call it. */
 #ifndef SOFTRNN_LAB_H
 #define SOFTRNN_LAB_H
 
@@ -161,7 +161,7 @@ typedef struct srnl_tokenizer srnl_tokenizer;
 /* `where`: "bytes", a tokenizer.json, .json.gz, .model or .bin file, or a folder with one. */
 SRNN_API srnn_status srnl_tokenizer_load(srnl_tokenizer **tokenizer, const char *where);
 
-/* The one that lies beside a model's files. */
+/* The tokenizer in a model's folder. */
 SRNN_API srnn_status srnl_model_tokenizer(srnl_tokenizer **tokenizer, const srnl_model *model);
 SRNN_API void srnl_tokenizer_free(srnl_tokenizer *tokenizer);
 
@@ -231,7 +231,7 @@ SRNN_API srnn_status srnl_settings_set(srnl_settings *settings, const char *name
 
 typedef struct srnl_run srnl_run;
 
-/* Starts a run in a new folder, or goes on with the one in a folder. */
+/* Starts a run in a new folder, or resumes the one in a folder. */
 SRNN_API srnn_status srnl_run_start(srnl_run **run, const char *folder,
                                     const srnl_settings *settings);
 SRNN_API srnn_status srnl_run_resume(srnl_run **run, const char *folder);
@@ -272,7 +272,7 @@ typedef struct srnl_study {
     void *context; /* of watch */
 } srnl_study;
 
-/* Runs a study, or goes on with one, each run in a process of its own, and writes its records.
+/* Runs a study, or resumes one, each run in a process of its own, and writes its records.
  * *failed, or NULL, receives how many runs failed. SRNN_ERR_INTERRUPTED if the watch stopped it. */
 SRNN_API srnn_status srnl_study_run(const srnl_study *study, size_t *failed);
 

@@ -354,9 +354,9 @@ static void list_methods(verification *v) {
         for (size_t k = 0; (kernel = srnn_kernel_name(v->device, k)); k++)
             if (available(v, kernel, (srnn_form)form))
                 add_method(v, (method){kernel, (srnn_form)form, {form_words[form], kernel}});
-    add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"fed, keys", "kept"}});
-    add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"fed, fixed", "chunked"}});
-    add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"fed, fixed", "recurrent"}});
+    add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"KV cache", "by token"}});
+    add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"state", "chunked"}});
+    add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"state", "recurrent"}});
 }
 
 static void print_header(const verification *v) {

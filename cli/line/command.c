@@ -86,7 +86,7 @@ int command_report_rank(srnn_status status, const sr_ranks *ranks) {
     sr_ranks_abort(ranks, status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED);
 }
 
-void command_say(const char *format, ...) {
+void command_message(const char *format, ...) {
     char raw[2048], text[sizeof raw];
     va_list arguments;
     va_start(arguments, format);

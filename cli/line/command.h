@@ -56,7 +56,7 @@ int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2))
 
 /* Prints "softrnn: <message>", one line, to stderr; text quoted from files is escaped
  * (sr_text_escape). */
-void command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void command_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Flushes stdout. Returns EXIT_FAILED, with a message, if output was lost, for instance on a full
  * disk; EXIT_FAILED without a message if its reader closed the pipe (| head); else `exit_code`. */

@@ -5,6 +5,7 @@
 #include "cli/line/command.h"
 #include "cli/line/progress.h"
 #include "equation/facts.h"
+#include "model/mixers.h"
 
 #include <stdio.h>
 
@@ -15,7 +16,7 @@ static void show_share(void *bar, double share) {
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                        const char *attention) {
     progress_bar bar;
-    const sr_load_watcher watcher = {show_share, &bar};
+    const sr_load_progress watcher = {show_share, &bar};
     progress_begin(&bar);
     const srnn_status status = attention
                                    ? sr_model_open_as(model, backend, where, attention, &watcher)
@@ -37,18 +38,18 @@ srnn_status model_row_length(int *T, const sr_model *model, int requested) {
 
 void model_warn(const sr_model_config *config, const char *where) {
     if (config->head_kept)
-        command_say(
+        command_message(
             "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
             "and is used, as transformers does",
             where);
-    if (config->is_avey && !config->avey.causal)
-        model_tell_leak();
-    for (int l = 0; !config->is_avey && l < config->L; l++)
+    if (!sr_mixer_row_of(config)->is_causal(config))
+        model_warn_leak();
+    for (int l = 0; l < sr_model_config_attention_layers(config); l++)
         if (l == 0 || !sr_attention_same(&config->attention[l], &config->attention[l - 1]))
             caution_attention(&config->attention[l]);
 }
 
-void model_tell_leak(void) {
+void model_warn_leak(void) {
     fputs(
         "softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones read, so "
         "that losses and logits over a whole text are not those of a model that predicts; "

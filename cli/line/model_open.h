@@ -17,7 +17,7 @@ srnn_status model_row_length(int *T, const sr_model *model, int requested);
 void model_warn(const sr_model_config *config, const char *where);
 
 /* Warns on stderr that Avey as published is not causal, for commands that show its losses
- * (sr_avey_leaks). */
-void model_tell_leak(void);
+ * (sr_mixer_leaks). */
+void model_warn_leak(void);
 
 #endif

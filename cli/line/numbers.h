@@ -10,7 +10,8 @@
 #define OPTIONS_NUMBERS(settings) \
     OPTION_DEVICE(&(settings)->device), \
     OPTION_INTEGER("--threads", &(settings)->threads, 0, 4096, "N", "of the host; 0: all cores"), \
-    OPTION_FLAG("--bf16", &(settings)->bf16, "products in bf16 with sums in float: faster, less exact")
+    OPTION_FLAG("--bf16", &(settings)->bf16, \
+                "products in bf16 with sums in float: faster, less exact")
 /* clang-format on */
 
 #endif

@@ -34,10 +34,10 @@ static const char *const without[] = {
     "stop-tokens",    "stop-seconds", NULL};
 
 static void tell_copy(const distil_line *l, const sr_student_parts *made) {
-    command_say("%s/copy: %d layers with attention %s; %zu of %zu tensors are the teacher's%s",
-                l->out, made->replaced, l->common.attention, made->copied + made->joined,
-                made->tensors,
-                made->copied + made->joined < made->tensors ? ", the others new" : "");
+    command_message("%s/copy: %d layers with attention %s; %zu of %zu tensors are the teacher's%s",
+                    l->out, made->replaced, l->common.attention, made->copied + made->joined,
+                    made->tensors,
+                    made->copied + made->joined < made->tensors ? ", the others new" : "");
 }
 
 /* Rank 0 writes; the others wait for it. */
@@ -117,7 +117,7 @@ static int run_stages(distil_line *l) {
     for (int stage = SR_STAGE_ALIGN; stage < SR_STAGES && exit_code == EXIT_OK; stage++)
         exit_code = run_stage(l, folder, (sr_stage)stage);
     if (exit_code == EXIT_OK && l->ranks.rank == 0 && sr_distil_student(path, folder) == SRNN_OK)
-        command_say("the student is %s: softrnn eval --model %s", path, path);
+        command_message("the student is %s: softrnn eval --model %s", path, path);
     return exit_code;
 }
 

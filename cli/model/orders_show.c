@@ -187,14 +187,14 @@ static void show_cost(const json_t *row) {
            member(row, "memory_break_even_tokens"), member(row, "arithmetic_break_even_tokens"));
 }
 
-static void show_one_bill(const json_t *record, const json_t *bill) {
+static void show_one_cost(const json_t *record, const json_t *cost) {
     size_t i;
-    const json_t *row, *total = json_object_get(bill, "total");
-    const json_t *together = json_object_get(bill, "together");
+    const json_t *row, *total = json_object_get(cost, "total");
+    const json_t *together = json_object_get(cost, "together");
     const json_t *tolerances = json_object_get(record, "tolerances");
-    printf("%s, within %g\n", json_string_value(json_object_get(bill, "title")),
-           number(json_array_get(tolerances, (size_t)whole(bill, "tolerance"))));
-    json_array_foreach(json_object_get(bill, "layers"), i, row) {
+    printf("%s, within %g\n", json_string_value(json_object_get(cost, "title")),
+           number(json_array_get(tolerances, (size_t)whole(cost, "tolerance"))));
+    json_array_foreach(json_object_get(cost, "layers"), i, row) {
         if (!json_is_integer(json_object_get(row, "order"))) {
             printf("%7d  >%d\n", whole(row, "layer"), whole(record, "most_order"));
             continue;
@@ -211,13 +211,13 @@ static void show_one_bill(const json_t *record, const json_t *bill) {
            member(together, "logits_error"), member(together, "loss"));
 }
 
-static void show_bill(const json_t *record) {
+static void show_costs(const json_t *record) {
     size_t b;
-    const json_t *bill;
-    printf("\nThe bill: a state of the needed order against a cache of keys and values (float)\n");
+    const json_t *cost;
+    printf("\nThe cost: a state of the needed order against a cache of keys and values (float)\n");
     printf("%7s %5s %-12s %10s %12s %14s %16s\n", "layer", "order", "centre", "state",
            "cache/token", "smaller beyond", "less work beyond");
-    json_array_foreach(json_object_get(record, "bill"), b, bill) show_one_bill(record, bill);
+    json_array_foreach(json_object_get(record, "costs"), b, cost) show_one_cost(record, cost);
 }
 
 static void show_origin(const json_t *record) {
@@ -240,7 +240,7 @@ void orders_show(const json_t *record, bool reference) {
     show_needed(record);
     show_losses(record);
     show_texts(record);
-    show_bill(record);
+    show_costs(record);
     printf("\n%s", json_string_value(json_object_get(record, "verdict")));
 }
 

@@ -53,8 +53,8 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
                 ranks->link->library);
     model_warn(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
-        command_say("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
-                    model->table.count, s->model);
+        command_message("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
+                        model->table.count, s->model);
     if (s->validate_every > 0 && !*s->batches && !sr_run_can_validate(run))
         fprintf(
             stderr,
@@ -62,9 +62,10 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
             "validation (--validation names one: another file or folder of the kind that --data "
             "names)\n");
     if (sr_run_other_instructions(run))
-        command_say("the run began with the instructions of %s, this machine has others: the last "
-                    "bits will differ from here on",
-                    sr_run_other_instructions(run));
+        command_message(
+            "the run began with the instructions of %s, this machine has others: the last "
+            "bits will differ from here on",
+            sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
         fprintf(stderr,
                 "softrnn: the run has reached a stop: resume with --stop-step, --stop-tokens "

@@ -54,9 +54,9 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
 static void tell_length(const sr_run *run, const sr_run_settings *asked) {
     const sr_run_settings *s = sr_run_settings_of(run);
     if (s->T != asked->T)
-        command_say("--length %d has no effect: rows of %s have %d tokens%s", asked->T,
-                    *s->batches ? s->batches : s->data, s->T,
-                    *s->batches ? "" : " (the task's own length=N sets it)");
+        command_message("--length %d has no effect: rows of %s have %d tokens%s", asked->T,
+                        *s->batches ? s->batches : s->data, s->T,
+                        *s->batches ? "" : " (the task's own length=N sets it)");
 }
 
 static int train_together(sr_run_settings *settings, train_request *r) {

@@ -6,7 +6,7 @@
 #include "cli/line/model_open.h"
 #include "cli/line/options.h"
 #include "files/path.h"
-#include "model/avey/avey.h"
+#include "model/mixers.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -212,8 +212,8 @@ static srnn_status show(compared *runs, seed_group *groups, const comparison *c)
 
 static void tell_leaks(const compared *runs, int count) {
     for (int i = 0; i < count; i++)
-        if (sr_avey_leaks(runs[i].settings.attention)) {
-            model_tell_leak();
+        if (sr_mixer_leaks(runs[i].settings.attention)) {
+            model_warn_leak();
             return;
         }
 }

@@ -52,7 +52,7 @@ static srnn_status write_report(const command_arguments *folders, const char *ou
     SR_TRY(sr_folders_make(out));
     SR_TRY(write_page(folders, out, &bytes, &leaks));
     if (leaks)
-        model_tell_leak();
+        model_warn_leak();
     printf("%s/report.html\n", out);
     fprintf(stderr, "%.0f KB; figures (SVG) and tables (CSV, LaTeX) are next to it\n",
             (double)bytes / 1024);

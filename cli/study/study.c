@@ -8,7 +8,7 @@
 #include "cli/line/progress.h"
 #include "cli/study/table.h"
 #include "cli/study/view.h"
-#include "model/avey/avey.h"
+#include "model/mixers.h"
 #include "report/study/report.h"
 #include "study/execute/execute.h"
 #include "study/execute/ranks.h"
@@ -197,8 +197,8 @@ static int run_on_ranks(sr_study *study, const arguments *a, sr_study_options *o
 
 static void tell_leaks(const sr_study *study) {
     for (size_t i = 0; i < study->variant_count; i++)
-        if (sr_avey_leaks(study->variants[i].attention)) {
-            model_tell_leak();
+        if (sr_mixer_leaks(study->variants[i].attention)) {
+            model_warn_leak();
             return;
         }
 }

@@ -173,7 +173,8 @@ srnn_status sr_focus_measure(sr_focus *layers, const sr_focus_request *r) {
     bool any = false;
     for (int layer = 0; layer < c->L; layer++) {
         layers[layer] = (sr_focus){.order = -1};
-        any = any || (!c->is_avey && sr_attention_has_orders(&c->attention[layer]));
+        any = any || (layer < sr_model_config_attention_layers(c) &&
+                      sr_attention_has_orders(&c->attention[layer]));
     }
     if (!any)
         return SRNN_OK;

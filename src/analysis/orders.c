@@ -1,7 +1,7 @@
 /* orders.c: measures which orders of the series of exp a model uses. */
 #include "analysis/orders.h"
 
-#include "analysis/orders_bill.h"
+#include "analysis/orders_cost.h"
 #include "analysis/orders_record.h"
 #include "analysis/orders_verdict.h"
 #include "base/memory.h"
@@ -219,7 +219,7 @@ static srnn_status run_all(json_t *record, const sr_trial *trial, const sr_surve
     const sr_orders_work work = {r, trial, survey, cuts};
     srnn_status status = run_layers(record, &work);
     if (status == SRNN_OK)
-        status = sr_orders_bill(record, &work);
+        status = sr_orders_cost(record, &work);
     free(cuts);
     return status;
 }

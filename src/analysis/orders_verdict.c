@@ -1,4 +1,4 @@
-/* orders_verdict.c: the bill in words. */
+/* orders_verdict.c: the cost in words. */
 #include "analysis/orders_verdict.h"
 
 #include "base/memory_stream.h"
@@ -57,17 +57,17 @@ static void print_layers(FILE *out, const json_t *rows, size_t *index, const jso
             number_of(first, "memory_break_even_tokens"));
 }
 
-static double tolerance_of(const json_t *record, const json_t *bill) {
+static double tolerance_of(const json_t *record, const json_t *cost) {
     return json_number_value(
-        json_array_get(json_object_get(record, "tolerances"), (size_t)whole_of(bill, "tolerance")));
+        json_array_get(json_object_get(record, "tolerances"), (size_t)whole_of(cost, "tolerance")));
 }
 
-static void say_bill(FILE *out, const json_t *bill, const json_t *record,
-                     const sr_model_config *c) {
-    const json_t *rows = json_object_get(bill, "layers");
-    const json_t *together = json_object_get(bill, "together");
-    const bool alone = strcmp(text_of(bill, "criterion"), "logits") == 0;
-    fprintf(out, "To keep the final logits within %g, %s: ", tolerance_of(record, bill),
+static void write_cost(FILE *out, const json_t *cost, const json_t *record,
+                       const sr_model_config *c) {
+    const json_t *rows = json_object_get(cost, "layers");
+    const json_t *together = json_object_get(cost, "together");
+    const bool alone = strcmp(text_of(cost, "criterion"), "logits") == 0;
+    fprintf(out, "To keep the final logits within %g, %s: ", tolerance_of(record, cost),
             alone ? "one layer truncated at a time about zero"
                   : "all layers at one order about the best centre of a finite state");
     for (size_t i = 0; i < json_array_size(rows);) {
@@ -86,11 +86,11 @@ static void say_bill(FILE *out, const json_t *bill, const json_t *record,
  * NULL: none. */
 static const json_t *best_of(const json_t *record, int tolerance) {
     size_t i;
-    const json_t *bill, *best = NULL;
-    json_array_foreach(json_object_get(record, "bill"), i, bill) {
-        const json_t *total = json_object_get(bill, "total");
-        const double error = number_of(json_object_get(bill, "together"), "logits_error");
-        if (whole_of(bill, "tolerance") != tolerance || !(error <= tolerance_of(record, bill)))
+    const json_t *cost, *best = NULL;
+    json_array_foreach(json_object_get(record, "costs"), i, cost) {
+        const json_t *total = json_object_get(cost, "total");
+        const double error = number_of(json_object_get(cost, "together"), "logits_error");
+        if (whole_of(cost, "tolerance") != tolerance || !(error <= tolerance_of(record, cost)))
             continue;
         if (!best || number_of(total, "state_bytes") < number_of(best, "state_bytes"))
             best = total;
@@ -140,17 +140,17 @@ static void answer(FILE *out, const json_t *record, int tolerance, const sr_mode
 
 srnn_status sr_orders_verdict(json_t *record, const sr_model_config *c) {
     size_t i, length = 0;
-    const json_t *bill;
+    const json_t *cost;
     char *verdict = NULL;
     FILE *out = sr_memory_stream(&verdict, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the verdict");
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++) {
         answer(out, record, tolerance, c);
-        json_array_foreach(json_object_get(record, "bill"), i, bill) {
-            if (whole_of(bill, "tolerance") == tolerance &&
-                strncmp(text_of(bill, "criterion"), "logits", 6) == 0)
-                say_bill(out, bill, record, c);
+        json_array_foreach(json_object_get(record, "costs"), i, cost) {
+            if (whole_of(cost, "tolerance") == tolerance &&
+                strncmp(text_of(cost, "criterion"), "logits", 6) == 0)
+                write_cost(out, cost, record, c);
         }
     }
     const bool whole = fclose(out) == 0;

@@ -3,6 +3,7 @@
 
 #include "analysis/truncated/model.h"
 #include "base/memory.h"
+#include "model/mixers.h"
 #include "model/pass.h"
 
 #include <stdlib.h>
@@ -114,9 +115,10 @@ static srnn_status check_heads(const sr_model_config *c, int layer) {
 }
 
 static srnn_status check_orders(const sr_model_config *c) {
-    if (c->is_avey)
+    if (!sr_mixer_row_of(c)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "an Avey model has no attention: no layer of the model takes exp of q.k");
+                       "%s has no attention: no layer of the model takes exp of q.k",
+                       sr_mixer_row_of(c)->title);
     bool any = false;
     for (int layer = 0; layer < c->L; layer++) {
         if (!sr_attention_has_orders(&c->attention[layer]))

@@ -1,7 +1,7 @@
 /* model.c: models, for the C API. */
 #include "api/handles.h"
 #include "base/memory.h"
-#include "model/avey/avey.h"
+#include "model/mixers.h"
 #include "train/model_open.h"
 
 #include <stdlib.h>
@@ -74,8 +74,7 @@ int64_t srnl_model_parameters(const srnl_model *model) {
 size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size) {
     const sr_model_config *c = &model->model->config;
     if (layer >= 0 && layer < c->L)
-        return c->is_avey ? (size_t)sr_avey_print(text, size, &c->avey)
-                          : srnn_attention_print(text, size, &c->attention[layer]);
+        return sr_mixer_row_of(c)->print(text, size, c, layer);
     if (size)
         *text = '\0';
     return 0;

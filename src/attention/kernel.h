@@ -36,7 +36,7 @@ struct srnn_plan {
      * heads of keys and values that go together. */
     srnn_problem core;
 
-    /* The documents, in host memory, and once more where kernels of the device can read them. */
+    /* The documents, in host memory, and a copy that kernels of the device can read. */
     sr_document_range *documents; /* (B*T at most), row by row */
     int64_t document_count;
     int64_t *row_documents; /* (B + 1): where the documents of a row start */

@@ -62,7 +62,8 @@ static srnn_status alloc_documents(srnn_plan *plan) {
 
 /* ---- choosing ---- */
 
-/* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
+/* Through a state the terms of a high order cancel in float: such a form is used only on
+ * request. */
 enum { AUTO_ORDER_MAX = 8 };
 
 bool sr_kernel_can(const sr_attention_kernel *kernel, const srnn_problem *problem) {
@@ -162,7 +163,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     SR_TRY(alloc_documents(plan));
     SR_TRY(srnn_plan_documents(plan, p->offsets, p->documents));
     p->offsets = NULL;
-    /* A kernel that was asked for by name brings its form. */
+    /* A kernel requested by name determines the form. */
     for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
         if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
             p->form = (*k)->form;
@@ -228,7 +229,7 @@ size_t srnn_plan_saved_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* A name may stand for several number types; it is told once. */
+/* A name may stand for several number types; it is listed once. */
 const char *srnn_kernel_name(const srnn_device *device, size_t index) {
     const sr_attention_kernel *const *kernels =
         (device ? device : sr_device_cpu())->attention->list();

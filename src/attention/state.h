@@ -19,7 +19,7 @@ bool sr_state_applies_rope(const srnn_state *state, int T);
 srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
                          sr_rope_angles rope);
 
-/* The host's count of tokens goes on. */
+/* Advances the host's count of tokens. */
 void sr_state_advance(srnn_state *state, int T);
 
 #endif

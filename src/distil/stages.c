@@ -142,8 +142,8 @@ static srnn_status write_stage(const char *folder, const sr_run_settings *common
     return status;
 }
 
-/* The copy's plan has the attention and the layers that get it. It is written last: where it is, the
- * plan is complete. */
+/* The copy's plan has the attention and the layers that get it. It is written last: where it is,
+ * the plan is complete. */
 static srnn_status write_copy(const char *folder, sr_run_settings *common, const char *replaced) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_run_settings_text(&common->attention_of, replaced));
@@ -188,9 +188,9 @@ static srnn_status write_plan(const char *folder, sr_run_settings *common,
 static srnn_status keep_tokenizer(const char *folder, const sr_run_settings *s) {
     char name[SR_PATH_BYTES];
     if (*s->tokenizer)
-        return sr_tokenizer_keep(folder, s->tokenizer);
-    SR_TRY(sr_model_tokenizer_beside(name, s->teacher));
-    return *name ? sr_tokenizer_keep(folder, name) : SRNN_OK;
+        return sr_tokenizer_copy_into(folder, s->tokenizer);
+    SR_TRY(sr_model_tokenizer_path(name, s->teacher));
+    return *name ? sr_tokenizer_copy_into(folder, name) : SRNN_OK;
 }
 
 /* Under another name first: a folder called copy is complete. */

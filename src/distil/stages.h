@@ -1,9 +1,9 @@
 /* stages.h: a trained model to an RNN in stages, each a folder.
  *
- * FOLDER/plan/STAGE.yaml has the settings of each stage before the first begins; FOLDER/copy is a
- * model, FOLDER/align, FOLDER/distil and FOLDER/tune are runs (train/run/run.h), each of which starts
- * from the model of the stage before. FOLDER/tokens is the text in the teacher's tokens, if it was
- * given as text. */
+ * FOLDER/plan/STAGE.yaml has the settings of each stage before the first begins; FOLDER/copy is
+ * a model, FOLDER/align, FOLDER/distil and FOLDER/tune are runs (train/run/run.h), each of which
+ * starts from the model of the stage before. FOLDER/tokens is the text in the teacher's tokens,
+ * if it was given as text. */
 #ifndef SR_DISTIL_STAGES_H
 #define SR_DISTIL_STAGES_H
 
@@ -41,7 +41,8 @@ typedef struct sr_distil_request {
 srnn_status sr_distil_begin(const char *folder, const sr_distil_request *request,
                             sr_student_parts *parts);
 
-/* Makes the copy if it is missing, so that stages can be opened. Fails if the folder has no plan. */
+/* Makes the copy if it is missing, so that stages can be opened. Fails if the folder has no
+ * plan. */
 srnn_status sr_distil_continue(const char *folder);
 
 /* The run of a stage, resumed or started; *run = NULL if the plan does not have the stage, or if a

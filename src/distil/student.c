@@ -2,6 +2,7 @@
 #include "distil/student.h"
 
 #include "base/memory.h"
+#include "model/mixers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +23,10 @@ static srnn_status replace_all(sr_model_config *config, const sr_model_config *t
 
 static srnn_status student_config(sr_model_config *config, const sr_model_config *teacher,
                                   const sr_run_settings *s, const bool *replaced) {
-    if (teacher->is_avey)
+    if (!sr_mixer_row_of(teacher)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a model of Avey has no attention to replace");
     SR_TRY(replace_all(config, teacher, s));
-    if (config->is_avey)
+    if (!sr_mixer_row_of(config)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "a model of Avey has no attention: it cannot take the place of a layer's");
     for (int layer = 0; layer < config->L; layer++)

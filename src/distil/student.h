@@ -14,10 +14,10 @@ typedef struct sr_student_parts {
 } sr_student_parts;
 
 /* *student = a model with the teacher's weights and, in the layers `replaced` (L), the attention
- * settings->attention; heads of keys and values are as wide as the teacher's unless the settings say
- * otherwise. Tensors with a name and shape of the teacher are copies; the others begin as in a new
- * model with settings->seed and initial_range, but for short convolutions of q, k and v, which begin
- * by passing on the token itself. Free with sr_model_free. */
+ * settings->attention; heads of keys and values are as wide as the teacher's unless the settings
+ * say otherwise. Tensors with a name and shape of the teacher are copies; the others begin as in
+ * a new model with settings->seed and initial_range, but for short convolutions of q, k and v,
+ * which begin by passing on the token itself. Free with sr_model_free. */
 srnn_status sr_student_create(sr_model **student, sr_student_parts *parts, const sr_model *teacher,
                               const sr_run_settings *settings, const bool *replaced);
 

@@ -23,7 +23,7 @@ static bool is_text(const char *where) {
 static srnn_status find_tokenizer(char name[SR_PATH_BYTES], const sr_run_settings *s) {
     sr_tokenizer *tokenizer;
     SR_TRY(*s->tokenizer ? sr_path_print(name, "%s", s->tokenizer)
-                         : sr_model_tokenizer_beside(name, s->teacher));
+                         : sr_model_tokenizer_path(name, s->teacher));
     if (!*name)
         return SRNN_OK;
     SR_TRY(sr_tokenizer_load(&tokenizer, name));

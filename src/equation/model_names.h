@@ -14,7 +14,7 @@ typedef struct sr_named_model {
     const char *name, *note;
 } sr_named_model;
 
-/* In the order of sr_whole; NULL past the last. */
+/* In the order of sr_named; NULL past the last. */
 const sr_named_model *sr_named_model_at(size_t index);
 
 /* NULL if no such model has this name. */

@@ -24,9 +24,9 @@ SR_EQUATION_FUNCTION double sr_softplus(double x) {
     return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
 }
 
-/* The logarithm of a decay's gate lies within these bounds, beyond which its slope is 0: e^-10000 is
- * far below the smallest double, and a running sum of larger ones would round off the gates after
- * them. A NaN stays. */
+/* The logarithm of a decay's gate lies within these bounds, beyond which its slope is 0:
+ * e^-10000 is far below the smallest double, and a running sum of larger ones would round off
+ * the gates after them. A NaN stays. */
 #define SR_GATE_LOGARITHM_MAX 1e4
 
 SR_EQUATION_FUNCTION double sr_gate_limited(double logarithm) {

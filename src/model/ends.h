@@ -1,4 +1,4 @@
-/* ends.h (private): what stands before the first block of a model and after the last: embedding,
+/* ends.h (private): the parts of a model before its first block and after its last: embedding,
  * norm, head. */
 #ifndef SR_MODEL_ENDS_H
 #define SR_MODEL_ENDS_H
@@ -22,12 +22,12 @@ sr_rmsnorm sr_ends_rmsnorm(const sr_model *model, const float *x, float *rstd, i
 /* normed (rows, C), number type = the last norm of norm->x. */
 srnn_status sr_ends_norm(const sr_model *model, void *normed, const sr_rmsnorm *norm);
 
-/* Adds the gradient of norm->x to out->d_x, and writes it once more to out->narrow; gradients of
+/* Adds the gradient of norm->x to out->d_x, and writes a copy to out->narrow; gradients of
  * the weight and of d_bias are added to. out->scratch: (SR_ROW_PARTS, 2C). */
 srnn_status sr_ends_norm_back(const sr_model *model, const sr_rmsnorm_gradient *out, float *d_bias,
                               const void *d_normed, const sr_rmsnorm *norm);
 
-/* What becomes of the head's product, in place: multiplier and cap. */
+/* Applies multiplier and cap to the head's product, in place. */
 srnn_status sr_ends_logits(const sr_model *model, sr_matrix logits);
 
 /* The gradient of the head's product from that of `logits`, in place. */

@@ -2,6 +2,7 @@
 #include "model/lesson.h"
 
 #include "base/memory.h"
+#include "model/mixers.h"
 #include "model/pass_parts.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static srnn_status check_sizes(const sr_pass *pass) {
     if (teacher->positions < pass->setup.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the teacher has %d positions",
                        pass->setup.T, teacher->positions);
-    if (student->is_avey || teacher->is_avey)
+    if (sr_mixer_row_of(student)->contexts || sr_mixer_row_of(teacher)->contexts)
         return refuse("a model of Avey sees contexts in place of the rows of a batch");
     if (sr_model_config_prefix_tokens(student) != sr_model_config_prefix_tokens(teacher))
         return refuse("they have different numbers of prefix tokens, which shift the rows");
@@ -129,8 +130,8 @@ static srnn_status pair_layer(sr_pass *pass, int layer, const float *x, const fl
     return visit(pass, &pair, context);
 }
 
-/* The teacher's forward pass, from one layer to the next; its activations of a layer are overwritten
- * by those of the next. */
+/* The teacher's forward pass, from one layer to the next; its activations of a layer are
+ * overwritten by those of the next. */
 static srnn_status walk(sr_pass *pass, layer_visit *visit, void *context) {
     sr_pass *teacher = pass->teacher;
     const sr_model_config *config = &teacher->model->config;

@@ -1,143 +1,13 @@
-/* model.c: a Llama's weights: one arena laid out by one table. */
+/* model.c: a model's weights: one arena laid out by one table. */
 #include "model/model.h"
 
 #include "base/memory.h"
+#include "model/tensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What a tensor outside the layers is; the slots of layers come before. */
-enum { SLOT_EMBEDDING = SR_BLOCK_SLOTS, SLOT_NORM, SLOT_NORM_BIAS, SLOT_HEAD };
-
-static srnn_status add(sr_tensor_table *table, int slot, int layer, const char *name, int rows,
-                       int columns) {
-    sr_tensor_spec spec = {.rank = columns ? 2 : 1, .shape = {rows, columns}, .slot = slot};
-    if (layer < 0)
-        snprintf(spec.name, sizeof spec.name, "%s", name);
-    else
-        snprintf(spec.name, sizeof spec.name, "model.layers.%d.%s", layer, name);
-    const bool norm = strstr(name, "norm") || strstr(name, "ln_f");
-    spec.initialiser = columns ? SR_INIT_NORMAL : SR_INIT_CONSTANT;
-    spec.size = norm ? 1.0 : 0.0;
-    return sr_tensor_table_add(table, &spec);
-}
-
-/* The weight of a norm, and its bias; `name` ends in a point. */
-static srnn_status add_norm(sr_tensor_table *table, const sr_model_config *c, int slot, int layer,
-                            const char *name) {
-    char full[64];
-    sr_tensor_spec *spec;
-    snprintf(full, sizeof full, "%sweight", name);
-    SR_TRY(add(table, slot, layer, full, c->C, 0));
-    spec = &table->specs[table->count - 1];
-    spec->size = c->norm_is_minus_one ? 0 : 1;
-    if (!c->layer_norm)
-        return SRNN_OK;
-    snprintf(full, sizeof full, "%sbias", name);
-    SR_TRY(add(table, slot + 1, layer, full, c->C, 0));
-    spec = &table->specs[table->count - 1];
-    spec->size = 0;
-    return SRNN_OK;
-}
-
-/* softplus^-1 of the authors' 0.8, and of 0.8 - 0.5. */
-static srnn_status add_alpha(sr_tensor_table *table, int layer) {
-    SR_TRY(add(table, SR_BLOCK_ALPHA, layer, "mlp.act_fn.alpha_p", 1, 0));
-    table->specs[table->count - 1].size = log(expm1(0.8));
-    SR_TRY(add(table, SR_BLOCK_ALPHA + 1, layer, "mlp.act_fn.alpha_n", 1, 0));
-    table->specs[table->count - 1].size = log(expm1(0.3));
-    return SRNN_OK;
-}
-
-static srnn_status add_mlp(sr_tensor_table *table, const sr_model_config *c, int layer) {
-    if (c->activation == SR_ACTIVATION_XIELU)
-        SR_TRY(add_alpha(table, layer));
-    if (c->mlp == SR_MLP_SWIGLU || c->mlp == SR_MLP_GATED) {
-        SR_TRY(add(table, SR_BLOCK_GATE_WEIGHT, layer, "mlp.gate_proj.weight", c->F, c->C));
-        if (c->mlp_bias)
-            SR_TRY(add(table, SR_BLOCK_GATE_BIAS, layer, "mlp.gate_proj.bias", c->F, 0));
-    }
-    SR_TRY(add(table, SR_BLOCK_UP_WEIGHT, layer, "mlp.up_proj.weight", c->F, c->C));
-    if (c->mlp_bias)
-        SR_TRY(add(table, SR_BLOCK_UP_BIAS, layer, "mlp.up_proj.bias", c->F, 0));
-    SR_TRY(add(table, SR_BLOCK_DOWN_WEIGHT, layer, "mlp.down_proj.weight", c->C, c->F));
-    if (c->mlp_bias)
-        SR_TRY(add(table, SR_BLOCK_DOWN_BIAS, layer, "mlp.down_proj.bias", c->C, 0));
-    return SRNN_OK;
-}
-
-/* Xavier's normal numbers for an embedding that is also the head. */
-static srnn_status add_avey(sr_tensor_table *table, const sr_model_config *c) {
-    sr_tensor_spec embedding = {.name = "model.wte.weight",
-                                .rank = 2,
-                                .shape = {c->V, c->C},
-                                .initialiser = SR_INIT_NORMAL_OF,
-                                .size = sqrt(2.0 / ((double)c->V + c->C)),
-                                .slot = SLOT_EMBEDDING};
-    SR_TRY(sr_tensor_table_add(table, &embedding));
-    for (int layer = 0; layer < c->L; layer++) {
-        char name[64];
-        snprintf(name, sizeof name, "model.blocks.%d.rms_norm.weight", layer);
-        const size_t first = table->count;
-        SR_TRY(add(table, SR_BLOCK_INPUT_NORM, -1, name, c->C, 0));
-        snprintf(name, sizeof name, "model.blocks.%d.ctxt.", layer);
-        SR_TRY(sr_avey_tensors(table, name, &c->avey, c->C));
-        for (size_t i = first; i < table->count; i++)
-            table->specs[i].layer = layer;
-    }
-    return add(table, SLOT_NORM, -1, "model.ln_f.weight", c->C, 0);
-}
-
-static srnn_status fill_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
-    const sr_layer_dims dims = sr_model_config_dims(c, layer);
-    const srnn_block_norm place = c->attention[layer].wiring.block_norm;
-    const bool before = place != SRNN_BLOCK_NORM_AFTER;
-    const bool after = place == SRNN_BLOCK_NORM_AFTER || place == SRNN_BLOCK_NORM_BOTH;
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
-    if (before)
-        SR_TRY(add_norm(table, c, SR_BLOCK_INPUT_NORM, layer, "input_layernorm."));
-    SR_TRY(sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
-    if (after)
-        SR_TRY(add_norm(table, c, SR_BLOCK_MIXER_POST_NORM, layer, "post_self_attn_layernorm."));
-    if (!sr_model_config_has_mlp(c))
-        return SRNN_OK;
-    if (before && place != SRNN_BLOCK_NORM_PARALLEL)
-        SR_TRY(add_norm(table, c, SR_BLOCK_MLP_NORM, layer, "post_attention_layernorm."));
-    if (after)
-        SR_TRY(add_norm(table, c, SR_BLOCK_MLP_POST_NORM, layer, "post_mlp_layernorm."));
-    return add_mlp(table, c, layer);
-}
-
-static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
-    const size_t first = table->count;
-    SR_TRY(fill_block(table, c, layer));
-    for (size_t i = first; i < table->count; i++)
-        table->specs[i].layer = layer;
-    return SRNN_OK;
-}
-
-static srnn_status add_all(sr_tensor_table *table, const sr_model_config *c) {
-    if (c->is_avey)
-        return add_avey(table, c);
-    SR_TRY(add(table, SLOT_EMBEDDING, -1, "model.embed_tokens.weight", c->V, c->C));
-    for (int layer = 0; layer < c->L; layer++)
-        SR_TRY(add_block(table, c, layer));
-    SR_TRY(add_norm(table, c, SLOT_NORM, -1, "model.norm."));
-    if (!c->tied)
-        SR_TRY(add(table, SLOT_HEAD, -1, "lm_head.weight", c->V, c->C));
-    return SRNN_OK;
-}
-
-srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config) {
-    *table = (sr_tensor_table){0};
-    const srnn_status status = add_all(table, config);
-    if (status != SRNN_OK)
-        sr_tensor_table_free(table);
-    return status;
-}
 
 /* The tensor lies at `at`. */
 static void point(sr_model_pointers *pointers, const sr_tensor_spec *spec, void *at) {
@@ -145,11 +15,11 @@ static void point(sr_model_pointers *pointers, const sr_tensor_spec *spec, void 
         pointers->block[spec->layer].attention.slot[spec->slot] = at;
     else if (spec->slot < SR_BLOCK_SLOTS)
         pointers->block[spec->layer].slot[spec->slot - SR_BLOCK_INPUT_NORM] = at;
-    else if (spec->slot == SLOT_EMBEDDING)
+    else if (spec->slot == SR_MODEL_EMBEDDING)
         pointers->embedding = pointers->head = at;
-    else if (spec->slot == SLOT_NORM)
+    else if (spec->slot == SR_MODEL_NORM)
         pointers->norm = at;
-    else if (spec->slot == SLOT_NORM_BIAS)
+    else if (spec->slot == SR_MODEL_NORM_BIAS)
         pointers->norm_bias = at;
     else
         pointers->head = at;
@@ -256,7 +126,7 @@ static bool only_enters_products(const sr_tensor_spec *spec) {
     const int slot = spec->slot, projection = slot - SR_LAYER_PROJECTIONS;
     const bool projects = slot < SR_LAYER_CONVS && projection % 2 == 0; /* biases follow weights */
     return projects || slot == SR_LAYER_OUTPUT || slot == SR_BLOCK_GATE_WEIGHT ||
-           slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT || slot == SLOT_HEAD;
+           slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT || slot == SR_MODEL_HEAD;
 }
 
 static srnn_status lay_out_wide(sr_model *model) {
@@ -285,7 +155,7 @@ static void point_to_wide(sr_model *model) {
     }
 }
 
-srnn_status sr_model_part_from_masters(sr_model *model) {
+srnn_status sr_model_drop_masters(sr_model *model) {
     srnn_device *device = model->backend->device;
     void *memory;
     SR_TRY(lay_out_wide(model));

@@ -1,4 +1,4 @@
-/* model.h: a Llama's weights: one arena laid out by one table. */
+/* model.h: a model's weights: one arena laid out by one table. */
 #ifndef SR_MODEL_MODEL_H
 #define SR_MODEL_MODEL_H
 
@@ -49,15 +49,14 @@ typedef struct sr_model {
     sr_backend *backend;
     sr_model_config config;
     sr_tensor_table table;
-    float
-        *weights;  /* (table.numbers), device memory: the masters; see sr_model_part_from_masters */
-    void *working; /* the same in the backend's number type; the masters where that is float */
+    float *weights; /* (table.numbers), device memory: the masters; see sr_model_drop_masters */
+    void *working;  /* the same in the backend's number type; the masters where that is float */
     sr_model_pointers master, worker; /* into weights, or wide; into working */
     /* (L) of tables (config.positions, the width that RoPE rotates), device memory, NULL where a
      * layer has no RoPE; layers with the same angles share one, owned by the first. */
     float **rope_tables;
 
-    /* Of a model that has parted from its masters: the tensors that are computed with as floats. */
+    /* Of a model without its masters (sr_model_drop_masters): the tensors used as floats. */
     float *wide; /* (wide_numbers), device memory; NULL: it has its masters */
     size_t wide_numbers, wide_count;
     sr_share *wide_parts; /* (wide_count), owned: where each of them lies in wide */
@@ -74,14 +73,14 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed);
 /* The table of a configuration's tensors; free with sr_tensor_table_free. */
 srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config);
 
-/* Brings the working copy up to the masters, after somebody else than AdamW has written these. */
+/* Updates the working copy after the masters were written by anything but the optimizer. */
 srnn_status sr_model_narrow(sr_model *model);
 
 /* Frees the masters, where the working copy is another array and the masters are stored elsewhere.
  * Products read the working copy; every other tensor gets its own place in `wide`. From now on
  * `weights` is borrowed memory, not freed with the model. Numbers are lost: they are written
  * afterwards. */
-srnn_status sr_model_part_from_masters(sr_model *model);
+srnn_status sr_model_drop_masters(sr_model *model);
 
 /* Finds every tensor of `model` in an arena of such numbers laid out by its table; free with
  * sr_model_pointers_free. */

@@ -82,7 +82,7 @@ static srnn_status take_activations(sr_pass *pass) {
                 take(pass, &mixer, keep_mixer ? sr_block_mixer_half_bytes(block) : mixer_bytes, 1));
         if (mlp_bytes && (keep_mlp || layer == 0))
             SR_TRY(take(pass, &mlp, keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes, 1));
-        *saved = sr_block_saved_apart(block, mixer, mlp);
+        *saved = sr_block_saved_split(block, mixer, mlp);
         if ((pass->setup.train && !layerwise) || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
         else

@@ -17,12 +17,12 @@ typedef struct sr_pass_setup {
 
     sr_lesson lesson; /* what losses and gradients of training are; { 0 }: those of the text */
 
-    sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
+    sr_observer observer; /* of every layer in every forward pass; { 0 }: none */
 
-    /* Called by every backward pass when gradients are final, the last first: those of the tensors
-     * behind the last layer with L (a tied head is the embedding's), those of each layer with its
-     * number, the rest with -1. NULL: nobody. Where the device records, only the recording is
-     * heard. */
+    /* Called by every backward pass when gradients are final, from the last layer to the first:
+     * with L for the tensors after the last layer (a tied head counts as the embedding), with
+     * the number of each layer, and with -1 for the rest. NULL: no call. Called once, during
+     * graph capture, on devices that capture. */
     srnn_status (*ready)(void *context, int layer);
     void *ready_context;
 } sr_pass_setup;

@@ -18,8 +18,8 @@ struct sr_pass {
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); what is not kept for backward shares one memory */
     void *scratch;         /* of backward; each layer's kind lays it out its own way */
-    float *first_values,
-        *d_first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
+    float *first_values;   /* (rows, columns of v): of RWKV-7's first layer; or NULL */
+    float *d_first_values; /* the same */
     float *gradients;
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
@@ -37,7 +37,7 @@ struct sr_pass {
     void *logits;                       /* (logit_rows, V), number type */
     void *capped;                       /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
-    sr_step_stats *stats; /* of sr_pass_step; NULL: nobody counts */
+    sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;
     sr_graph step; /* of sr_pass_step */
     void **memory; /* everything from the device, for freeing */
@@ -65,8 +65,8 @@ static inline bool sr_lesson_is_layerwise(const sr_pass *pass) {
     return pass->setup.lesson.objective == SR_OBJECTIVE_LAYERS;
 }
 
-/* Divergence of the rows of a tile of the student's logits from the teacher's, whose forward pass is
- * done; as sr_backend's. */
+/* Divergence of the rows of a tile of the student's logits from the teacher's, whose forward
+ * pass is done; as sr_backend's. */
 srnn_status sr_lesson_diverge(sr_pass *pass, sr_matrix logits, int64_t first, float scale);
 
 /* The errors of all layers in pass->losses, and their gradients, which are then final. */

@@ -1,4 +1,4 @@
-/* session.c: a model fed by pieces. */
+/* session.c: decoding: a model fed by pieces. */
 #include "model/session.h"
 
 #include "base/memory.h"
@@ -6,6 +6,7 @@
 #include "model/ends.h"
 #include "model/layer/block/block.h"
 #include "model/layer/kinds.h"
+#include "model/mixers.h"
 
 #include <stdlib.h>
 
@@ -45,7 +46,7 @@ static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
                       .layer = layer};
 }
 
-/* Layers that keep a state of their own. */
+/* Layers with a state. */
 static int state_count(const sr_session *session) {
     return session->states ? session->model->config.L : 0;
 }
@@ -78,7 +79,7 @@ static srnn_status take_all(sr_session *session) {
     return take(session, &session->logits, B * (size_t)c->V, number);
 }
 
-/* What is fed stays, since the ranker reads it: it grows with the text as a cache does. */
+/* All tokens are kept for the ranker, so memory grows with the text like a KV cache. */
 static srnn_status check_avey_form(srnn_form form) {
     if (form == SRNN_FORM_AUTO || form == SRNN_FORM_PARALLEL)
         return SRNN_OK;
@@ -102,7 +103,7 @@ static srnn_status fill(sr_session *session) {
                                         .form = session->setup.form,
                                         .state_limit = session->setup.state_limit};
     void *memory;
-    if (c->is_avey) {
+    if (sr_mixer_row_of(c)->contexts) {
         SR_TRY(check_avey_form(session->setup.form));
         SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
         return take_all(session);
@@ -172,7 +173,7 @@ srnn_status sr_session_grow(sr_session *session, int64_t tokens) {
     return SRNN_OK;
 }
 
-/* Grows the states for T more tokens. */
+/* Grows the KV caches for T more tokens. */
 static srnn_status reserve(sr_session *session, int T) {
     for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
@@ -204,7 +205,7 @@ static srnn_status load(sr_session *session, const int32_t *ids, int T) {
                              (size_t)rows * sizeof *session->host_positions);
 }
 
-/* Every token on its own: what its context is depends on it. */
+/* One token at a time: the context depends on the token. */
 static srnn_status avey_forward(sr_session *session) {
     const int64_t C = session->model->config.C, T = session->T;
     for (int64_t t = 0; t < T; t++)
@@ -280,7 +281,7 @@ static srnn_status fetch_logits(sr_session *session, float *out, size_t stride) 
     return SRNN_OK;
 }
 
-/* What a feed starts; what is recorded of pieces of one token. */
+/* One feed; the body of the captured graph for pieces of one token. */
 static srnn_status feed(void *context) {
     sr_session *session = context;
     SR_TRY(layers_forward(session));
@@ -299,8 +300,8 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-/* Starts the piece that is loaded. The kernels of an Avey model depend on the length of the text,
- * so that nothing can be replayed. */
+/* Starts the loaded piece. The kernels of an Avey model depend on the length of the text, so its
+ * steps cannot be captured. */
 static srnn_status start_loaded(sr_session *session) {
     SR_TRY(session->T == 1 && !session->avey
                ? sr_device_repeat(session->backend->device, &session->one, feed, session)
@@ -324,7 +325,7 @@ srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int
     return sr_session_chosen(session, next);
 }
 
-/* What nothing came before has no most probable token. */
+/* There is no most probable token before the first feed. */
 static srnn_status check_fed(const sr_session *session) {
     if (session->position == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "nothing was fed to the session yet, so that no token "
@@ -359,8 +360,7 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
     return device->readback_end(device, next, bytes);
 }
 
-/* Feeds two tokens as generation will, the first by calls and the second by a recording of them,
- * and forgets both. */
+/* Feeds two tokens as generation will, the second of which captures the graph, and resets. */
 static srnn_status rehearse(sr_session *session, int32_t *ids) {
     SR_TRY(sr_session_feed_greedy(session, ids, ids, 1));
     SR_TRY(sr_session_feed_chosen(session, ids));

@@ -1,4 +1,4 @@
-/* session.h: a model fed by pieces: generation with the variant's own state. */
+/* session.h: decoding: a model fed by pieces, with a recurrent state or a KV cache per layer. */
 #ifndef SR_MODEL_SESSION_H
 #define SR_MODEL_SESSION_H
 
@@ -20,14 +20,13 @@ void sr_session_free(sr_session *session);
 /* Forgets everything: the next token is the first. */
 srnn_status sr_session_reset(sr_session *session);
 
-/* Reserves memory for this many tokens at once where states grow with the text; otherwise they are
- * reallocated while it grows. */
+/* Grows the KV caches for this many tokens at once; otherwise they are reallocated as the text
+ * grows. Recurrent states have a fixed size. */
 srnn_status sr_session_grow(sr_session *session, int64_t tokens);
 
-/* Where a device repeats what was recorded, has a step of one token recorded before the text
- * begins: what comes first would else be slower than the rest. For texts of two tokens or more.
- * Nothing else changes, and nothing happens behind the first token, nor again while states stay
- * where they are. */
+/* On devices that capture graphs, captures the step of one token before the text begins, so that
+ * the first tokens are as fast as the rest. For texts of two tokens or more. Nothing else changes.
+ * No effect after the first token, or while the captured graph is still valid. */
 srnn_status sr_session_prepare(sr_session *session);
 
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
@@ -38,8 +37,8 @@ srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *i
 srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T);
 
 /* Feeds to each sequence the most probable token after the last feed, and gives those tokens, next
- * (B), host memory. Where sr_session_runs_ahead, the device is still busy with them then, and has
- * the next to do before the host asks for what comes of it: sr_session_chosen, or this again. */
+ * (B), host memory. Where sr_session_runs_ahead, the call returns before the device has computed
+ * what follows them; sr_session_chosen, or the next call, waits for it. */
 srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next);
 bool sr_session_runs_ahead(const sr_session *session);
 

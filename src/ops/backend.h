@@ -354,8 +354,8 @@ struct sr_backend {
      * scale * sum(losses); if scale is 0, they are undefined. Rows that are not counted: 0. */
     srnn_status (*divergence)(sr_backend *backend, float *losses, const sr_divergence *of);
 
-    /* ---- errors[r] += the error; d_x (rows, C), number type, data NULL: not wanted, = the gradient
-     * of scale * sum(errors). Rows that are not counted: 0. */
+    /* ---- errors[r] += the error; d_x (rows, C), number type, data NULL: not wanted, = the
+     * gradient of scale * sum(errors). Rows that are not counted: 0. */
     srnn_status (*square_error)(sr_backend *backend, float *errors, sr_matrix d_x,
                                 const sr_square_error *of);
 

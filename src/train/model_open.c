@@ -21,7 +21,7 @@ static bool is_gguf(const char *where) {
 }
 
 srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where,
-                          const sr_load_watcher *watcher) {
+                          const sr_load_progress *watcher) {
     char path[SR_PATH_BYTES];
     if (sr_model_is_bin(where))
         return sr_model_load_llama2c(model, backend, where);
@@ -31,7 +31,7 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
                        "the model was published as",
                        where);
     SR_TRY(sr_checkpoint_model(path, where));
-    return sr_model_load_watched(model, backend, path, watcher);
+    return sr_model_load_with_progress(model, backend, path, watcher);
 }
 
 /* The name of a tensor that only `one` has, or that has another shape in it; NULL: none. */
@@ -79,7 +79,7 @@ static srnn_status copy_model(sr_model **changed, const sr_model *model,
 }
 
 srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
-                             const char *attention, const sr_load_watcher *watcher) {
+                             const char *attention, const sr_load_progress *watcher) {
     sr_model *own, *changed;
     sr_model_config config;
     *model = NULL;
@@ -137,16 +137,16 @@ static srnn_status find_beside_bin(char name[SR_PATH_BYTES], const char *bin) {
     const char *folder = dirname(path);
     SR_TRY(sr_model_llama2c_tokens(&V, bin));
     SR_TRY(sr_path_print(name, "%s", folder));
-    if (!sr_tokenizer_lies_in(name))
+    if (!sr_tokenizer_is_in(name))
         SR_TRY(find_numbered(name, folder, V));
     return *name ? check_beside(name, V) : SRNN_OK;
 }
 
-srnn_status sr_model_tokenizer_beside(char name[SR_PATH_BYTES], const char *model) {
+srnn_status sr_model_tokenizer_path(char name[SR_PATH_BYTES], const char *model) {
     if (sr_model_is_bin(model))
         return find_beside_bin(name, model);
     SR_TRY(sr_checkpoint_model(name, model));
-    if (!sr_tokenizer_lies_in(name))
+    if (!sr_tokenizer_is_in(name))
         *name = '\0';
     return SRNN_OK;
 }
@@ -168,7 +168,7 @@ srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, 
     char beside[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
-    SR_TRY(sr_model_tokenizer_beside(beside, model));
+    SR_TRY(sr_model_tokenizer_path(beside, model));
     if (*beside)
         return sr_tokenizer_load(tokenizer, beside);
     return V == SR_BYTE_TOKENS ? sr_tokenizer_create_bytes(tokenizer) : fail_without(model, V);

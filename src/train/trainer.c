@@ -149,7 +149,7 @@ static srnn_status fill(sr_trainer *trainer) {
     void *memory;
     SR_TRY(check(s));
     if (divides(trainer))
-        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before allocating more */
+        SR_TRY(sr_model_drop_masters(trainer->model)); /* before allocating more */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     SR_TRY(take_muon(trainer));
@@ -232,8 +232,8 @@ bool sr_trainer_splits(const sr_trainer *trainer) {
     return trainer->ranks->count > 1 && !trainer->settings.whole;
 }
 
-srnn_status sr_trainer_keep_weights(sr_trainer *trainer) {
-    return trainer->masters ? sr_masters_keep(trainer->masters) : SRNN_OK;
+srnn_status sr_trainer_scatter_weights(sr_trainer *trainer) {
+    return trainer->masters ? sr_masters_store(trainer->masters) : SRNN_OK;
 }
 
 srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {

@@ -54,7 +54,7 @@ void sr_trainer_free(sr_trainer *trainer);
 /* keep_weights: after the model's weights were written, stores this rank's shard. gather_weights:
  * before they are read, makes them complete until the next step; collective. Both are no-ops if
  * each rank has all weights. */
-srnn_status sr_trainer_keep_weights(sr_trainer *trainer);
+srnn_status sr_trainer_scatter_weights(sr_trainer *trainer);
 srnn_status sr_trainer_gather_weights(sr_trainer *trainer);
 
 /* Step 1, 2, .. on its rows of the source's training split. Collective; all ranks have the same

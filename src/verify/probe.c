@@ -432,8 +432,8 @@ static double strong_powers(const srnn_attention *a) {
     return a->decay_width == SRNN_WIDTH_CHANNEL && sr_decay_has_rate(a) ? 1.5 : 2.5;
 }
 
-/* For about half of all lengths T, one gate in 16 forgets everything; a fifth of these are masks, as
- * others write -inf. What follows such a gate, and other documents, must stay exact. */
+/* For about half of all lengths T, one gate in 16 forgets everything; a fifth of these are
+ * masks, as others write -inf. What follows such a gate, and other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
     const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);

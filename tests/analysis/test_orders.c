@@ -1,8 +1,8 @@
 /* test_orders.c: sizes of orders against closed forms, truncation against the series itself. */
-#include "analysis/bill.h"
 #include "analysis/logit_rows.h"
 #include "analysis/order_sums.h"
 #include "analysis/orders_verdict.h"
+#include "analysis/state_cost.h"
 #include "analysis/truncated/head.h"
 #include "analysis/truncated/model.h"
 #include "equation/score.h"
@@ -226,11 +226,11 @@ static void needed_order(void **state) {
 }
 
 /* VARIANTS.md: d=64, N=4: 202 MB for a head. */
-static void bill(void **state) {
+static void cost(void **state) {
     (void)state;
     srnn_attention softmax = {0};
     const sr_model_config config = {.L = 1, .H = 4, .Hkv = 2, .D = 64, .attention = &softmax};
-    const sr_bill four = sr_bill_of(&config, 0, 4);
+    const sr_state_cost four = sr_state_cost_of(&config, 0, 4);
     assert_near(four.state_bytes / 2 / (1 << 20), 202, 0.005);
     assert_near(four.cache_token_bytes, 2 * 2 * 64 * 4, 0);
     assert_near(four.memory_tokens, ceil(four.state_bytes / 1024), 0);
@@ -238,7 +238,7 @@ static void bill(void **state) {
     double multisets = 1;
     for (int n = 1; n <= 100; n++)
         multisets *= (64.0 + n) / n;
-    assert_near(sr_bill_of(&config, 0, 100).state_bytes / (multisets * 65 * 2 * 4), 1, 1e-12);
+    assert_near(sr_state_cost_of(&config, 0, 100).state_bytes / (multisets * 65 * 2 * 4), 1, 1e-12);
 }
 
 /* At a high enough order the truncated model equals the model. */
@@ -452,13 +452,13 @@ static void record(void **state) {
     assert_int_equal(json_array_size(json_object_get(json_object_get(layer, "sizes"), "log_mean")),
                      13);
     assert_int_equal(json_array_size(json_object_get(got, "texts")), 5);
-    assert_int_equal(json_array_size(json_object_get(got, "bill")), 8);
+    assert_int_equal(json_array_size(json_object_get(got, "costs")), 8);
     assert_non_null(strstr(json_string_value(json_object_get(got, "verdict")), "Yes: "));
     json_decref(got);
 }
 
 static const json_t *bill_at(const json_t *record, size_t i, const char *name) {
-    return json_object_get(json_array_get(json_object_get(record, "bill"), i), name);
+    return json_object_get(json_array_get(json_object_get(record, "costs"), i), name);
 }
 
 /* Zero is available to every state; what was not tried is null, not insufficient. */
@@ -500,7 +500,7 @@ static bool verdict_says(double error, int positions, const char *words) {
         .L = 1, .H = 1, .Hkv = 1, .D = 4, .positions = positions, .attention = &softmax};
     json_t *record = json_pack(
         "{s[ff], si, s{sf}, s[{ss, si, s[{si, si, ss, sf, sf}], s{sf, sf}, s{sf, sf}}]}",
-        "tolerances", 1e-2, 1e-3, "most_order", 8, "data", "trial_loss", 2.0, "bill", "criterion",
+        "tolerances", 1e-2, 1e-3, "most_order", 8, "data", "trial_loss", 2.0, "costs", "criterion",
         "logits", "tolerance", 0, "layers", "layer", 0, "order", 4, "centre", "zero", "state_bytes",
         1000.0, "memory_break_even_tokens", 10.0, "total", "state_bytes", 1000.0,
         "memory_break_even_tokens", 10.0, "together", "loss", 2.1, "logits_error", error);
@@ -529,7 +529,7 @@ int main(void) {
         cmocka_unit_test(histogram),
         cmocka_unit_test(truncation),
         cmocka_unit_test(needed_order),
-        cmocka_unit_test(bill),
+        cmocka_unit_test(cost),
         cmocka_unit_test(truncated_model),
         cmocka_unit_test(own_equations),
         cmocka_unit_test(held_out_centres),

@@ -409,8 +409,8 @@ static double gate_number(const srnn_attention *a, double strength) {
     return -strength;
 }
 
-/* -G at every 16th token, in float and double, in rows and packed documents: what comes after it keeps full
- * precision, also after masks of -1e30 and -inf. */
+/* -G at every 16th token, in float and double, in rows and packed documents: what comes after it
+ * keeps full precision, also after masks of -1e30 and -inf. */
 static void strong_gates_leave_every_digit(void **state) {
     (void)state;
     static const char *const specs[] = {"forget",

@@ -1,5 +1,5 @@
-/* test_initial_state.c: rows cut into pieces, with the state and its gradient handed from one to the
- * other, give the outputs and gradients of the oracle for whole rows. */
+/* test_initial_state.c: rows cut into pieces, with the state and its gradient handed from one to
+ * the other, give the outputs and gradients of the oracle for whole rows. */
 #include "equation/facts.h"
 #include "test.h"
 #include "verify/probe.h"

@@ -1,5 +1,5 @@
-/* test_distil.c: a teacher to a student in stages: what is copied, what learns, stages that stop and
- * resume. */
+/* test_distil.c: a teacher to a student in stages: what is copied, what learns, stages that stop
+ * and resume. */
 #include "data/rows/source_open.h"
 #include "distil/ranking.h"
 #include "distil/spearman.h"

@@ -160,8 +160,8 @@ static long counted(char name[32]) {
 
 /* ---- comparing what came out */
 
-/* The folder of one run of the program, at this place of a text: where it ends; 0: none is here. Both
- * names are equally long, so that binary files have the same size. */
+/* The folder of one run of the program, at this place of a text: where it ends; 0: none is here.
+ * Both names are equally long, so that binary files have the same size. */
 static size_t folder_at(const sr_mapping *file, size_t i) {
     static const char *const names[] = {"try", "ref"};
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {

@@ -110,7 +110,7 @@ static void ranker_gradients(void **state) {
 static void block(void **state) {
     (void)state;
     const sr_model_config config = {
-        .C = E, .is_avey = true, .avey = avey, .norm_epsilon = SR_AVEY_EPSILON};
+        .C = E, .mixer = SR_MIXER_AVEY, .avey = avey, .norm_epsilon = SR_AVEY_EPSILON};
     sr_tensor_table table = {0};
     sr_mixer mixer = {0};
     sr_block_pointers master = {0}, gradient = {0};

@@ -1,5 +1,6 @@
 /* test_golden_model.c: whole models give the reference's logits, gradients and AdamW losses. */
 #include "golden.h"
+#include "model/mixers.h"
 #include "model/pass.h"
 
 enum { ROWS = GOLDEN_B * GOLDEN_T };
@@ -38,7 +39,7 @@ static const sr_tensor *find_weight(const void *context, const char *name) {
 
 /* Infers the sizes from the shapes of the weights. */
 static void find_sizes(sr_model_config *config, const fixture *f) {
-    if (config->is_avey)
+    if (!sr_mixer_row_of(config)->attends)
         return;
     sr_layer_dims d = sr_model_config_dims(config, 0);
     assert_int_equal(sr_layer_sizes_find(&d, &config->attention[0], "model.layers.0.self_attn.",

@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "equation/facts.h"
 #include "equation/support.h"
+#include "model/mixers.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -241,7 +242,7 @@ static float *two_batches(size_t *numbers, size_t *bytes, const char *attention,
         small_ids(ids, ROWS, model->config.V, 5 + 2 * batch);
         small_ids(targets, ROWS, model->config.V, 6 + 2 * batch);
         assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
-        if (!model->config.is_avey)
+        if (sr_mixer_row_of(&model->config)->attends)
             assert_int_equal(sr_pass_documents(pass, offsets, 3), SRNN_OK);
     }
     *bytes = sr_pass_bytes(pass);

@@ -569,6 +569,32 @@ static void tests_are_shown(void **state) {
     report_again(plain, SRNN_OK);
 }
 
+/* Texts of the first run that has some, escaped; a damaged file is ignored. */
+static void samples_are_shown(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"samples\": [{\"prompt\": \"In the <b>\", \"text\": \" & sea\"}]}";
+    static const char *const texts[] = {"{", text};
+    expect_no_text(plain, "report.html", "What the models write");
+    for (int seed = 1; seed <= 2; seed++) {
+        char path[PATH];
+        snprintf(path, sizeof path, "%s/runs/kjv.v0.%d/samples.json", plain, seed);
+        FILE *out = fopen(path, "w");
+        assert_non_null(out);
+        assert_true(fputs(texts[seed - 1], out) >= 0 && fclose(out) == 0);
+    }
+    report_again(plain, SRNN_OK);
+    expect_text(plain, "report.html", "What the models write");
+    expect_text(plain, "report.html", ", seed 2</h4>");
+    expect_text(plain, "report.html", "In the &lt;b&gt;<strong> &amp; sea</strong>");
+    for (int seed = 1; seed <= 2; seed++) {
+        char path[PATH];
+        snprintf(path, sizeof path, "%s/runs/kjv.v0.%d/samples.json", plain, seed);
+        assert_int_equal(remove(path), 0);
+    }
+    report_again(plain, SRNN_OK);
+}
+
 /* Only existing checkpoints have links, as paths of the study's folder. */
 static void checkpoints_have_links(void **state) {
     (void)state;
@@ -808,6 +834,7 @@ int main(void) {
         cmocka_unit_test(training_is_shown),
         cmocka_unit_test(tuning_is_said),
         cmocka_unit_test(tests_are_shown),
+        cmocka_unit_test(samples_are_shown),
         cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),

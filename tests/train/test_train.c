@@ -502,6 +502,41 @@ static void finished_runs_are_tested(void **state) {
     assert_int_equal(sr_folder_remove(run_folder), SRNN_OK);
 }
 
+static size_t read_samples(char texts[2][400]) {
+    json_t *root;
+    char path[200];
+    snprintf(path, sizeof path, "%s/samples.json", run_folder);
+    assert_int_equal(sr_json_load(&root, path, 0), SRNN_OK);
+    const size_t count = sr_json_count_of(root, "samples");
+    for (size_t i = 0; i < count && i < 2; i++) {
+        const json_t *sample = sr_json_element_of(root, "samples", i);
+        assert_true(strlen(sr_json_text_of(sample, "prompt")) > 0);
+        snprintf(texts[i], 400, "%s", sr_json_text_of(sample, "text"));
+    }
+    json_decref(root);
+    return count;
+}
+
+/* Two samples of 5 bytes, the same in a run that stopped in between; tasks have no text. */
+static void finished_runs_write_samples(void **state) {
+    (void)state;
+    char first[2][400], again[2][400];
+    sr_run_settings s = settings_for(text);
+    s.sample = 5;
+    assert_int_equal(sr_run_settings_text(&s.tokenizer, "bytes"), SRNN_OK);
+    run_until(0, false, &s);
+    assert_int_equal(read_samples(first), 2);
+    assert_true(strlen(first[0]) >= 5); /* \xNN counts as four */
+    assert_int_equal(sr_folder_remove(run_folder), SRNN_OK);
+    run_until(3, false, &s);
+    run_until(0, true, &s);
+    assert_int_equal(read_samples(again), 2);
+    assert_string_equal(first[0], again[0]);
+    assert_string_equal(first[1], again[1]);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(run_folder), SRNN_OK);
+}
+
 static void checkpoints_have_a_list(void **state) {
     (void)state;
     char model[SR_PATH_BYTES];
@@ -528,6 +563,7 @@ int main(void) {
         cmocka_unit_test(batches_are_counted),
         cmocka_unit_test(records_wait),
         cmocka_unit_test(finished_runs_are_tested),
+        cmocka_unit_test(finished_runs_write_samples),
         cmocka_unit_test(checkpoints_have_a_list),
     };
     return cmocka_run_group_tests(tests, enter, leave);

@@ -129,7 +129,7 @@ static srnn_status open_other_folder(sr_dataset datasets[SR_SPLITS], const char 
     const sr_dataset *train = &datasets[SR_SPLIT_TRAIN], *other = &datasets[SR_SPLIT_VALIDATION];
     if (!is_folder(validation))
         return refuse_file(validation, where);
-    SR_TRY(sr_dataset_open_whole(&datasets[SR_SPLIT_VALIDATION], validation));
+    SR_TRY(sr_dataset_open_all(&datasets[SR_SPLIT_VALIDATION], validation));
     if (train->shard_count > 0 && other->shard_count > 0 &&
         train->shards[0].tokenizer_hash != other->shards[0].tokenizer_hash)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s and %s were made with different tokenizers", where,

@@ -98,7 +98,7 @@ srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split sp
     return open_wanted(dataset, folder, wanted);
 }
 
-srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder) {
+srnn_status sr_dataset_open_all(sr_dataset *dataset, const char *folder) {
     return open_wanted(dataset, folder, (const bool[SR_SPLITS]){true, true});
 }
 

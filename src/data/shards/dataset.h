@@ -23,7 +23,7 @@ typedef struct sr_dataset {
 srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split split);
 
 /* The same for all documents of the folder, regardless of split. */
-srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder);
+srnn_status sr_dataset_open_all(sr_dataset *dataset, const char *folder);
 
 /* From shards with the same tokenizer and vocabulary; takes ownership of them, also on failure. */
 srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t count);

@@ -74,10 +74,6 @@ srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text) {
     return status;
 }
 
-bool sr_avey_leaks(const char *text) {
-    return begins_with_name(text, false);
-}
-
 int sr_avey_print(char *text, size_t size, const sr_avey *a) {
     return snprintf(text, size, "%s,chunk=%d,chunks=%d,expansion=%d,share=%.15g",
                     name_of(a->causal), a->chunk, a->chunks, a->expansion, a->share);

@@ -2,6 +2,7 @@
 #include "model/avey/contexts.h"
 
 #include "base/memory.h"
+#include "model/mixers.h"
 
 #include <stdlib.h>
 
@@ -92,7 +93,7 @@ srnn_status sr_contexts_create(sr_contexts **contexts, sr_model *model, int B, i
     const int chunk = model->config.avey.chunk;
     void *memory;
     *contexts = NULL;
-    if (!model->config.is_avey)
+    if (!sr_mixer_row_of(&model->config)->contexts)
         return SRNN_OK;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **contexts));
     sr_contexts *created = memory;

@@ -10,7 +10,7 @@ struct sr_avey_feed {
     sr_model *model;
     int B;
     int64_t fed;      /* tokens of each sequence */
-    int64_t capacity; /* chunks that there is room for */
+    int64_t capacity; /* in chunks */
     float *embedded;  /* (B, capacity * chunk, C); zeros after the last token; device memory, as all
                          arrays here */
     void *ranked;     /* what the ranker saves of that many */
@@ -83,7 +83,7 @@ void sr_avey_feed_free(sr_avey_feed *feed) {
     free(feed);
 }
 
-/* Numbers of so many chunks of one sequence. */
+/* Numbers in `chunks` chunks of one sequence. */
 static size_t numbers_of(const sr_avey_feed *f, int64_t chunks) {
     return (size_t)(chunks * avey_of(f)->chunk) * (size_t)f->model->config.C;
 }

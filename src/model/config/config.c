@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/memory_stream.h"
 #include "equation/facts.h"
+#include "model/mixers.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -44,6 +45,19 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
     return SRNN_OK;
 }
 
+int sr_model_config_attention_layers(const sr_model_config *c) {
+    return sr_mixer_row_of(c)->attends ? c->L : 0;
+}
+
+bool sr_model_config_has_mlp(const sr_model_config *c) {
+    return sr_mixer_row_of(c)->attends && c->mlp != SR_MLP_NONE;
+}
+
+srnn_block_norm sr_model_config_block_norm(const sr_model_config *c, int layer) {
+    return sr_mixer_row_of(c)->attends ? c->attention[layer].wiring.block_norm
+                                       : SRNN_BLOCK_NORM_BEFORE;
+}
+
 static bool has_plain_layer(const sr_model_config *config, int layer) {
     const srnn_layer form = config->attention[layer].wiring.layer;
     return form == SRNN_LAYER_PLAIN || form == SRNN_LAYER_NALA;
@@ -67,11 +81,11 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
 bool sr_model_config_is_softmax(const sr_model_config *c) {
     static const srnn_attention softmax;
     const sr_layer_sizes sizes = {.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
-    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
+    for (int layer = 0; layer < sr_model_config_attention_layers(c); layer++)
         if (!sr_attention_same(&c->attention[layer], &softmax) ||
             memcmp(&c->sizes[layer], &sizes, sizeof sizes) != 0)
             return false;
-    return !c->is_avey;
+    return sr_mixer_row_of(c)->attends;
 }
 
 static bool is_one(double multiplier) {
@@ -86,7 +100,7 @@ bool sr_model_config_is_plain(const sr_model_config *c) {
 
 sr_rope_angles_of sr_model_config_rope(const sr_model_config *c, int layer) {
     const srnn_attention *a = &c->attention[layer];
-    if (c->is_avey || a->position != SRNN_POSITION_ROPE)
+    if (!sr_mixer_row_of(c)->attends || a->position != SRNN_POSITION_ROPE)
         return (sr_rope_angles_of){0};
     const int width = sr_layer_rope_width(a, c->sizes[layer].D);
     if (a->wiring.rope_theta > 0)
@@ -165,9 +179,7 @@ srnn_status sr_model_config_check_common(const sr_model_config *c) {
 
 srnn_status sr_model_config_check(const sr_model_config *c) {
     SR_TRY(sr_model_config_check_common(c));
-    for (int layer = 0; layer < c->L; layer++) {
-        if (c->is_avey)
-            break;
+    for (int layer = 0; layer < sr_model_config_attention_layers(c); layer++) {
         SR_TRY(srnn_attention_check(&c->attention[layer]));
         SR_TRY(check_sizes(c, layer));
     }
@@ -234,16 +246,6 @@ static srnn_status set_range(sr_model_config *config, bool *known, const char *t
     return SRNN_OK;
 }
 
-/* A model of another kind: one text for all layers, a tied head, its own epsilon. */
-static srnn_status set_avey(sr_model_config *config, const char *text) {
-    SR_TRY(sr_avey_parse(&config->avey, &config->is_avey, text));
-    if (config->is_avey) {
-        config->tied = true;
-        config->norm_epsilon = SR_AVEY_EPSILON;
-    }
-    return SRNN_OK;
-}
-
 static srnn_status mixed_up(const char *text) {
     return SR_FAIL(SRNN_ERR_FORMAT,
                    "attention of layers: \"%s\" follows layers of the other notation; write either "
@@ -273,8 +275,9 @@ static srnn_status set_pattern(sr_model_config *config, bool *known, const char 
 
 static srnn_status set_ranges(sr_model_config *config, bool *known, const char *text) {
     long first, last;
-    SR_TRY(set_avey(config, text));
-    if (config->is_avey)
+    bool other;
+    SR_TRY(sr_mixer_parse(config, &other, text));
+    if (other)
         return SRNN_OK;
     if (count_read(text, &first))
         return set_pattern(config, known, text);
@@ -381,17 +384,12 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
-    char avey[128];
-    if (config->is_avey) {
-        sr_avey_print(avey, sizeof avey, &config->avey);
-        fputs(avey, out);
-    }
-    for (int first = config->is_avey ? config->L : 0, next; first < config->L; first = next) {
+    for (int first = 0, next; first < config->L; first = next) {
         char variant[512];
         for (next = first + 1; next < config->L; next++)
             if (!sr_attention_same(&config->attention[first], &config->attention[next]))
                 break;
-        srnn_attention_print(variant, sizeof variant, &config->attention[first]);
+        sr_mixer_row_of(config)->print(variant, sizeof variant, config, first);
         if (first == 0 && next == config->L)
             fputs(variant, out);
         else

@@ -1,4 +1,4 @@
-/* config.h: the shape of a Llama, as Hugging Face's config.json says it, with any attention. */
+/* config.h: the shape of a decoder model, as in Hugging Face's config.json, with any attention. */
 #ifndef SR_MODEL_CONFIG_CONFIG_H
 #define SR_MODEL_CONFIG_CONFIG_H
 
@@ -18,7 +18,13 @@ typedef enum sr_mlp {
     SR_MLP_PLAIN,      /* down(activation(up(x))) */
 } sr_mlp;
 
-/* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
+/* What mixes the tokens in the blocks of a model; model/mixers.h says what follows from it. */
+typedef enum sr_mixer_kind {
+    SR_MIXER_ATTENTION = 0,
+    SR_MIXER_AVEY, /* blocks of Avey in place of attention and MLP */
+} sr_mixer_kind;
+
+/* Limits of sizes: larger than any model in use, small enough that products fit 64 bits. */
 enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
 enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
 
@@ -40,20 +46,20 @@ typedef struct sr_model_config {
     sr_rope_scaling rope_scaling;
     bool tied;             /* tie_word_embeddings: the head is the embedding */
     bool qkv_bias, o_bias; /* attention_bias */
-    bool linear_unbiased;  /* which layers with a recurrent form of their own do not have */
+    bool linear_unbiased;  /* linear-attention layers have no such biases */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
     int stops[SR_OTHER_ENDS + 1], stop_count;       /* those of generation_config.json */
-    bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
-    bool reference; /* the file names the attention as the reference does, without a text form */
-    const sr_tensor_names *names; /* that the files beside config.json have; NULL: those of here */
+    bool head_kept; /* the file says tied, but has a head that differs, which is used */
+    bool reference; /* the file names the attention by the reference's name, without a text form */
+    const sr_tensor_names *names; /* of the tensors in the files; NULL: softrnn's own */
     char *source; /* config.json of the family that the model came from, owned; NULL: none */
 
     sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
 
-    bool is_avey; /* blocks of Avey in place of attention and MLP, which then mean nothing */
-    sr_avey avey;
+    sr_mixer_kind mixer;
+    sr_avey avey; /* of SR_MIXER_AVEY */
 
     srnn_attention *attention; /* (L), owned */
     sr_layer_sizes *sizes;     /* (L), owned */
@@ -84,25 +90,29 @@ srnn_status sr_attention_by_layers(sr_model_config *config, bool *several, const
 /* *text = what sr_model_config_attention reads back; free() it. */
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
 
-/* Empty tokens in front of every sequence: as many as the layer that wants most. */
+/* Empty tokens in front of every sequence: the largest number that a layer needs. */
 int sr_model_config_prefix_tokens(const sr_model_config *config);
 
-/* True if blocks have an MLP after their mixer. */
-static inline bool sr_model_config_has_mlp(const sr_model_config *config) {
-    return !config->is_avey && config->mlp != SR_MLP_NONE;
-}
+/* L if attention mixes the tokens, else 0: the layers that have a descriptor and sizes. */
+int sr_model_config_attention_layers(const sr_model_config *config);
 
-/* True if the model says of this token that it ends a text. */
+/* True if blocks have an MLP after their mixer. */
+bool sr_model_config_has_mlp(const sr_model_config *config);
+
+/* Where the blocks of a layer have their norms. */
+srnn_block_norm sr_model_config_block_norm(const sr_model_config *config, int layer);
+
+/* True if the model's configuration lists this token as an end of text. */
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);
 
 /* The sizes of one attention layer. */
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
 
-/* True if every layer is softmax attention with the heads of the model, which is what others call a
- * Llama's. */
+/* True if every layer is softmax attention with the heads of the model, as in a
+ * Llama. */
 bool sr_model_config_is_softmax(const sr_model_config *config);
 
-/* A model without parts that a Llama of any attention does not have. */
+/* True if the model is a Llama apart from its attention. */
 bool sr_model_config_is_plain(const sr_model_config *config);
 
 /* The angles of a layer: the width that RoPE rotates, 0 where the layer has none; the theta and
@@ -121,8 +131,8 @@ int sr_model_config_rope_first(const sr_model_config *config, int layer);
 /* Adds the tokens that generation_config.json at `path` names as ends; nothing if there is none. */
 srnn_status sr_model_config_read_stops(sr_model_config *config, const char *path);
 
-/* Reads config.json. Unknown keys are ignored; known keys with values that this program does not
- * have are refused. */
+/* Reads config.json. Unknown keys are ignored; known keys with unsupported values are
+ * refused. */
 srnn_status sr_model_config_read(sr_model_config *config, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* family.h: the kinds of model that config.json may name. */
+/* family.h: the families of models that config.json may name (model_type). */
 #ifndef SR_MODEL_CONFIG_FAMILY_H
 #define SR_MODEL_CONFIG_FAMILY_H
 
@@ -21,7 +21,7 @@ typedef struct sr_family {
     sr_family_bias bias;
     const struct sr_config_system *system; /* NULL: the file is a Llama's, or as the next says */
     const struct sr_published *published;  /* not for files that softrnn wrote */
-    const char *loader;                    /* who else loads such a folder; NULL: nobody */
+    const char *loader;                    /* another program that loads such a folder, or NULL */
 } sr_family;
 
 /* The family a file names, Llama if it names none; NULL if it is none of these. */
@@ -30,13 +30,12 @@ const sr_family *sr_family_named(const json_t *model_type);
 /* The family by number, NULL past the end. */
 const sr_family *sr_family_at(size_t index);
 
-/* The family with tensors named as here under which transformers computes what this program
- * computes: Llama or Qwen2, and for all that they are not "softrnn", which a transformers without
- * softrnn refuses. */
+/* The family that has our tensor names and that transformers computes alike: Llama or Qwen2. Other
+ * models are "softrnn", which transformers refuses unless softrnn's package is there. */
 const sr_family *sr_family_of(const sr_model_config *config);
 
-/* The family whose files others load as this very model: one of the neighbouring systems where it
- * fits, else sr_family_of. */
+/* The family whose files other programs load as the same model: one of the published systems where
+ * it fits, else sr_family_of. */
 srnn_status sr_model_config_public(const sr_family **family, const sr_model_config *config);
 
 /* Writes config.json as files of this family are, which must fit. `dtype`: of the weights beside
@@ -44,7 +43,7 @@ srnn_status sr_model_config_public(const sr_family **family, const sr_model_conf
 srnn_status sr_model_config_write(const sr_model_config *config, const sr_family *family,
                                   sr_dtype dtype, const char *path);
 
-/* What the files of the family call their tensors; NULL: as here. */
+/* The tensor names of the family's files; NULL: softrnn's own. */
 const sr_tensor_names *sr_family_tensor_names(const sr_family *family);
 
 /* Their names, for a message: "llama, mistral, ...". */

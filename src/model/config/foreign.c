@@ -1,4 +1,4 @@
-/* foreign.c: members of config.json that would change a model's numbers and are not here. */
+/* foreign.c: members of config.json that would change a model's numbers and are not supported. */
 #include "model/config/foreign.h"
 
 #include <string.h>

@@ -130,7 +130,7 @@ static void read_common(sr_config_reader *r, const sr_family *family, sr_model_c
     read_ends(r, family, config);
 }
 
-/* The failure just told, with the file it was found in, once. */
+/* Prefixes the last failure with the file it was found in, once. */
 static srnn_status name_file(srnn_status status, const char *path) {
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());

@@ -13,7 +13,7 @@
 
 enum { TEXT = 768 };
 
-/* ---- what is not here */
+/* ---- what is not supported */
 
 static bool has_number(const json_t *root, const char *key) {
     return json_number_value(sr_config_value(root, key)) > 0;

@@ -9,7 +9,7 @@
 /* A family: what is fixed, and what the members of its config.json mean. */
 typedef struct sr_published {
     /* JSON: the members that the family knows, and what transformers takes where a file leaves them
-     * out. What is not here is not read. */
+     * out. Other members are not read. */
     const char *defaults;
     const char *layer;  /* of full and windowed attention, as text after "softmax"; NULL: nothing */
     const char *linear; /* layers of type linear_attention, as text; NULL: the family has none */
@@ -52,7 +52,7 @@ extern const size_t sr_published_count;
 srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
                               sr_model_config *config);
 
-/* SRNN_ERR_UNSUPPORTED with what a model needs and is not here, as its members tell. */
+/* SRNN_ERR_UNSUPPORTED naming what a model needs and softrnn does not support, by its members. */
 srnn_status sr_published_missing(const json_t *root, const char *path);
 
 #endif

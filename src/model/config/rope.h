@@ -5,8 +5,8 @@
 #include "model/config/config.h"
 #include "model/config/member.h"
 
-/* The object that tells of RoPE: rope_scaling, else rope_parameters, which newer files have; NULL
- * if there is none. */
+/* The object with the RoPE settings: rope_scaling, else rope_parameters, which newer files have;
+ * NULL if there is none. */
 const json_t *sr_config_rope_object(sr_config_reader *reader);
 
 /* The word for the scaling that an object says. */

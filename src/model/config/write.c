@@ -6,6 +6,7 @@
 #include "model/config/rope.h"
 #include "model/config/sizes.h"
 #include "model/config/system.h"
+#include "model/mixers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,7 +241,7 @@ srnn_status sr_model_config_public(const sr_family **family, const sr_model_conf
         SR_TRY(try_family(&fits, config, *family));
     if (fits)
         return SRNN_OK;
-    for (size_t i = 0; sr_family_at(i) && !config->is_avey; i++) {
+    for (size_t i = 0; sr_family_at(i) && sr_mixer_row_of(config)->attends; i++) {
         *family = sr_family_at(i);
         if ((*family)->system)
             SR_TRY(try_family(&fits, config, *family));

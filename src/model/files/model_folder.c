@@ -37,12 +37,12 @@ static const sr_tensor *find_tensor(const void *files, const char *name) {
     return sr_weight_files_find(files, name);
 }
 
-/* Sizes of layers that their tensors tell better than config.json, which may not know them; and
+/* Sizes of layers from the shapes of their tensors, since config.json may not have them; and
  * biases. */
 static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
     if (config->names) /* others' files: their config.json says all, and what differs is refused */
         return sr_model_config_check(config);
-    for (int layer = 0; layer < config->L && !config->is_avey; layer++) {
+    for (int layer = 0; layer < sr_model_config_attention_layers(config); layer++) {
         char prefix[64];
         sr_layer_dims d = sr_model_config_dims(config, layer);
         snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
@@ -77,7 +77,7 @@ static void find_head(sr_model_config *config, const sr_weight_files *files) {
         config->tied = false;
 }
 
-/* ---- tensors that no row of the table asks for */
+/* ---- tensors that no row of the table reads */
 
 static bool ends_in(const char *text, const char *ending) {
     const size_t length = strlen(text), size = strlen(ending);
@@ -340,7 +340,7 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
                             const sr_weight_files *files, const char *folder,
-                            const sr_load_watcher *watcher) {
+                            const sr_load_progress *watcher) {
     size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
     for (size_t i = 0; i < model->table.count; i++) {
@@ -355,7 +355,7 @@ static srnn_status load_all(sr_model *model, const sr_model_config *config,
 /* The model as the files have it: with their names, which may be others than those it came
  * with. */
 static srnn_status load_weights(sr_model *model, const char *folder,
-                                const sr_load_watcher *watcher) {
+                                const sr_load_progress *watcher) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -394,11 +394,11 @@ static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_
 }
 
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
-    return sr_model_load_watched(model, backend, folder, NULL);
+    return sr_model_load_with_progress(model, backend, folder, NULL);
 }
 
-srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
-                                  const sr_load_watcher *watcher) {
+srnn_status sr_model_load_with_progress(sr_model **model, sr_backend *backend, const char *folder,
+                                        const sr_load_progress *watcher) {
     sr_model_config config;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));

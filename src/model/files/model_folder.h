@@ -14,14 +14,14 @@
  * published families (config/published_table.c). */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
-/* The same with somebody who is told after every tensor which share of the numbers is read. */
-typedef struct sr_load_watcher {
+/* The same; `progress` is called after every tensor with the share of the numbers read. */
+typedef struct sr_load_progress {
     void (*see)(void *context, double share);
     void *context;
-} sr_load_watcher;
+} sr_load_progress;
 
-srnn_status sr_model_load_watched(sr_model **model, sr_backend *backend, const char *folder,
-                                  const sr_load_watcher *watcher);
+srnn_status sr_model_load_with_progress(sr_model **model, sr_backend *backend, const char *folder,
+                                        const sr_load_progress *watcher);
 
 /* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of
  * its tensors compared with config.json, before memory is taken for them; and its weights into a

@@ -150,7 +150,7 @@ static srnn_status add_constants(sr_safetensors_writer *writer, written **next,
 /* Tensors of files that one of ours may become, in all. */
 static size_t most_written(const sr_model *model) {
     size_t count = model->table.count + SR_CONSTANTS * (size_t)model->config.L;
-    for (int layer = 0; layer < model->config.L && !model->config.is_avey; layer++)
+    for (int layer = 0; layer < sr_model_config_attention_layers(&model->config); layer++)
         count += 2 * (size_t)model->config.sizes[layer].H;
     return count;
 }

@@ -50,7 +50,8 @@ typedef struct sr_tensor_names {
     sr_layer_constant constants[SR_CONSTANTS];
 } sr_tensor_names;
 
-/* Bytes of "model.layers.N." at the start of a name of here, with *layer = N; 0: there is none. */
+/* Bytes of "model.layers.N." at the start of one of softrnn's own names, with *layer = N; 0:
+ * there is none. */
 size_t sr_tensor_layer_prefix(const char *name, int *layer);
 
 /* out = the name that the files have for `name`; cut off where it is too long. Names outside of the

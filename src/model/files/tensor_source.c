@@ -94,7 +94,8 @@ sr_tensor_source sr_tensor_source_of(const sr_tensor_spec *spec, const sr_model_
                                      const sr_tensor_table *table) {
     int layer;
     sr_tensor_source s = {.names = config->names, .spec = spec};
-    if (sr_tensor_layer_prefix(spec->name, &layer) && layer < config->L && !config->is_avey)
+    if (sr_tensor_layer_prefix(spec->name, &layer) &&
+        layer < sr_model_config_attention_layers(config))
         s.linear = is_linear(&config->attention[layer]);
     if (!find_joined(&s, config, table)) {
         const int64_t count = (int64_t)spec->count;

@@ -61,7 +61,7 @@ static srnn_status open_index(sr_weight_files *files, const char *folder, const 
     return status;
 }
 
-/* Pickled weights run whatever code their writer put into them, so nobody reads them here. */
+/* Pickled weights can run arbitrary code, so they are never read. */
 static srnn_status check_pickled(const char *folder) {
     static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -77,7 +77,7 @@ static srnn_status check_pickled(const char *folder) {
     return SRNN_OK;
 }
 
-/* A folder whose only weights are in a format that nobody reads here. */
+/* A folder whose only weights are in an unsupported format. */
 static srnn_status check_gguf(const char *folder) {
     sr_names names;
     SR_TRY(sr_folder_list(&names, folder));

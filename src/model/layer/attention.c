@@ -215,7 +215,8 @@ srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr
     const sr_linear output = sr_layer_output_linear(weights, y.columns);
     SR_TRY(backend->linear_forward(backend, y, addend, arrays.o, &output, 1));
     return layer->wiring.form->own_norm
-               ? backend->add(backend, y.data, sr_layer_wide(layer, &arrays, x), y.rows * y.columns)
+               ? backend->add(backend, y.data, sr_layer_input_as_float(layer, &arrays, x),
+                              y.rows * y.columns)
                : SRNN_OK;
 }
 

@@ -188,13 +188,14 @@ sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays 
     return layer->wiring.form->own_norm ? arrays->normed : x;
 }
 
-float *sr_layer_wide(const sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x) {
+float *sr_layer_input_as_float(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                               sr_matrix x) {
     return layer->backend->number == SRNN_F32 ? x.data : arrays->wide;
 }
 
 sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                              sr_matrix x, const sr_layer_weights *weights) {
-    return (sr_rmsnorm){.x = sr_layer_wide(layer, arrays, x),
+    return (sr_rmsnorm){.x = sr_layer_input_as_float(layer, arrays, x),
                         .weight = weights->master->slot[SR_LAYER_OWN_NORM],
                         .rstd = arrays->rstd,
                         .epsilon = OWN_NORM_EPSILON,

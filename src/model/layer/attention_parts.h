@@ -36,7 +36,7 @@ struct sr_attention_layer {
     sr_layer_dims dims;
     sr_layer_wiring wiring;
     int B, T;
-    int64_t stride;         /* rows of `projected` stand so many numbers apart */
+    int64_t stride;         /* numbers from one row of `projected` to the next */
     int64_t shared_columns; /* the widest gradient that is added to another */
     const float *rope_table;
     int64_t rope_positions;
@@ -81,7 +81,8 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
                              sr_matrix x, const sr_layer_weights *weights);
 
 /* x as a float array, for the layer's own norm and residual: x itself, or a copy in `wide`. */
-float *sr_layer_wide(const sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x);
+float *sr_layer_input_as_float(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                               sr_matrix x);
 
 /* The arrays as the equation takes them, for T tokens in each batch row. */
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

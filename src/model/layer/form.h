@@ -104,7 +104,7 @@ typedef struct sr_form_learned {
     int rank, axis;
 } sr_form_learned;
 
-/* The sizes that a new layer takes where nobody gives others, H and D being the model's. */
+/* The default sizes of a new layer, H and D being the model's. */
 typedef struct sr_form_sizes {
     int heads;                          /* H times this; 0: 1 */
     int key;                            /* of q and k; 0: D times the next two */
@@ -126,7 +126,7 @@ typedef enum sr_form_size {
     SR_SIZE_SKIP_CONV, /* taps of skip=conv */
 } sr_form_size;
 
-/* A size that the shape of a tensor tells once those of earlier rules are known. */
+/* A size that follows from a tensor's shape once those of earlier rules are known. */
 typedef struct sr_form_rule {
     sr_form_size size;
     const char *tensor;
@@ -150,7 +150,7 @@ typedef struct sr_layer_form {
     sr_form_rule rules[SR_FORM_RULES];
 } sr_layer_form;
 
-/* The form that the variant asks for. */
+/* The form of the variant's layer. */
 const sr_layer_form *sr_layer_form_of(const srnn_attention *attention);
 
 /* What the form says of an operand that is learned itself; NULL: nothing. */

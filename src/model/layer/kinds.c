@@ -2,6 +2,7 @@
 #include "model/layer/kinds.h"
 
 #include "base/memory.h"
+#include "model/mixers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,23 +18,6 @@ static int find_same(const sr_model_config *config, int layer) {
     return -1;
 }
 
-/* B * T rows are whole contexts of Avey. */
-static srnn_status make_mixer(sr_mixer *mixer, const sr_model *model, const sr_layer_setup *setup,
-                              int layer) {
-    const sr_model_config *config = &model->config;
-    sr_backend *backend = model->backend;
-    sr_layer_setup own = *setup;
-    if (config->is_avey)
-        return sr_avey_layer_create(&mixer->avey, backend, &config->avey, config->C,
-                                    (int64_t)setup->B * setup->T);
-    own.attention = config->attention[layer];
-    own.dims = sr_model_config_dims(config, layer);
-    own.rope_theta = config->rope_theta;
-    own.rope_table = model->rope_tables[layer];
-    own.rope_positions = config->positions;
-    return sr_attention_layer_create(&mixer->attention, backend, &own);
-}
-
 static srnn_status fill(sr_layer_kinds *kinds, const sr_model *model, const sr_layer_setup *setup) {
     const sr_model_config *config = &model->config;
     void *memory;
@@ -45,7 +29,7 @@ static srnn_status fill(sr_layer_kinds *kinds, const sr_model *model, const sr_l
         const int same = find_same(config, layer);
         if (same < 0) {
             sr_mixer *made = &kinds->kinds[kinds->count];
-            SR_TRY(make_mixer(made, model, setup, layer));
+            SR_TRY(sr_mixer_row_of(config)->create(made, model, setup, layer));
             kinds->of_layer[layer] = made;
             kinds->count++;
         } else {
@@ -65,7 +49,7 @@ srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, const sr_model *model,
 }
 
 int64_t sr_layer_kinds_first_values(const sr_model_config *config) {
-    for (int layer = 0; layer < config->L && !config->is_avey; layer++)
+    for (int layer = 0; layer < sr_model_config_attention_layers(config); layer++)
         if (sr_layer_mixes_values(&config->attention[layer])) {
             const sr_layer_sizes *sizes = &config->sizes[layer];
             const bool every = sr_shares_queries(&config->attention[layer]);

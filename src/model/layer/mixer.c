@@ -10,7 +10,7 @@ void sr_mixer_free(sr_mixer *m) {
 srnn_status sr_mixer_documents(const sr_mixer *m, const int64_t *offsets, int64_t documents) {
     if (m->attention)
         return sr_attention_layer_documents(m->attention, offsets, documents);
-    return SRNN_OK; /* whoever makes its contexts sees to it */
+    return SRNN_OK; /* checked where contexts are made (sr_contexts_check_documents) */
 }
 
 size_t sr_mixer_saved_bytes(const sr_mixer *m) {

@@ -5,7 +5,7 @@
 
 #include "model/layer/attention_parts.h"
 
-/* Fails where the backend cannot run what the wiring asks for. */
+/* Fails where the backend cannot run the wiring. */
 srnn_status sr_rwkv7_check(const sr_attention_layer *layer);
 
 /* arrays->taps from the vectors of token shifts; and what came of them back, added. */

@@ -115,7 +115,7 @@ static srnn_status extent_with(int64_t *extent, const search *s, const sr_form_r
     return status;
 }
 
-/* Shapes are linear in every size, so two values of it tell which one the tensor has. */
+/* Shapes are linear in every size, so the shapes at two values determine the size. */
 static srnn_status apply(const search *s, const sr_form_rule *rule) {
     const sr_tensor *tensor = find(s, rule->tensor);
     int64_t one, two;
@@ -125,7 +125,7 @@ static srnn_status apply(const search *s, const sr_form_rule *rule) {
     SR_TRY(extent_with(&two, s, rule, 2));
     const int64_t more = tensor->shape[rule->axis] - one, slope = two - one;
     if (one < 1 || slope < 1 || more < 0 || more % slope || more / slope >= INT_MAX)
-        return SRNN_OK; /* not this layer's shape: whoever loads it says so */
+        return SRNN_OK; /* not this layer's shape: loading will report it */
     set_size(s->dims, s->attention, rule->size, (int)(1 + more / slope));
     return SRNN_OK;
 }

@@ -1,5 +1,5 @@
-/* sizes.h: the sizes of one layer's attention: what its form has usually, and what the shapes of
- * its tensors say. */
+/* sizes.h: the sizes of one layer's attention: its form's defaults, and what follows from the
+ * shapes of its tensors. */
 #ifndef SR_MODEL_LAYER_SIZES_H
 #define SR_MODEL_LAYER_SIZES_H
 
@@ -12,8 +12,8 @@ typedef struct sr_layer_sizes {
     int rank, levels; /* 0: the layer has none */
 } sr_layer_sizes;
 
-/* The sizes of a layer in a model of H heads, Hkv of keys and values, D wide. `given` goes before
- * what the form has usually, where it is not 0; its H and Hkv are not read. */
+/* The sizes of a layer in a model of H heads, Hkv of keys and values, D wide. Members of `given`
+ * that are not 0 override the form's defaults; its H and Hkv are not read. */
 sr_layer_sizes sr_layer_sizes_usual(const srnn_attention *attention, int H, int Hkv, int D,
                                     const sr_layer_sizes *given);
 
@@ -27,7 +27,7 @@ typedef struct sr_tensor_finder {
 } sr_tensor_finder;
 
 /* Sizes, widths of convolutions and biases of a layer whose tensors are there, `prefix` before
- * their names, as far as their shapes tell them; what they do not tell is left. dims->C is
+ * their names, as far as they follow from shapes; others are left. dims->C is
  * known. */
 srnn_status sr_layer_sizes_find(sr_layer_dims *dims, srnn_attention *attention, const char *prefix,
                                 sr_tensor_finder finder);

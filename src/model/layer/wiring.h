@@ -56,7 +56,7 @@ typedef struct sr_wire_projection {
     sr_columns to;   /* of `projected` */
     bool from_input; /* else from these columns of `projected`, */
     sr_columns from;
-    bool shared; /* which somebody else reads too */
+    bool shared; /* another projection or operand reads them too */
     int shift;   /* the token shift of its input, from 1; 0: none */
     sr_path_activation activation;
     bool undecayed;
@@ -79,7 +79,7 @@ typedef struct sr_wire_conv {
     int width;
     bool plain;          /* without SiLU */
     sr_columns from, to; /* of `projected`; of `convolved` */
-    bool shared;         /* somebody else reads `from` too */
+    bool shared;         /* `from` has other readers */
 } sr_wire_conv;
 
 /* The norm of q or of k. */

@@ -32,7 +32,7 @@ static srnn_status put_sections(sr_page *page, const json_t *record) {
     SR_TRY(sr_orders_section_verdict(page, model));
     if (is_run(record))
         SR_TRY(sr_orders_section_steps(page, record));
-    SR_TRY(sr_orders_section_bill(page, model));
+    SR_TRY(sr_orders_section_cost(page, model));
     SR_TRY(sr_orders_section_sizes(page, model));
     SR_TRY(sr_orders_section_heads(page, model));
     SR_TRY(sr_orders_section_truncation(page, model));

@@ -8,7 +8,7 @@
 
 /* The verdict and its subject; the costs it is based on. */
 srnn_status sr_orders_section_verdict(sr_page *page, const json_t *record);
-srnn_status sr_orders_section_bill(sr_page *page, const json_t *record);
+srnn_status sr_orders_section_cost(sr_page *page, const json_t *record);
 
 /* The paper's three figures: dominant order per layer, sizes of orders, and their logarithms. */
 srnn_status sr_orders_section_sizes(sr_page *page, const json_t *record);

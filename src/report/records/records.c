@@ -48,6 +48,15 @@ static srnn_status run_path(char path[SR_PATH_BYTES], const sr_records *records,
     return sr_path_print(path, "%s/%s/%s", records->folder, folder, name);
 }
 
+/* *root = a file that need not exist; NULL also if it is damaged. */
+static srnn_status read_optional(json_t **root, const sr_records *records, const char *folder,
+                                 const char *name) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(run_path(path, records, folder, name));
+    const srnn_status status = access(path, F_OK) == 0 ? sr_json_load(root, path, 0) : SRNN_OK;
+    return status == SRNN_ERR_FORMAT ? SRNN_OK : status;
+}
+
 static srnn_status read_run(sr_records *records, sr_run_record *run) {
     char path[SR_PATH_BYTES];
     const char *folder = sr_json_text_of(run->plan, "folder");
@@ -64,10 +73,8 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
         return status; /* the file is not damaged */
     run->status = sr_json_text_of(run->result, "status");
     run->broken_result = access(path, F_OK) == 0 && !*run->status;
-    SR_TRY(run_path(path, records, folder, "tests.json"));
-    const srnn_status tests =
-        access(path, F_OK) == 0 ? sr_json_load(&run->tests, path, 0) : SRNN_OK;
-    return tests == SRNN_ERR_FORMAT ? SRNN_OK : tests;
+    SR_TRY(read_optional(&run->tests, records, folder, "tests.json"));
+    return read_optional(&run->samples, records, folder, "samples.json");
 }
 
 static srnn_status read_runs(sr_records *records) {
@@ -339,6 +346,7 @@ void sr_records_free(sr_records *records) {
     for (size_t i = 0; i < records->run_count; i++) {
         json_decref(records->runs[i].result);
         json_decref(records->runs[i].tests);
+        json_decref(records->runs[i].samples);
     }
     for (size_t i = 0; i < records->cell_count; i++) {
         for (size_t e = 0; e < records->cells[i].count; e++)

@@ -14,6 +14,7 @@ typedef struct sr_run_record {
     const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
     json_t *result;     /* result.json; NULL: missing or unreadable */
     json_t *tests;      /* tests.json; NULL: as for the result */
+    json_t *samples;    /* samples.json; NULL: as for the result */
     bool broken_result; /* it exists but cannot be read: the run counts as not ended */
     sr_curve curve;
 } sr_run_record;

@@ -207,5 +207,7 @@ srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t ind
     SR_TRY(sr_cell_axes(page, cell, stem));
     SR_TRY(sr_cell_orders(page, cell, stem));
     SR_TRY(sr_cell_curves(page, records, cell, stem));
-    return sr_cell_costs(page, cell, stem);
+    SR_TRY(sr_cell_costs(page, cell, stem));
+    sr_cell_samples(page, cell);
+    return SRNN_OK;
 }

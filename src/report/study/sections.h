@@ -46,6 +46,9 @@ void sr_tuning_write(FILE *out, const sr_records *records);
  * omitted if there are none. */
 srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char *stem);
 
+/* Text that the finished runs wrote; omitted if there is none. */
+void sr_cell_samples(sr_page *page, const sr_cell_record *cell);
+
 /* Quality against cost in a cell. */
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem);
 

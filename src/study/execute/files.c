@@ -5,6 +5,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "files/origin.h"
+#include "model/mixers.h"
 #include "study/execute/folder.h"
 
 #include <jansson.h>
@@ -60,7 +61,7 @@ json_t *sr_study_settings_json(const sr_pairs *settings) {
 static json_t *variant_json(const sr_study_variant *variant) {
     const srnn_attention *a = &variant->descriptor;
     char form[1024];
-    const bool one = !variant->is_avey && !variant->by_layers;
+    const bool one = sr_mixer_row_at(variant->mixer)->attends && !variant->by_layers;
     const int order = one ? sr_highest_order(a) : 0;
     if (one)
         srnn_attention_print(form, sizeof form, a);

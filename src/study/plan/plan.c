@@ -3,7 +3,7 @@
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
 #include "files/path.h"
-#include "model/model.h"
+#include "model/mixers.h"
 #include "study/plan/study.h"
 #include "train/run/model.h"
 
@@ -239,77 +239,6 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
     return SRNN_OK;
 }
 
-/* Value heads; each has a separate state per level. */
-static double states_of(const sr_model_config *c, int layer) {
-    const sr_layer_sizes *s = &c->sizes[layer];
-    const int heads = sr_shares_queries(&c->attention[layer]) ? s->H : s->Hkv;
-    return (double)heads * (s->levels ? s->levels : 1);
-}
-
-/* Of one layer; 0: it has no state of fixed size. */
-static double layer_state_bytes(const sr_model_config *c, int layer) {
-    const sr_layer_sizes *s = &c->sizes[layer];
-    return (double)srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv) *
-           states_of(c, layer) * (double)sizeof(float);
-}
-
-static double state_bytes(const sr_model_config *c) {
-    double bytes = 0;
-    if (c->is_avey)
-        return NAN;
-    for (int layer = 0; layer < c->L; layer++) {
-        const double own = layer_state_bytes(c, layer);
-        if (own == 0)
-            return NAN;
-        bytes += own;
-    }
-    return bytes;
-}
-
-/* Keys and values of T tokens; of the chunks, where they are pooled, and of a window. In a hybrid,
- * layers that have a state keep that instead. */
-static double cache_bytes(const sr_model_config *c, double T) {
-    double bytes = 0;
-    if (c->is_avey) /* every embedding, which the ranker reads */
-        return (double)c->C * T * (double)sizeof(float);
-    const bool some_need_caches = isnan(state_bytes(c));
-    for (int layer = 0; layer < c->L; layer++) {
-        const double state = layer_state_bytes(c, layer);
-        if (some_need_caches && state > 0) {
-            bytes += state;
-            continue;
-        }
-        const sr_layer_sizes *s = &c->sizes[layer];
-        const srnn_attention *a = &c->attention[layer];
-        const bool wide = sr_shares_queries(a) && a->pool; /* pooled with gates of each head */
-        const int values = sr_shares_queries(a) ? s->H : s->Hkv, keys = wide ? s->H : s->Hkv;
-        const double rows = a->pool ? ceil(T / a->pool) : (double)sr_keys_seen(a, (int64_t)T);
-        bytes += ((double)keys * s->D + (double)values * s->Dv) * rows * (double)sizeof(float);
-    }
-    return bytes;
-}
-
-/* FLOPs of one layer's forward pass for a token: of the pairs that it sees, or of writing a state
- * and reading it, whichever is less, as form=auto chooses. */
-static double attention_flops(const sr_model_config *c, int layer, double T) {
-    const sr_layer_sizes *s = &c->sizes[layer];
-    const srnn_attention *a = &c->attention[layer];
-    const double keys = (a->pool ? T / a->pool : T) / 2;
-    const double pairs = 2.0 * s->H * (s->D + s->Dv) * keys;
-    const size_t numbers = srnn_attention_state_numbers(a, s->D, s->Dv);
-    const double readings = (double)s->H * (s->levels ? s->levels : 1);
-    return numbers ? fmin(pairs, 2.0 * (double)numbers * (readings + states_of(c, layer))) : pairs;
-}
-
-static double all_attention_flops(const sr_model_config *c, double T) {
-    double flops = 0;
-    if (c->is_avey) /* as softmax of the same heads */
-        return 2.0 * c->L * c->H * c->D * T;
-    for (int layer = 0; layer < c->L; layer++)
-        flops += attention_flops(c, layer, T);
-    return flops;
-}
-
 /* A run ends with its schedule, or earlier at a stop condition. */
 static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
     int64_t steps = s->steps;
@@ -322,6 +251,7 @@ static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
 
 static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const sr_run_settings *s = &run->settings;
+    const sr_mixer_row *mixer = sr_mixer_row_of(c);
     const double T = s->T; /* the model may have more positions, for tests */
     sr_tensor_table table;
     SR_TRY(sr_model_tensors(&table, c));
@@ -331,9 +261,9 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const double tokens_of_a_step = (double)s->B * T * s->accumulate;
     run->steps = steps_of(s, tokens_of_a_step);
     run->tokens = tokens_of_a_step * (double)run->steps;
-    run->flops = run->tokens * (6 * multiplying + 3 * all_attention_flops(c, T));
-    run->state_bytes = state_bytes(c);
-    run->cache_bytes = cache_bytes(c, T);
+    run->flops = run->tokens * (6 * multiplying + 3 * mixer->flops(c, T));
+    run->state_bytes = mixer->state_bytes(c);
+    run->cache_bytes = mixer->cache_bytes(c, T);
     return SRNN_OK;
 }
 

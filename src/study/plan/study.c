@@ -88,7 +88,7 @@ static srnn_status copy_variant(sr_study_variant *to, const sr_study_variant *fr
     char name[256];
     snprintf(name, sizeof name, "%.200s %.40s", from->name, optimizer);
     *to = (sr_study_variant){.descriptor = from->descriptor,
-                             .is_avey = from->is_avey,
+                             .mixer = from->mixer,
                              .by_layers = from->by_layers,
                              .fixed_state = from->fixed_state};
     to->name = strdup(name);

@@ -2,6 +2,7 @@
 #ifndef SR_STUDY_PLAN_STUDY_H
 #define SR_STUDY_PLAN_STUDY_H
 
+#include "model/config/config.h"
 #include "train/run/settings.h"
 
 /* Tuning uses the seeds from here on, a comparison those below. */
@@ -28,10 +29,10 @@ typedef enum sr_measure {
 const char *sr_measure_name(sr_measure measure);
 
 typedef struct sr_study_variant {
-    char *name, *attention; /* owned */
-    srnn_attention descriptor;
-    bool is_avey;      /* no attention, and the descriptor means nothing */
-    bool by_layers;    /* variants by layers, "3*gla,1*softmax": the descriptor means nothing */
+    char *name, *attention;    /* owned */
+    srnn_attention descriptor; /* of SR_MIXER_ATTENTION, unless by_layers */
+    sr_mixer_kind mixer;
+    bool by_layers;    /* variants by layers, "3*gla,1*softmax" */
     bool fixed_state;  /* the size of its state does not grow with the text, in any layer */
     sr_pairs settings; /* applied last, to this variant's runs only */
 } sr_study_variant;

@@ -1,7 +1,7 @@
 /* yaml.c: reads a study from YAML. */
 #include "base/text.h"
-#include "model/avey/avey.h"
 #include "model/config/config.h"
+#include "model/mixers.h"
 #include "study/plan/study.h"
 
 #include <errno.h>
@@ -173,9 +173,11 @@ static srnn_status read_layers(sr_study_variant *variant) {
 }
 
 static srnn_status read_attention(sr_study_variant *variant) {
-    sr_avey avey;
-    SR_TRY(sr_avey_parse(&avey, &variant->is_avey, variant->attention));
-    if (variant->is_avey)
+    sr_model_config named = {0};
+    bool whole_model;
+    SR_TRY(sr_mixer_parse(&named, &whole_model, variant->attention));
+    variant->mixer = named.mixer;
+    if (whole_model)
         return SRNN_OK;
     SR_TRY(read_layers(variant));
     if (variant->by_layers)

@@ -80,7 +80,7 @@ static srnn_status move(const sr_masters *m, float *to, const float *from, int64
     return sr_device_copy(m->model->backend->device, to, from, (size_t)count * sizeof *to);
 }
 
-srnn_status sr_masters_keep(sr_masters *m) {
+srnn_status sr_masters_store(sr_masters *m) {
     const sr_model *model = m->model;
     size_t count;
     const sr_share *own = sr_device_shares_own(m->shares, &count);

@@ -10,7 +10,7 @@
 
 typedef struct sr_masters sr_masters;
 
-/* Call sr_model_part_from_masters before. The model's `weights` point to `gradient` (numbers),
+/* Call sr_model_drop_masters before. The model's `weights` point to `gradient` (numbers),
  * device memory, from now on. */
 srnn_status sr_masters_create(sr_masters **masters, sr_model *model, sr_device_shares *shares,
                               float *gradient);
@@ -21,7 +21,7 @@ float *sr_masters_own(const sr_masters *masters); /* (own numbers) */
 
 /* Copies this rank's shards out of the model's weights, after they were written, and fills the wide
  * tensors. */
-srnn_status sr_masters_keep(sr_masters *masters);
+srnn_status sr_masters_store(sr_masters *masters);
 
 /* All-gather: the model's weights are complete until the next step begins. Collective. */
 srnn_status sr_masters_gather(sr_masters *masters);

@@ -183,8 +183,8 @@ static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     const sr_moment_files moments = {run->model, run->trainer, run->ranks};
     SR_TRY(sr_model_save_part(run->model, folder, part_of(run->ranks)));
     SR_TRY(read_back(folder, run));
-    if (run->ranks->rank == 0 && sr_tokenizer_lies_in(run->folder))
-        SR_TRY(sr_tokenizer_keep(folder, run->folder));
+    if (run->ranks->rank == 0 && sr_tokenizer_is_in(run->folder))
+        SR_TRY(sr_tokenizer_copy_into(folder, run->folder));
     return sr_moment_files_write(&moments, folder);
 }
 

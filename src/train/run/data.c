@@ -127,7 +127,7 @@ static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, c
 /* The data's own tokenizer comes first. Text has none: there it is the model's. */
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
-    SR_TRY(sr_model_tokenizer_beside(folder, s->model));
+    SR_TRY(sr_model_tokenizer_path(folder, s->model));
     if (!*folder)
         return SRNN_OK;
     if (kind_of_data(s) == DATA_TEXT)

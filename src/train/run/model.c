@@ -2,6 +2,7 @@
 #include "train/run/model.h"
 
 #include "model/files/model_folder.h"
+#include "model/mixers.h"
 #include "train/run/checkpoint.h"
 #include "train/run/tests.h"
 
@@ -119,9 +120,7 @@ static srnn_status check_attention(const sr_model_config *config, const sr_run_s
                                    const char *checkpoint) {
     sr_model_config asked = {.L = config->L};
     srnn_status status = *s->attention ? sr_model_config_attention(&asked, s->attention) : SRNN_OK;
-    const bool other =
-        asked.is_avey != config->is_avey ||
-        (asked.is_avey && memcmp(&asked.avey, &config->avey, sizeof asked.avey) != 0);
+    const bool other = !sr_mixer_same(&asked, config);
     for (int layer = 0; status == SRNN_OK && asked.attention && layer < config->L; layer++)
         if (other || !sr_attention_same(&asked.attention[layer], &config->attention[layer]))
             status = SR_FAIL(SRNN_ERR_FORMAT,

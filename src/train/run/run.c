@@ -11,6 +11,7 @@
 #include "train/run/lesson.h"
 #include "train/run/model.h"
 #include "train/run/records.h"
+#include "train/run/samples.h"
 #include "train/run/tests.h"
 
 #include <errno.h>
@@ -133,7 +134,7 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     const sr_checkpointed state = checkpointed(run);
     SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
                        : sr_run_model_begin(run->model, &run->fresh, &run->settings));
-    return sr_trainer_keep_weights(run->trainer);
+    return sr_trainer_scatter_weights(run->trainer);
 }
 
 /* Files in the folder of a new run could be mistaken for the run's, or be overwritten. */
@@ -178,7 +179,7 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     snprintf(run->settings.instructions, sizeof run->settings.instructions, "%s",
              run->machine.instructions);
     if (*run->settings.tokenizer)
-        SR_TRY(sr_tokenizer_keep(run->folder, run->settings.tokenizer));
+        SR_TRY(sr_tokenizer_copy_into(run->folder, run->settings.tokenizer));
     SR_TRY(sr_run_records_open(&run->records, run->folder, &run->progress));
     SR_TRY(sr_run_settings_write(&run->settings, yaml));
     return sr_run_records_settings(run->records, yaml);
@@ -477,8 +478,10 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     const sr_validation *validation = validates(run) ? &run->validation : NULL;
     if (validation)
         SR_TRY(validate(run, report));
-    if (run->progress.step == s->steps)
+    if (run->progress.step == s->steps) {
         SR_TRY(sr_run_tests_write(s, run->model, run->folder, run->ranks));
+        SR_TRY(sr_run_samples_write(s, run->model, run->source, run->folder, run->ranks));
+    }
     const srnn_status status = is_first(run)
                                    ? sr_run_records_step(run->records, &run->progress,
                                                          &report->step, validation, report->seconds)

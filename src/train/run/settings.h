@@ -50,6 +50,7 @@ typedef struct sr_run_settings {
 
     int64_t validate_every, validate_batches, save_every;
     int keep;
+    int sample;                     /* tokens of text that the finished run writes; 0: none */
     int64_t stop_step, stop_tokens; /* 0: none */
     double stop_seconds;            /* 0: none */
     int bad_steps;                  /* largest number of consecutive skipped steps */

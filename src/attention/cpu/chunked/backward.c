@@ -255,7 +255,8 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
               c->count);
 }
 
-/* The final state by C of the token after it, which is the last's or, if learned, one of its own. */
+/* The final state by C of the token after it, which is the last's or, if learned, one of its
+ * own. */
 static void end_backward(const context *x, const workspace *w, const sr_document_range *document,
                          const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;

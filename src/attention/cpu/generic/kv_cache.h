@@ -5,7 +5,7 @@
 #include "attention/cpu/shared/prologue.h"
 
 #define kv_cache_feed         SR_ISA_REAL(sr_kv_cache_feed)
-#define kv_cache_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
+#define kv_cache_feed_scratch SR_ISA_REAL(sr_kv_cache_feed_scratch)
 
 /* The entries of one kv head: one per token, or with pool one per chunk (its last token). With a
  * window they form a ring: token t is entry t mod capacity. */

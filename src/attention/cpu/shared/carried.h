@@ -34,7 +34,7 @@ static inline int64_t carried_offset(const srnn_problem *p, int64_t b, int kv, i
     return (b * p->Hkv + kv) * rows * carried_width(p);
 }
 
-/* matrix and column = the state of head kv of row b, times factor. What is not written must be 0. */
+/* matrix and column = the state of head kv of row b, times factor. What is not written is 0. */
 static inline void carried_load(const carried_matrix *to, const void *states, const srnn_problem *p,
                                 int64_t b, int kv, real factor) {
     const real *from = (const real *)states + carried_offset(p, b, kv, to->rows);

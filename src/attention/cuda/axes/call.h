@@ -48,8 +48,8 @@ struct sr_axes_tensor {
 /* srnn_operands in this form; learned vectors are float. */
 struct sr_axes_operands {
     sr_axes_tensor q, k, v, value_gate, output_gate, decay, write_gate, level_gate, pool_gate, skip;
-    float *norm_weight, *norm_bias, *value_power, *a_log, *dt_bias, *skip_weight, *level_scale,
-        *sinks;
+    float *norm_weight, *norm_bias, *value_power, *a_log, *dt_bias, *skip_weight, *level_scale;
+    float *sinks;
 };
 
 /* Arrays over all positions; NULL where the variant does not need one. */

@@ -1,15 +1,17 @@
-/* call.h (private): linear scores in chunks on tensor cores, as the cores of this folder see a call.
+/* call.h (private): linear scores in chunks on tensor cores, as the cores of this folder see a
+ * call.
  *
- * The steps of a call (chunks.cu) prepare bf16 rows, gates and factors for the core and turn what it
- * leaves into outputs and gradients. A core sees the recurrence alone. With S a state (F, V), k_t
- * and q_t rows of F numbers, v_t of V, a_t the logarithm of a gate and diag(e^a) one number or F:
+ * The steps of a call (chunks.cu) prepare bf16 rows, gates and factors for the core and turn what
+ * it leaves into outputs and gradients. A core sees the recurrence alone. With S a state (F, V),
+ * k_t and q_t rows of F numbers, v_t of V, a_t the logarithm of a gate and diag(e^a) one number or
+ * F:
  *
  *     write=add      S_t = diag(e^(a_t)) S_{t-1} + k_t v_t'
  *     write=delta    S_t = (I - beta_t k_t k_t') diag(e^(a_t)) S_{t-1} + beta_t k_t v_t'
  *     numerator_t = scale S_t' q_t,    row_sum_t = the same with 1 for v
  *
- * A document starts from a state of zero (the first of a batch row from `initial`, where given). A
- * row never sees a token of another document: its factor is 0 even where the token holds NaN. */
+ * A document starts from a state of zero (the first of a batch row from `initial`, where given).
+ * A row never sees a token of another document: its factor is 0 even where the token holds NaN. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_CALL_H
 #define SR_ATTENTION_CUDA_CHUNKS_CALL_H
 

@@ -18,7 +18,8 @@
 /* In bf16: every row axis, a decay per head, D and Dv up to 128. */
 extern const sr_attention_kernel sr_cuda_attention_axes_chunks;
 
-/* The cores. states: (B Hkv, chunks, V, F), those before each chunk, by the first for the second. */
+/* The cores. states: (B Hkv, chunks, V, F), those before each chunk, by the first for the
+ * second. */
 srnn_status sr_axes_chunks_forward(const sr_axes_call &call, cudaStream_t stream);
 srnn_status sr_axes_chunks_states(const sr_axes_call &call, sr_bf16 *states, cudaStream_t stream);
 srnn_status sr_axes_chunks_backward(const sr_axes_call &call, const sr_bf16 *states,

@@ -1,4 +1,4 @@
-/* gates.h (private): the logarithm of a decay's gate from its number z, and its derivatives, for the
+/* gates.h: the logarithm of a decay's gate from its number z, and its derivatives, for the
  * prologues of all kernels. In double, or in float where rows are bf16. */
 #ifndef SR_ATTENTION_CUDA_SHARED_GATES_H
 #define SR_ATTENTION_CUDA_SHARED_GATES_H

@@ -64,7 +64,7 @@ srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *f
     return copy_file(copy->source, folder, copy->name);
 }
 
-bool sr_tokenizer_lies_in(const char *folder) {
+bool sr_tokenizer_is_in(const char *folder) {
     char path[SR_PATH_BYTES];
     for (size_t i = 0; sr_tokenizer_file_name(i); i++)
         if (sr_path_join(path, folder, sr_tokenizer_file_name(i)) == SRNN_OK &&
@@ -73,7 +73,7 @@ bool sr_tokenizer_lies_in(const char *folder) {
     return false;
 }
 
-srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
+srnn_status sr_tokenizer_copy_into(const char *folder, const char *name) {
     sr_tokenizer_copy copy;
     SR_TRY(sr_tokenizer_copy_find(&copy, name));
     const srnn_status status = sr_tokenizer_copy_write(&copy, folder);

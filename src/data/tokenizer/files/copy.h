@@ -20,10 +20,10 @@ srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name);
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder);
 
 /* True if sr_tokenizer_load finds one in a folder. */
-bool sr_tokenizer_lies_in(const char *folder);
+bool sr_tokenizer_is_in(const char *folder);
 
 /* Finds and copies the tokenizer `name` into `folder`, unless it is built in. */
-srnn_status sr_tokenizer_keep(const char *folder, const char *name);
+srnn_status sr_tokenizer_copy_into(const char *folder, const char *name);
 
 /* The built-in byte tokenizer as files that Hugging Face's packages read: a byte-level BPE without
  * merges. The ids are the same; <|endoftext|> in a text becomes its id. */

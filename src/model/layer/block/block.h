@@ -44,14 +44,14 @@ typedef struct sr_block_scratch {
     void *mixer;       /* sr_mixer_scratch_bytes */
 } sr_block_scratch;
 
-/* The gradient of the residual stream, (rows, C): float, and once more in the number type. */
+/* The gradient of the residual stream, (rows, C): in float, and a copy in the number type. */
 typedef struct sr_block_gradient {
     float *wide;
     void *narrow; /* `wide` where the number type is float */
 } sr_block_gradient;
 
 /* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may
- * change o before the layer goes on. */
+ * change o before the layer continues. */
 typedef struct sr_observer {
     srnn_status (*see)(void *context, int layer, const srnn_operands *in, srnn_tensor o);
     void *context;
@@ -65,7 +65,7 @@ typedef struct sr_block {
     const sr_block_pointers *master, *worker;
     int64_t rows;
     int layer;            /* its number, for the observer */
-    sr_observer observer; /* of sr_block_forward; { 0 }: nobody */
+    sr_observer observer; /* of sr_block_forward; { 0 }: none */
 } sr_block;
 
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */
@@ -75,7 +75,7 @@ sr_block_saved sr_block_saved_at(const sr_block *block, void *memory);
 /* The same in two pieces of memory. */
 size_t sr_block_mixer_half_bytes(const sr_block *block);
 size_t sr_block_mlp_half_bytes(const sr_block *block);
-sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, void *mlp_half);
+sr_block_saved sr_block_saved_split(const sr_block *block, void *mixer_half, void *mlp_half);
 
 size_t sr_block_scratch_bytes(const sr_block *block);
 sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
@@ -84,15 +84,15 @@ sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
  * saved is wanted. */
 srnn_status sr_block_forward(const sr_block *block, float *out, const sr_block_saved *saved);
 
-/* The first half of it alone: out (rows, C) = saved->x + what the mixer adds; fills the mixer's half
- * of saved. And its backward pass, for what the mixer and the norm after it learn only: adds to
- * their gradients, given d_out (rows, C), number type. */
+/* The first half of it alone: out (rows, C) = saved->x + what the mixer adds; fills the mixer's
+ * half of saved. And its backward pass, for what the mixer and the norm after it learn only:
+ * adds to their gradients, given d_out (rows, C), number type. */
 srnn_status sr_block_mix(const sr_block *block, float *out, const sr_block_saved *saved);
 srnn_status sr_block_mix_backward(const sr_block *block, void *d_out,
                                   const sr_block_pointers *gradient, const sr_block_saved *saved,
                                   const sr_block_scratch *scratch);
 
-/* Fills once more what the choice does not keep, from saved->x. */
+/* Recomputes what the choice does not keep, from saved->x. */
 srnn_status sr_block_recompute(const sr_block *block, const sr_block_saved *saved,
                                sr_recompute what);
 

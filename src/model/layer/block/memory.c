@@ -78,7 +78,7 @@ size_t sr_block_saved_bytes(const sr_block *block) {
     return sr_block_mixer_half_bytes(block) + sr_block_mlp_half_bytes(block);
 }
 
-sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, void *mlp_half) {
+sr_block_saved sr_block_saved_split(const sr_block *block, void *mixer_half, void *mlp_half) {
     sr_block_saved s = {0};
     size_t mixer_bytes = 0, mlp_bytes = 0;
     lay_out_mixer_half(&s, block, mixer_half, &mixer_bytes);
@@ -87,7 +87,7 @@ sr_block_saved sr_block_saved_apart(const sr_block *block, void *mixer_half, voi
 }
 
 sr_block_saved sr_block_saved_at(const sr_block *block, void *memory) {
-    return sr_block_saved_apart(block, memory, at(memory, sr_block_mixer_half_bytes(block)));
+    return sr_block_saved_split(block, memory, at(memory, sr_block_mixer_half_bytes(block)));
 }
 
 size_t sr_block_scratch_bytes(const sr_block *block) {

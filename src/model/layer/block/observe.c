@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* A matrix once more as floats in host memory, with the same stride. */
+/* A copy of a matrix as floats in host memory, with the same stride. */
 static srnn_status fetch(float **out, srnn_device *device, sr_matrix m) {
     const sr_matrix whole = {m.data, m.rows, m.stride, m.stride, m.dtype};
     SR_TRY(sr_alloc((void **)out, (size_t)(m.rows * m.stride), sizeof(float)));

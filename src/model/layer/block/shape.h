@@ -22,8 +22,7 @@ static inline int64_t inner(const sr_block *b) {
 }
 
 static inline srnn_block_norm norm_place(const sr_block *b) {
-    return b->config->is_avey ? SRNN_BLOCK_NORM_BEFORE
-                              : b->config->attention[b->layer].wiring.block_norm;
+    return sr_model_config_block_norm(b->config, b->layer);
 }
 
 static inline bool norm_before(const sr_block *b) {

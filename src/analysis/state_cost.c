@@ -1,5 +1,5 @@
-/* bill.c: the cost of a layer with a state of finite order, compared with a KV cache. */
-#include "analysis/bill.h"
+/* state_cost.c: the cost of a layer with a state of finite order, compared with a KV cache. */
+#include "analysis/state_cost.h"
 
 #include "analysis/truncated/model.h"
 
@@ -19,17 +19,18 @@ static double state_numbers(const srnn_attention *cut, int D, double columns) {
     return multisets * columns;
 }
 
-sr_bill sr_bill_of(const sr_model_config *c, int layer, int order) {
+sr_state_cost sr_state_cost_of(const sr_model_config *c, int layer, int order) {
     const srnn_attention cut = sr_attention_truncated(&c->attention[layer], order);
     const double columns = c->D + sr_needs_row_sum(&cut);
     const double numbers = state_numbers(&cut, c->D, columns);
-    sr_bill bill = {.state_bytes = c->Hkv * numbers * sizeof(float),
-                    .cache_token_bytes = 2.0 * c->Hkv * c->D * sizeof(float),
-                    /* The features of each k and q, then one product with every element of the
+    sr_state_cost cost = {
+        .state_bytes = c->Hkv * numbers * sizeof(float),
+        .cache_token_bytes = 2.0 * c->Hkv * c->D * sizeof(float),
+        /* The features of each k and q, then one product with every element of the
                      * state. */
-                    .state_products = (c->H + c->Hkv) * (numbers + numbers / columns),
-                    .cache_products = 2.0 * c->H * c->D};
-    bill.memory_tokens = ceil(bill.state_bytes / bill.cache_token_bytes);
-    bill.product_tokens = ceil(bill.state_products / bill.cache_products);
-    return bill;
+        .state_products = (c->H + c->Hkv) * (numbers + numbers / columns),
+        .cache_products = 2.0 * c->H * c->D};
+    cost.memory_tokens = ceil(cost.state_bytes / cost.cache_token_bytes);
+    cost.product_tokens = ceil(cost.state_products / cost.cache_products);
+    return cost;
 }

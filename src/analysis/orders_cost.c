@@ -1,8 +1,8 @@
-/* orders_bill.c: the cost of a whole model with finite states, in the record of orders. */
-#include "analysis/orders_bill.h"
+/* orders_cost.c: the cost of a whole model with finite states, in the record of orders. */
+#include "analysis/orders_cost.h"
 
-#include "analysis/bill.h"
 #include "analysis/orders_record.h"
+#include "analysis/state_cost.h"
 #include "files/json.h"
 
 #include <math.h>
@@ -72,18 +72,18 @@ static sr_cut choose(const json_t *record, const json_t *layer, criterion what, 
     return best;
 }
 
-static json_t *row_of(const sr_bill *bill, int layer, sr_cut chosen) {
+static json_t *row_of(const sr_state_cost *cost, int layer, sr_cut chosen) {
     return json_pack("{si, si, ss, so, so, so, so, so, so}", "layer", layer, "order", chosen.order,
                      "centre", sr_centre_name(chosen.centre), "state_bytes",
-                     sr_record_number(bill->state_bytes), "cache_bytes_per_token",
-                     sr_record_number(bill->cache_token_bytes), "memory_break_even_tokens",
-                     sr_record_number(bill->memory_tokens), "state_multiply_adds",
-                     sr_record_number(bill->state_products), "cache_multiply_adds_per_token",
-                     sr_record_number(bill->cache_products), "arithmetic_break_even_tokens",
-                     sr_record_number(bill->product_tokens));
+                     sr_record_number(cost->state_bytes), "cache_bytes_per_token",
+                     sr_record_number(cost->cache_token_bytes), "memory_break_even_tokens",
+                     sr_record_number(cost->memory_tokens), "state_multiply_adds",
+                     sr_record_number(cost->state_products), "cache_multiply_adds_per_token",
+                     sr_record_number(cost->cache_products), "arithmetic_break_even_tokens",
+                     sr_record_number(cost->product_tokens));
 }
 
-static json_t *total_of(const sr_bill *total) {
+static json_t *total_of(const sr_state_cost *total) {
     return json_pack("{so, so, so, so, so, so}", "state_bytes",
                      sr_record_number(total->state_bytes), "cache_bytes_per_token",
                      sr_record_number(total->cache_token_bytes), "memory_break_even_tokens",
@@ -94,35 +94,35 @@ static json_t *total_of(const sr_bill *total) {
                      sr_record_number(ceil(total->state_products / total->cache_products)));
 }
 
-static void add_to(sr_bill *total, const sr_bill *bill) {
-    total->state_bytes += bill->state_bytes;
-    total->cache_token_bytes += bill->cache_token_bytes;
-    total->state_products += bill->state_products;
-    total->cache_products += bill->cache_products;
+static void add_to(sr_state_cost *total, const sr_state_cost *cost) {
+    total->state_bytes += cost->state_bytes;
+    total->cache_token_bytes += cost->cache_token_bytes;
+    total->state_products += cost->state_products;
+    total->cache_products += cost->cache_products;
 }
 
-/* Runs the model with all layers truncated as the bill says. */
-static srnn_status run_together(json_t *bill, const sr_orders_work *work) {
+/* Runs the model with all layers truncated to the orders that were chosen. */
+static srnn_status run_together(json_t *cost, const sr_orders_work *work) {
     double loss, error;
     SR_TRY(
         sr_trial_run(&loss, &error, work->trial, work->request->model, work->survey, work->cuts));
-    sr_json_set(bill, "together",
+    sr_json_set(cost, "together",
                 json_pack("{so, so}", "loss", sr_record_number(loss), "logits_error",
                           sr_record_number(error)));
     return SRNN_OK;
 }
 
 /* One criterion at one tolerance: every layer, and all together. */
-static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders_work *work,
+static srnn_status add_cost(json_t *costs, const json_t *record, const sr_orders_work *work,
                             criterion what, int tolerance) {
     const sr_model_config *c = &work->request->model->config;
     json_t *rows = json_array();
     json_t *entry = json_pack("{ss, ss, si, so, sn, sn}", "criterion", criteria[what].name, "title",
                               criteria[what].title, "tolerance", tolerance, "layers", rows, "total",
                               "together");
-    sr_bill total = {0};
+    sr_state_cost total = {0};
     bool known = true;
-    sr_json_append(bills, entry);
+    sr_json_append(costs, entry);
     for (int layer = 0; layer < c->L; layer++) {
         const json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
         work->cuts[layer] = (sr_cut){0};
@@ -134,9 +134,9 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
             known = false;
             continue;
         }
-        const sr_bill bill = sr_bill_of(c, layer, chosen.order);
-        sr_json_append(rows, row_of(&bill, layer, chosen));
-        add_to(&total, &bill);
+        const sr_state_cost cost = sr_state_cost_of(c, layer, chosen.order);
+        sr_json_append(rows, row_of(&cost, layer, chosen));
+        add_to(&total, &cost);
     }
     if (!known)
         return SRNN_OK;
@@ -144,11 +144,11 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
     return run_together(entry, work);
 }
 
-srnn_status sr_orders_bill(json_t *record, const sr_orders_work *work) {
-    json_t *bills = json_array();
-    sr_json_set(record, "bill", bills);
+srnn_status sr_orders_cost(json_t *record, const sr_orders_work *work) {
+    json_t *costs = json_array();
+    sr_json_set(record, "costs", costs);
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++)
         for (int what = 0; what < CRITERIA; what++)
-            SR_TRY(add_bill(bills, record, work, (criterion)what, tolerance));
+            SR_TRY(add_cost(costs, record, work, (criterion)what, tolerance));
     return SRNN_OK;
 }

@@ -1,4 +1,4 @@
-/* orders_bill.c: the verdict about a finite state, and the costs it is based on. */
+/* orders_cost.c: the verdict about a finite state, and the costs it is based on. */
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
@@ -55,25 +55,25 @@ static bool alike(const json_t *one, const json_t *other) {
     return other != NULL;
 }
 
-static void add_all_layers(sr_table *table, const json_t *record, const json_t *bill) {
-    for (size_t i = 0; i < sr_json_count_of(bill, "layers"); i++) {
-        const json_t *first = sr_json_element_of(bill, "layers", i), *last = first;
-        while (alike(first, sr_json_element_of(bill, "layers", i + 1)))
-            last = sr_json_element_of(bill, "layers", ++i);
+static void add_all_layers(sr_table *table, const json_t *record, const json_t *cost) {
+    for (size_t i = 0; i < sr_json_count_of(cost, "layers"); i++) {
+        const json_t *first = sr_json_element_of(cost, "layers", i), *last = first;
+        while (alike(first, sr_json_element_of(cost, "layers", i + 1)))
+            last = sr_json_element_of(cost, "layers", ++i);
         add_layers(table, record, first, last);
     }
 }
 
-static double tolerance_of(const json_t *record, const json_t *bill) {
-    const double index = sr_json_number_of(bill, "tolerance");
+static double tolerance_of(const json_t *record, const json_t *cost) {
+    const double index = sr_json_number_of(cost, "tolerance");
     const json_t *value = json_array_get(json_object_get(record, "tolerances"),
                                          index >= 0 && index < 1e6 ? (size_t)index : 0);
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 /* The result of running the model with all layers truncated at once. */
-static void put_together(sr_page *page, const json_t *record, const json_t *bill) {
-    const json_t *together = sr_json_object_of(bill, "together");
+static void put_together(sr_page *page, const json_t *record, const json_t *cost) {
+    const json_t *together = sr_json_object_of(cost, "together");
     if (together)
         sr_page_paragraph(
             page,
@@ -87,23 +87,23 @@ static void put_together(sr_page *page, const json_t *record, const json_t *bill
         sr_page_paragraph(page, "Not run as a whole: some layer needs more than was tried.");
 }
 
-static srnn_status put_table(sr_page *page, const json_t *record, const json_t *bill,
+static srnn_status put_table(sr_page *page, const json_t *record, const json_t *cost,
                              size_t number) {
     static const char *const costs[] = {"state", "cache / token", "smaller beyond", "work / token",
                                         "less beyond"};
-    const json_t *total = sr_json_object_of(bill, "total");
+    const json_t *total = sr_json_object_of(cost, "total");
     sr_table *table;
     char name[64], caption[256];
-    snprintf(name, sizeof name, "bill-%zu", number);
-    snprintf(caption, sizeof caption, "Within %g. %.160s", tolerance_of(record, bill),
-             sr_json_text_of(bill, "title"));
+    snprintf(name, sizeof name, "cost-%zu", number);
+    snprintf(caption, sizeof caption, "Within %g. %.160s", tolerance_of(record, cost),
+             sr_json_text_of(cost, "title"));
     SR_TRY(sr_table_create(&table, name, caption));
     sr_table_column(table, "layer");
     sr_table_number_column(table, "order");
     sr_table_column(table, "centre");
     for (size_t i = 0; i < sizeof costs / sizeof *costs; i++)
         sr_table_number_column(table, costs[i]);
-    add_all_layers(table, record, bill);
+    add_all_layers(table, record, cost);
     if (total) {
         sr_table_cell(table, "all");
         sr_table_cell(table, "%s", "");
@@ -111,43 +111,43 @@ static srnn_status put_table(sr_page *page, const json_t *record, const json_t *
         add_costs(table, total);
     }
     SR_TRY(sr_page_table(page, table));
-    put_together(page, record, bill);
+    put_together(page, record, cost);
     return SRNN_OK;
 }
 
 /* True if an order that was tried suffices for some layer. */
-static bool has_order(const json_t *bill) {
-    for (size_t i = 0; i < sr_json_count_of(bill, "layers"); i++)
-        if (isfinite(sr_json_number_of(sr_json_element_of(bill, "layers", i), "order")))
+static bool has_order(const json_t *cost) {
+    for (size_t i = 0; i < sr_json_count_of(cost, "layers"); i++)
+        if (isfinite(sr_json_number_of(sr_json_element_of(cost, "layers", i), "order")))
             return true;
     return false;
 }
 
 static bool has_any_order(const json_t *record) {
-    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++)
-        if (has_order(sr_json_element_of(record, "bill", i)))
+    for (size_t i = 0; i < sr_json_count_of(record, "costs"); i++)
+        if (has_order(sr_json_element_of(record, "costs", i)))
             return true;
     return false;
 }
 
-/* The bills of one criterion: the first tolerance shown, the others folded. */
+/* The costs of one criterion: the first tolerance shown, the others folded. */
 static srnn_status put_criterion(sr_page *page, const json_t *record, const json_t *first) {
     fputs("<h3>", page->body);
     sr_escape_html(page->body, sr_json_text_of(first, "title"));
     fputs("</h3>\n", page->body);
-    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++) {
-        const json_t *bill = sr_json_element_of(record, "bill", i);
-        if (strcmp(sr_json_text_of(bill, "criterion"), sr_json_text_of(first, "criterion")) != 0)
+    for (size_t i = 0; i < sr_json_count_of(record, "costs"); i++) {
+        const json_t *cost = sr_json_element_of(record, "costs", i);
+        if (strcmp(sr_json_text_of(cost, "criterion"), sr_json_text_of(first, "criterion")) != 0)
             continue;
-        if (bill != first)
+        if (cost != first)
             fprintf(page->body, "<details><summary>Within %g</summary>\n",
-                    tolerance_of(record, bill));
-        if (has_order(bill))
-            SR_TRY(put_table(page, record, bill, i));
+                    tolerance_of(record, cost));
+        if (has_order(cost))
+            SR_TRY(put_table(page, record, cost, i));
         else
             sr_page_paragraph(page, "Within %g every layer needs more than order %.0f.",
-                              tolerance_of(record, bill), sr_json_number_of(record, "most_order"));
-        if (bill != first)
+                              tolerance_of(record, cost), sr_json_number_of(record, "most_order"));
+        if (cost != first)
             fputs("</details>\n", page->body);
     }
     return SRNN_OK;
@@ -175,8 +175,8 @@ srnn_status sr_orders_section_verdict(sr_page *page, const json_t *record) {
     return SRNN_OK;
 }
 
-srnn_status sr_orders_section_bill(sr_page *page, const json_t *record) {
-    sr_page_section(page, "bill", "The bill");
+srnn_status sr_orders_section_cost(sr_page *page, const json_t *record) {
+    sr_page_section(page, "costs", "The cost");
     sr_page_paragraph(page,
                       "A state of the needed order against a cache of keys and values, both "
                       "in float, for one sequence: bytes, in units of 1024, and the context, in "
@@ -191,10 +191,10 @@ srnn_status sr_orders_section_bill(sr_page *page, const json_t *record) {
                           sr_json_number_of(record, "most_order"));
         return SRNN_OK;
     }
-    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++) {
-        const json_t *bill = sr_json_element_of(record, "bill", i);
-        if (sr_json_number_of(bill, "tolerance") == 0)
-            SR_TRY(put_criterion(page, record, bill));
+    for (size_t i = 0; i < sr_json_count_of(record, "costs"); i++) {
+        const json_t *cost = sr_json_element_of(record, "costs", i);
+        if (sr_json_number_of(cost, "tolerance") == 0)
+            SR_TRY(put_criterion(page, record, cost));
     }
     return SRNN_OK;
 }
