@@ -63,10 +63,10 @@ struct diverging_rows {
 };
 
 /* A block owns a row of V logits of both models; a thread every blockDim.x-th piece of W. The two
- * totals come first (global -> registers, combined through shuffles and shared memory), then the sum
- * of the divergence, which thread 0 stores; after the barrier in block_sum nobody reads the sum's
- * logits any more but their own thread, which overwrites them with the gradient. Rows that are not
- * counted get loss 0 and gradient 0. */
+ * totals come first (global -> registers, combined through shuffles and shared memory), then the
+ * sum of the divergence, which thread 0 stores; after the barrier in block_sum nobody reads the
+ * sum's logits any more but their own thread, which overwrites them with the gradient. Rows that
+ * are not counted get loss 0 and gradient 0. */
 template <class N, int W>
 static __global__ void __launch_bounds__(512)
     diverge_row(N *student, const N *teacher, const diverging_rows rows) {

@@ -726,8 +726,8 @@ static void axes(void **state) {
     }
 }
 
-/* Gates of 0, and of -1e5, after which rows have forgotten everything before: in pairs, alone, and at
- * both ends of a tile. */
+/* Gates of 0, and of -1e5, after which rows have forgotten everything before: in pairs, alone,
+ * and at both ends of a tile. */
 static void arrange_gates(attention_call *call) {
     static const int tokens[] = {0, 5, 63, 64, 65, 127, 190};
     const srnn_problem *p = &call->problem;

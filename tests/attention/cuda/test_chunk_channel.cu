@@ -1,6 +1,6 @@
-/* test_chunk_channel.cu: the core of additive writes with a gate per channel (chunks/channel*.cu), on
- * an emulated GPU, against the recurrence in double, token by token: outputs, states and all
- * gradients. */
+/* test_chunk_channel.cu: the core of additive writes with a gate per channel
+ * (chunks/channel*.cu), on an emulated GPU, against the recurrence in double, token by token:
+ * outputs, states and all gradients. */
 #include "attention/cuda/chunks/core.h"
 
 extern "C" {

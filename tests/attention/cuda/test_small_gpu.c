@@ -1,5 +1,5 @@
-/* test_small_gpu.c: GPUs whose blocks have 99 KB of shared memory: what needs more is refused by the
- * plan, not by a launch. Builds with CUDA only: the size is changed in the device's facts. */
+/* test_small_gpu.c: GPUs whose blocks have 99 KB of shared memory: what needs more is refused by
+ * the plan, not by a launch. Builds with CUDA only: the size is changed in the device's facts. */
 #include "device/cuda/device.h"
 #include "test.h"
 

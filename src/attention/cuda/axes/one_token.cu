@@ -95,8 +95,8 @@ __global__ void one_token_sums(const __grid_constant__ sr_axes_call call,
 
 /* Block (x, y) owns head x of keys and values and 32 columns of the values, or behind them the
  * column of the row sums; warp w has every 8th row of features from w on, lane l column l. Operands
- * global -> shared as features and gates; the state global -> registers, decayed; for the delta rule
- * what it knows of the key, summed over warps through shared memory; the state with the token
+ * global -> shared as features and gates; the state global -> registers, decayed; for the delta
+ * rule what it knows of the key, summed over warps through shared memory; the state with the token
  * registers -> global; numerators summed over warps -> global. */
 template <int ROWS>
 __global__ void __launch_bounds__(ONE_THREADS, 1)

@@ -96,7 +96,7 @@ template <int F, int V> struct channel_state {
         store_pieces<pieces>({to + 8 * begin(), V, V - 8 * begin(), true}, s, row(), all);
     }
 
-    /* use(x, place) for each pair of neighbours in an array (F, V) from column v0 on that exists. */
+    /* use(x, place) for each pair of neighbours in an array (F, V), from column v0 on. */
     template <class Use> SR_DEVICE void each(const sr_chunk_call &call, int v0, const Use &use) {
 #pragma unroll
         for (int e = 0; e < 4 * pieces; e += 2) {

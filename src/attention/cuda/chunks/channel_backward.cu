@@ -3,9 +3,9 @@
  * With q^, k^ the scaled rows of a level, scale included, w_ij = <q^_i, k^_j> and G_ij =
  * <dN_i, v_j> for the level's pairs; S the state before the span and R the gradient of that after
  * it, both times their weight up to the anchor:
- *     dq^_i = S dN_i + sum_j G_ij k^_j            dq_i = dq^_i times the factor of q^_i, scale included
- *     dk^_j = R v_j + sum_i G_ij q^_i             dk_j = dk^_j times the factor of k^_j
- *     dv_j = R' k^_j + sum_i w_ij dN_i            R = weight (R + sum_i q^_i dN_i')
+ *     dq^_i = S dN_i + sum_j G_ij k^_j        dq_i = dq^_i times the factor of q^_i, scale included
+ *     dk^_j = R v_j + sum_i G_ij q^_i         dk_j = dk^_j times the factor of k^_j
+ *     dv_j = R' k^_j + sum_i w_ij dN_i        R = weight (R + sum_i q^_i dN_i')
  * The gate of a channel of token t gets the sum of w_ij's share dw_ij over i >= t > j. Rows from t
  * on have in q^ dq^ - k^ dk^ the pairs with i among them, less those with j among them:
  *     d_gate_t = sum of (q^ dq^ - k^ dk^) from t on + the pairs of later i and any j up to the end
@@ -218,7 +218,8 @@ template <int F> struct channel_place {
 enum channel_sum { SUM_QUERIES, SUM_KEYS, SUM_GATES };
 
 /* dq of a query head g from dq^ in shared memory, stored once complete; q^ dq^ replaces dq^, or
- * where dk^ comes into its place goes to the sums. */
+ * where dk^ comes into its place goes to the sums. Parameters, not a struct: they stay in
+ * registers. */
 template <int F, int V, class Tile>
 SR_DEVICE void finish_queries(const sr_chunk_call &call, const channel_place<F> &place,
                               backward_memory<F, V> *shared, Tile &d_queries, int g,

@@ -4,12 +4,12 @@
  *
  * A level is a set of pairs that one product finds: rows q e^(c_i - x) times rows k e^(x - c_j), x
  * an anchor per channel. Where no channel of the chunk forgets more than 2^-SR_CHANNEL_RANGE, one
- * level is enough: anchored in the middle of all gates, neither factor leaves the range of bf16, and
- * pairs j > i, which may, are masked. Otherwise levels take the pairs from far to near: those with
- * a multiple of 32 between them, anchored there, so that no factor is above 1 and those below its
- * range are too small to matter; then 16 and 8; and as soon as blocks of 32, 16 or 8 tokens are in
- * range the pairs inside them, anchored in their middle. In blocks of 8 tokens gates are at least
- * 2^SR_CHANNEL_LEAST, and always in range: what is below is 0 for bf16 and for float.
+ * level is enough: anchored in the middle of all gates, neither factor leaves the range of bf16,
+ * and pairs j > i, which may, are masked. Otherwise levels take the pairs from far to near: those
+ * with a multiple of 32 between them, anchored there, so that no factor is above 1 and those below
+ * its range are too small to matter; then 16 and 8; and as soon as blocks of 32, 16 or 8 tokens are
+ * in range the pairs inside them, anchored in their middle. In blocks of 8 tokens gates are at
+ * least 2^SR_CHANNEL_LEAST, and always in range: what is below is 0 for bf16 and for float.
  *
  * Elementwise work has one layout: warp w of CHANNEL_WARPS has rows 8 w .. 8 w + 7 of the chunk, a
  * lane two neighbouring channels of each 64. A row of a tile is one word of each lane. */

@@ -43,7 +43,8 @@ struct outputs_place {
 /* ---- a warp's parts ---- */
 
 /* Blocks of G or H in the warp's rows, by turns with the other side: the products of a tile's rows
- * with those of U, decayed, times `factor`. take(block, j) sees them before they are decayed. */
+ * with those of U, decayed, times `factor`. take(block, j) sees them before they are decayed.
+ * Parameters, not a struct: they stay in registers. */
 template <int F, int V, class Take>
 SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_memory<F, V> &shared,
                            const outputs_place &at, float factor, bool below, const Take &take) {

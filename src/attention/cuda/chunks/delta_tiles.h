@@ -144,7 +144,8 @@ SR_DEVICE delta_span delta_span_before(const int32_t *first, int end, int T, boo
 }
 
 /* Starts the copy of rows t0 .. of `rows` to a tile, columns `column` .. of `columns`; zero outside
- * the span and past the last column. By `threads` threads, this being number `thread`. */
+ * the span and past the last column. By `threads` threads, this being number `thread`. Parameters,
+ * not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void delta_load(sr_bf16 *tile, const sr_bf16 *rows, int64_t time, const delta_span &span,
                           int column, int columns, int thread, int threads) {
@@ -520,7 +521,7 @@ SR_DEVICE void store_words(sr_bf16 *to, const uint32_t (&word)[4]) {
 }
 
 /* A 16 x 16 A fragment to 16 rows in memory, rows from .. past-1 of them, those columns that are
- * among `columns`. */
+ * among `columns`. Parameters, not a struct: they stay in registers. */
 SR_DEVICE void delta_store_fragment(sr_bf16 *rows, int64_t stride, const uint32_t (&a)[4], int from,
                                     int past, int columns, int lane) {
     uint32_t word[4] = {a[0], a[2], a[1], a[3]};
@@ -531,7 +532,7 @@ SR_DEVICE void delta_store_fragment(sr_bf16 *rows, int64_t stride, const uint32_
 }
 
 /* C (16 x 8 PIECES) in bf16 to 16 rows in memory, as above, columns begin .. ; PIECES is a multiple
- * of 4. */
+ * of 4. Parameters, not a struct: they stay in registers. */
 template <int PIECES>
 SR_DEVICE void delta_store_strip(sr_bf16 *rows, int64_t stride, const float (&c)[PIECES][4],
                                  int from, int past, int begin, int columns) {

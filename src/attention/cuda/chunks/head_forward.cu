@@ -75,7 +75,8 @@ SR_DEVICE void weigh(float (&w)[2][4], float (&of_rows)[2], const sr_chunk_token
 
 /* C += (Q K') V of rows own .. for the warp's columns, pieces of 16 keys up to their own. Where
  * several warps share rows, each weighs one piece in SIDES, and shared memory has the weights of
- * all. `of_rows`: the lane's share of the sums of the weights that the warp made. */
+ * all. `of_rows`: the lane's share of the sums of the weights that the warp made. Parameters, not a
+ * struct: they stay in registers. */
 template <int F, int PIECES>
 SR_DEVICE void visit_pairs(float (&c)[PIECES][4], float (&of_rows)[2], forward_memory<F> *shared,
                            int stage, int own, int side, bool decays) {

@@ -86,7 +86,8 @@ template <bool QUERIES> struct states_input {
     }
 };
 
-/* The state to its place, through the warp's own rows of a tile. */
+/* The state to its place, through the warp's own rows of a tile. Parameters, not a struct: they
+ * stay in registers. */
 SR_DEVICE void keep_state(const sr_state_part &state, sr_bf16 *tile, const head_states &to,
                           const sr_chunk_call &call, const head_walks &walks, const head_place &at,
                           int part, int chunk, bool ones) {

@@ -1,6 +1,6 @@
 /* inputs.cu: from operands to what a core reads, and gradients back: features, factors of values,
- * gates, on rows of bf16, in float. The same function as axes/prologue*.cu, for the rows that models
- * have. */
+ * gates, on rows of bf16, in float. The same function as axes/prologue*.cu, for the rows that
+ * models have. */
 #include "attention/cuda/axes/decays.h"
 #include "attention/cuda/axes/outputs.h"
 #include "attention/cuda/chunks/lanes.h"

@@ -43,8 +43,8 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
     return d_exponent;
 }
 
-/* The same for a polynomial, or the sigmoid. A loop between GEMMs would serialise them: this runs before all GEMMs
- * of a tile. */
+/* The same for a polynomial, or the sigmoid. A loop between GEMMs would serialise them: this runs
+ * before all GEMMs of a tile. */
 SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
                                         const sr_score_rule &score) {
     const bool hidden = r == -INFINITY, flat = hidden || r > limit;

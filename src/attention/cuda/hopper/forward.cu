@@ -328,8 +328,8 @@ SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numb
     }
 }
 
-/* Evaluates the polynomial, or the sigmoid, of 16 logits; hidden ones get weight 0. A loop between GEMMs would
- * serialise them: this runs before all GEMMs of a tile. */
+/* Evaluates the polynomial, or the sigmoid, of 16 logits; hidden ones get weight 0. A loop
+ * between GEMMs would serialise them: this runs before all GEMMs of a tile. */
 SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &score) {
     float w[16];
     if (score.sigmoid) { /* of a hidden one: 0 */

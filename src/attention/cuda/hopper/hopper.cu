@@ -89,9 +89,10 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 
 static const char COMPUTES[] = SR_CUDA_FAST_SCORES SR_CUDA_FAST_DECAYS SR_CUDA_FAST_ROWS;
 
-/* Decay is a term of the exponent here, whose gradient a cap would change (cap_gradients). C counts
- * from a position in one float: next to a gate that forgets everything it has ten bits behind the
- * point, too few for the gradient of a rate, which multiplies the error by that gate's logarithm. */
+/* Decay is a term of the exponent here, whose gradient a cap would change (cap_gradients). C
+ * counts from a position in one float: next to a gate that forgets everything it has ten bits
+ * behind the point, too few for the gradient of a rate, which multiplies the error by that gate's
+ * logarithm. */
 static bool scores_fit(const srnn_attention *a) {
     const sr_score_class kind = sr_score_class_of(a);
     if (a->decay == SRNN_DECAY_NONE)

@@ -74,8 +74,8 @@ struct sr_decay_since {
  *     decay(e), take(e, x)     C_i - C_j in decay_units, and the gradient of C_i - C_j; only where
  *                              pairs.decays; pairs.decays_logits: logits are multiplied
  *
- * The gradient of C_i - C_i counts as 0: in row and column sums it would cancel, but round off those
- * of other pairs, which are far smaller where gates are strong. */
+ * The gradient of C_i - C_i counts as 0: in row and column sums it would cancel, but round off
+ * those of other pairs, which are far smaller where gates are strong. */
 enum { SR_PIECE = 8 };
 
 /* What a piece has besides its scores, at compile time: most pieces have nothing, and should not
@@ -112,7 +112,8 @@ template <sr_piece_kind PIECE, class Pairs> SR_DEVICE float outer_decay(int e, c
     return PIECE == SR_PIECE_OTHER && pairs.decays && !pairs.decays_logits ? pairs.decay(e) : 0;
 }
 
-/* Pair e from its weight, r, and the slope of the weight by what the score is taken of. */
+/* Pair e from its weight, r, and the slope of the weight by what the score is taken of. Parameters,
+ * not a struct: they stay in registers. */
 template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const sr_score_rule &rule,
                            const sr_inner &in, const Pairs &pairs) {

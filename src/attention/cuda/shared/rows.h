@@ -389,8 +389,8 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
     return {row_denominator(c, row), row_gate(c, row), c.post_gate ? sigmoid(row.logit) : 1.0f};
 }
 
-/* The sink of a row whose weights were divided by e^maximum. Its exponent is limited to the range of
- * a float: beyond it the rest of the row vanishes. */
+/* The sink of a row whose weights were divided by e^maximum. Its exponent is limited to the range
+ * of a float: beyond it the rest of the row vanishes. */
 template <class N>
 SR_DEVICE float row_sink(const sr_attention_view<N> &call, int h, float maximum) {
     const float most = 80, logit = call.sinks ? call.sinks[h] : 0;

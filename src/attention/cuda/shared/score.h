@@ -4,7 +4,7 @@
  * kernel is compiled three times and not once per variant:
  *
  *     exponential   w = 2^(r * scale_log2 - shift), with or without a row maximum
- *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, scale in coefficients;
+ *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, scale in them;
  *                   and the sigmoid
  *     long          Taylor and powers of higher order: sign and logarithm of w, then
  *                   2^(logarithm - shift) */
@@ -68,8 +68,8 @@ SR_DEVICE sr_capped cap_of(const sr_score_rule &rule, float cap, float r) {
     return {copysignf((1 - e) * inverse * cap, r), 4 * e * inverse * inverse};
 }
 
-/* The same where |r cap_inverse| is at most SR_CAP_NEAR, without special functions: tanh x = x - x^3
- * / 3 + ... up to x^9, off by less than 2e-6. */
+/* The same where |r cap_inverse| is at most SR_CAP_NEAR, without special functions: tanh x = x -
+ * x^3 / 3 + ... up to x^9, off by less than 2e-6. */
 #define SR_CAP_NEAR 0.46f
 
 SR_DEVICE float cap_near(const sr_score_rule &rule, float r) {
