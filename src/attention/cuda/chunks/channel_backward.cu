@@ -17,9 +17,16 @@
 #include "attention/cuda/chunks/channel.h"
 #include "device/cuda/check.h"
 
+/* Blocks for which registers are allotted, where widths are 64; before Hopper shared memory has no
+ * room for two. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define BACKWARD_BLOCKS 1
+#else
+#define BACKWARD_BLOCKS 2
+#endif
+
 template <int F, int V> struct backward_shape {
-    /* blocks for which registers are allotted */
-    static constexpr int blocks = F + V <= 128 ? 2 : 1;
+    static constexpr int blocks = F + V <= 128 ? BACKWARD_BLOCKS : 1;
 };
 
 /* Sums (64, F) in float: columns are permuted so that what a half warp stores, 4 rows of 8 columns,
