@@ -4,7 +4,6 @@
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
-#include "attention/cuda/linear/axes_chunks.h"
 #include "attention/cuda/linear/linear.h"
 #include "attention/cuda/mma/mma.h"
 #include "attention/cuda/order2/order2.h"
@@ -20,7 +19,6 @@ static const sr_attention_kernel *const *list(void) {
                                                          &sr_cuda_attention_hopper_chunked,
                                                          &sr_cuda_attention_chunked,
                                                          &sr_cuda_attention_chunks,
-                                                         &sr_cuda_attention_axes_chunks,
                                                          &sr_cuda_attention_order2,
                                                          &sr_cuda_attention_pairs_f32,
                                                          &sr_cuda_attention_pairs_bf16,
@@ -65,13 +63,11 @@ static bool has_fast_chunks(const srnn_problem *p) {
 /* H200, bf16: up to about this many pairs of positions in all heads, for calls that do not fill the
  * GPU, the parallel form of linear_elu with D = 64 was as fast or faster; and for order 2 up to
  * about this many tokens with forward and backward together. See docs/PERFORMANCE.md. Where the
- * chunked form is that of axes/, it pays next to pairs without tensor cores; chunks with them pay
- * from the second chunk on (not measured). */
+ * chunked form is that of axes/, it pays next to pairs without tensor cores; the cores of chunks/
+ * pay from the second chunk on, next to the same kernels. */
 static bool chunked_pays(const srnn_problem *p) {
     const bool plain = sr_computes(SR_CUDA_KV_CACHE, &p->attention, nullptr);
-    if (!plain && p->dtype == SRNN_BF16 &&
-        (sr_kernel_can(&sr_cuda_attention_chunks, p) ||
-         sr_kernel_can(&sr_cuda_attention_axes_chunks, p)))
+    if (!has_fast_chunks(p) && p->dtype == SRNN_BF16 && sr_kernel_can(&sr_cuda_attention_chunks, p))
         return p->T > SR_CHUNK;
     if (!has_fast_chunks(p))
         return (p->dtype == SRNN_F32 || !plain) && sr_axes_walk_pays(p);

@@ -234,7 +234,7 @@ static void check_chunks(const char *spec, attention_call *run, const attention_
     const srnn_problem *const p = &run->problem;
     probe_errors plain;
     attention_call again;
-    run->problem.kernel = "axes_chunks";
+    run->problem.kernel = "chunks";
     assert_int_equal(probe_plain_errors(&plain, p, oracle), SRNN_OK);
     assert_int_equal(probe_copy(&again, p, oracle), SRNN_OK);
     assert_int_equal(call_forward_backward(run), SRNN_OK);
