@@ -576,10 +576,9 @@ typedef struct srnn_states {
  * the token's position (row_length, value_power, rope_features). */
 SRNN_API srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* srnn_attention_forward and srnn_attention_backward with states. The plan must have been made
- * with SRNN_FORM_CHUNKED or, forward only and on a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16,
- * a variant without row sums and without decay=learned, and D and Dv that are multiples of 8.
- * Backward needs the `initial` of forward; d_initial needs one. */
+/* The same with states. The plan must have been made with SRNN_FORM_CHUNKED or, forward only and on
+ * a CPU, SRNN_FORM_RECURRENT; on a GPU for bf16, without row sums and decay=learned, and with D and
+ * Dv that are multiples of 8. Backward needs the `initial` of forward; d_initial needs one. */
 SRNN_API srnn_status srnn_attention_states_forward(srnn_plan *plan, srnn_tensor o,
                                                    const srnn_operands *in, void *saved,
                                                    const srnn_states *states);

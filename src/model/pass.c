@@ -6,8 +6,7 @@
 
 #include <stdlib.h>
 
-/* Logits exist for one tile of rows at a time: as many numbers as the backend likes, at least so
- * many rows. */
+/* Logits exist for one tile of rows at a time: as many as the backend prefers, at least this many. */
 enum { LOGIT_ROWS = 128 };
 
 static srnn_status take(sr_pass *pass, void **out, size_t count, size_t size) {
@@ -341,8 +340,7 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Losses of the rows of a tile from `first` on, whose logits become the gradient of the head's
- * product. */
+/* Losses of the rows of a tile from `first` on; its logits become the gradient of the product. */
 static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t first) {
     sr_backend *backend = pass->backend;
     const sr_matrix capped = sr_matrix_of(pass->capped, logits.rows, logits.columns, logits.dtype);

@@ -352,8 +352,7 @@ static srnn_status load_all(sr_model *model, const sr_model_config *config,
     return sr_model_narrow(model);
 }
 
-/* The model as the files have it: with their names, which may be others than those it came
- * with. */
+/* The model as the files have it, with their names. */
 static srnn_status load_weights(sr_model *model, const char *folder,
                                 const sr_load_progress *watcher) {
     sr_weight_files files;

@@ -671,10 +671,10 @@ typedef struct axis_case {
 static const axis_case axis_cases[] = {
     {"forget", true},
     {"2mamba_e", true},
-    {"softmax,decay=softplus,norm=rms", false},
-    {"norm,decay=bounded,decay_bound=2", false},
+    {"softmax,decay=neg_softplus,norm=rms", true},
+    {"norm,decay=bounded,decay_bound=2,dt_width=none", true},
     {"norm,decay=given,clamp=5,normaliser=row_length", true},
-    {"softmax,decay=softplus,decay_place=logit", false},
+    {"softmax,decay=neg_softplus,decay_place=logit", false},
     {"power:2,decay=bounded,decay_bound=3,dt_width=none", false},
     {"power", false},
     {"order:9,decay=neg_softplus,window=33", false},
