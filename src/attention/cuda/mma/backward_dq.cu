@@ -9,11 +9,7 @@ enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
 template <int WIDTH, sr_score_class KIND> struct shape {
     /* two while their registers suffice */
-    static constexpr int row_tiles = WIDTH <= (KIND == SR_CLASS_EXPONENTIAL  ? 64
-                                               : KIND == SR_CLASS_POLYNOMIAL ? 32
-                                                                             : 0)
-                                         ? 2
-                                         : 1;
+    static constexpr int row_tiles = WIDTH <= 32 && KIND != SR_CLASS_LONG ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
     static constexpr int keys = WIDTH <= 128 ? 64 : 16;
