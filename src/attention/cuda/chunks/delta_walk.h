@@ -98,7 +98,7 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         barriers.wait_full(item % barriers.slots);
     }
     for (int n = max(0, item - barriers.slots); n < item - solvers; n++)
-        barriers.wait_free(n % barriers.slots); /* nobody is left at a barrier */
+        barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
 }
 
 /* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One

@@ -11,7 +11,7 @@
 #include "attention/cuda/chunks/tiles.h"
 #include "base/memory.h"
 
-/* Columns of a tile for so many features. */
+/* Columns of a tile for this many features. */
 static inline int head_width(int numbers) {
     return numbers <= 64 ? 64 : numbers <= 128 ? 128 : 256;
 }
