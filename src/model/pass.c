@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* Logits exist for one tile of rows at a time: as many as the backend prefers, at least this many. */
+/* Logits exist for one tile of rows at a time: what the backend prefers, at least this many. */
 enum { LOGIT_ROWS = 128 };
 
 static srnn_status take(sr_pass *pass, void **out, size_t count, size_t size) {

@@ -146,7 +146,7 @@ template <int F> struct channel_gates {
     }
 };
 
-/* 64, 32, 16 or 8: the largest block of tokens whose gates are in range, in every channel. All warps
+/* 64, 32, 16 or 8: the largest block of tokens with gates in range in every channel. All warps
  * get the same. */
 template <int F> SR_DEVICE int channel_range(const channel_totals<F> &totals) {
     bool fits64 = true, fits32 = true, fits16 = true;
