@@ -42,7 +42,7 @@ struct outputs_place {
 
 /* ---- a warp's parts ---- */
 
-/* Blocks of G or H in the warp's rows, taking turns with the other side: the products of a tile's rows
+/* Blocks of G or H in the warp's rows, the other side has the rest: the products of a tile's rows
  * with those of U, decayed, times `factor`. take(block, j) sees them before they are decayed.
  * Parameters, not a struct: they stay in registers. */
 template <int F, int V, class Take>
