@@ -10,6 +10,7 @@ int command_compare(int argc, char **argv);
 int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_devices(int argc, char **argv);
+int command_distil(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_info(int argc, char **argv);

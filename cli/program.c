@@ -36,6 +36,8 @@ static const command commands[] = {
     {"compare", "training runs side by side: a table and a plot", command_compare},
     {"convert", "a model in another format", command_convert},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
+    {"distil", "from a trained model to an RNN: another attention in its layers, taught by it",
+     command_distil},
     {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
     {"generate", "continue a text with the variant's own state", command_generate},
     {"help", "this text, or that of a command", command_help},

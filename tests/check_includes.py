@@ -24,10 +24,11 @@ MAY_INCLUDE = {
     "model": {"ops", "attention", "device", "equation", "data", "files", "base"},
     "train": {"ranks", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "analysis": {"model", "ops", "attention", "device", "equation", "data", "files", "base"},
+    "distil": {"analysis", "train", "ranks", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "report": {"files", "base"},
     "study": {"report", "ranks", "train", "model", "equation", "data", "files", "base"},
     "api": {"study", "ranks", "train", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
-    "cli": {"study", "report", "analysis", "ranks", "train", "model", "verify", "ops", "attention", "device", "equation",
+    "cli": {"study", "report", "distil", "analysis", "ranks", "train", "model", "verify", "ops", "attention", "device", "equation",
             "data", "files", "base"},
 }
 # Subfolders of a module, in order: each may include those before it. Files in the module's own folder come last.

@@ -126,6 +126,7 @@ static void visit_head(void *context, int64_t head, int worker) {
     const srnn_operands *in = round->in;
     const sr_logit_rows_setup *s = &round->rows->setup;
     const bool gated = sr_uses_output_gate(round->attention);
+    const bool by_channel = gated && round->attention->gate_width == SRNN_WIDTH_CHANNEL;
     workspace *own = &round->rows->workspaces[worker];
     for (int b = 0; b < s->B; b++) {
         sr_logit_row row = {.b = b,
@@ -142,7 +143,10 @@ static void visit_head(void *context, int64_t head, int worker) {
             multiply(own, numbers_at(&in->q, b, (int)head, t), t + 1, round);
             row.t = t;
             row.facts.count = t + 1;
-            row.facts.gate = gated ? (double)*numbers_at(&in->output_gate, b, (int)head, t) : 0;
+            if (by_channel)
+                row.facts.gates = numbers_at(&in->output_gate, b, (int)head, t);
+            else if (gated)
+                row.facts.gate = (double)*numbers_at(&in->output_gate, b, (int)head, t);
             row.facts.gate_sum += exp(row.facts.gate);
             round->visit(round->context, &row);
         }

@@ -1,54 +1,14 @@
 /* pass.c: a whole model over a batch: logits, losses, gradients. */
-#include "model/pass.h"
+#include "model/pass_parts.h"
 
 #include "base/memory.h"
-#include "model/avey/contexts.h"
 #include "model/ends.h"
-#include "model/layer/block/block.h"
-#include "model/layer/kinds.h"
 
 #include <stdlib.h>
 
 /* Logits exist for one tile of rows at a time: as many numbers as the backend likes, at least so
  * many rows. */
 enum { LOGIT_ROWS = 128 };
-
-struct sr_pass {
-    sr_model *model;
-    sr_backend *backend;
-    sr_pass_setup setup;
-    int64_t rows;
-    int64_t block_rows;    /* that the blocks see: `rows`, or those of the contexts */
-    sr_contexts *contexts; /* what the blocks see instead of the batch's rows; NULL: those */
-    sr_layer_kinds kinds;
-    sr_block *blocks;      /* (L) */
-    sr_block_saved *saved; /* (L); what is not kept for backward shares one memory */
-    void *scratch;         /* of backward; each layer's kind lays it out its own way */
-    float *first_values,
-        *d_first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
-    float *gradients;
-    sr_model_pointers gradient;
-    int32_t *ids, *targets, *positions; /* (rows), device memory */
-    int32_t *host_positions;            /* (rows) */
-    float *losses;                      /* (rows), device memory */
-    int32_t *hits;                      /* (rows), device memory */
-    int32_t *host_hits;                 /* (rows) */
-    float *x;                           /* (rows, C): what the last norm reads */
-    float *last;                        /* (block_rows, C): the last layer's output, often x */
-    void *normed;                       /* (rows, C), number type: the last norm's */
-    float *rstd;                        /* (rows) */
-    void *d_normed;                     /* (rows, C), number type */
-    sr_block_gradient d;                /* (block_rows, C) */
-    float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
-    void *logits;                       /* (logit_rows, V), number type */
-    void *capped;                       /* the same once more, for the gradient of capped ones */
-    int64_t logit_rows;
-    sr_step_stats *stats; /* of sr_pass_step; NULL: nobody counts */
-    float scale;
-    sr_graph step; /* of sr_pass_step */
-    void **memory; /* everything from the device, for freeing */
-    size_t memories, bytes;
-};
 
 static srnn_status take(sr_pass *pass, void **out, size_t count, size_t size) {
     size_t bytes;
@@ -103,7 +63,9 @@ static size_t larger(size_t a, size_t b) {
 static srnn_status take_activations(sr_pass *pass) {
     const int L = pass->model->config.L;
     const size_t C = (size_t)pass->model->config.C, rows = (size_t)pass->block_rows;
-    const bool keep_mlp = pass->setup.train && pass->setup.recompute != SR_RECOMPUTE_BLOCK;
+    const bool layerwise = sr_lesson_is_layerwise(pass);
+    const bool keep_mlp =
+        pass->setup.train && !layerwise && pass->setup.recompute != SR_RECOMPUTE_BLOCK;
     const bool keep_mixer = keep_mlp && pass->setup.recompute == SR_RECOMPUTE_NONE;
     size_t mixer_bytes = 0, mlp_bytes = 0, scratch = 0;
     void *mixer = NULL, *mlp = NULL;
@@ -121,7 +83,7 @@ static srnn_status take_activations(sr_pass *pass) {
         if (mlp_bytes && (keep_mlp || layer == 0))
             SR_TRY(take(pass, &mlp, keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes, 1));
         *saved = sr_block_saved_apart(block, mixer, mlp);
-        if (pass->setup.train || layer < 2)
+        if ((pass->setup.train && !layerwise) || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
         else
             saved->x = pass->saved[layer % 2].x; /* two buffers alternate */
@@ -233,7 +195,8 @@ static srnn_status fill(sr_pass *pass) {
     pass->setup.offsets = NULL;
     SR_TRY(make_blocks(pass));
     SR_TRY(take_ends(pass));
-    return take_activations(pass);
+    SR_TRY(take_activations(pass));
+    return sr_lesson_begin(pass);
 }
 
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup) {
@@ -257,6 +220,7 @@ void sr_pass_free(sr_pass *pass) {
     if (!pass)
         return;
     sr_device_forget(pass->backend->device, &pass->step);
+    sr_pass_free(pass->teacher);
     for (size_t i = 0; i < pass->memories; i++)
         sr_device_release(pass->backend->device, pass->memory[i]);
     free(pass->memory);
@@ -273,6 +237,8 @@ void sr_pass_free(sr_pass *pass) {
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
     if (pass->contexts)
         SR_TRY(sr_contexts_check_documents(pass->contexts, offsets, documents));
+    if (pass->teacher)
+        SR_TRY(sr_pass_documents(pass->teacher, offsets, documents));
     for (int i = 0; i < pass->kinds.count; i++)
         SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents));
     return place_tokens(pass, offsets, documents);
@@ -280,7 +246,8 @@ srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t doc
 
 size_t sr_pass_bytes(const sr_pass *pass) {
     const size_t contexts = pass->contexts ? sr_contexts_bytes(pass->contexts) : 0;
-    return pass->bytes + contexts + sr_layer_kinds_bytes(&pass->kinds);
+    const size_t teacher = pass->teacher ? sr_pass_bytes(pass->teacher) : 0;
+    return pass->bytes + contexts + sr_layer_kinds_bytes(&pass->kinds) + teacher;
 }
 
 float *sr_pass_gradient(sr_pass *pass) {
@@ -292,8 +259,7 @@ srnn_status sr_pass_zero_gradient(sr_pass *pass) {
                           pass->model->table.numbers * sizeof(float));
 }
 
-/* Checks a batch and copies it to the device; targets may be NULL. */
-static srnn_status load(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
+srnn_status sr_pass_load(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
     srnn_device *device = pass->backend->device;
     const int V = pass->model->config.V;
     const size_t bytes = (size_t)pass->rows * sizeof *ids;
@@ -305,6 +271,8 @@ static srnn_status load(sr_pass *pass, const int32_t *ids, const int32_t *target
                            targets[row], V);
     }
     SR_TRY(sr_device_copy_in(device, pass->ids, ids, bytes));
+    if (pass->teacher)
+        SR_TRY(sr_device_copy_in(device, pass->teacher->ids, ids, bytes));
     return targets ? sr_device_copy_in(device, pass->targets, targets, bytes) : SRNN_OK;
 }
 
@@ -312,8 +280,7 @@ static sr_rmsnorm last_norm(const sr_pass *pass) {
     return sr_ends_rmsnorm(pass->model, pass->x, pass->rstd, pass->rows);
 }
 
-/* From the loaded ids to what the first block reads. */
-static srnn_status embed(sr_pass *pass) {
+srnn_status sr_pass_embed(sr_pass *pass) {
     const sr_model *model = pass->model;
     if (pass->contexts)
         return sr_contexts_make(pass->contexts, pass->saved[0].x, pass->ids);
@@ -321,10 +288,9 @@ static srnn_status embed(sr_pass *pass) {
         model, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32), pass->ids);
 }
 
-/* From the loaded ids to pass->normed. */
-static srnn_status forward(sr_pass *pass) {
+srnn_status sr_pass_forward(sr_pass *pass) {
     const int L = pass->model->config.L;
-    SR_TRY(embed(pass));
+    SR_TRY(sr_pass_embed(pass));
     for (int layer = 0; layer < L; layer++)
         SR_TRY(sr_block_forward(&pass->blocks[layer],
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->last,
@@ -339,8 +305,8 @@ static sr_linear head_of(const sr_pass *pass) {
     return (sr_linear){pass->model->worker.head, NULL, pass->model->config.V};
 }
 
-/* pass->logits (rows of one tile, V). */
-static srnn_status logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *normed, int64_t first) {
+srnn_status sr_pass_logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *normed,
+                                int64_t first) {
     sr_backend *backend = pass->backend;
     const sr_model_config *c = &pass->model->config;
     const int64_t left = pass->rows - first;
@@ -355,10 +321,10 @@ static srnn_status logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *norm
 
 srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
     sr_matrix logits, normed;
-    SR_TRY(load(pass, ids, NULL));
-    SR_TRY(forward(pass));
+    SR_TRY(sr_pass_load(pass, ids, NULL));
+    SR_TRY(sr_pass_forward(pass));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
-        SR_TRY(logits_tile(pass, &logits, &normed, first));
+        SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
         SR_TRY(sr_matrix_fetch(out + first * logits.columns, pass->backend->device, logits));
     }
     return SRNN_OK;
@@ -368,7 +334,7 @@ srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
 static srnn_status head_losses(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
-        SR_TRY(logits_tile(pass, &logits, &normed, first));
+        SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
         SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first, pass->hits + first,
                                             logits, pass->targets + first, 0.0f));
     }
@@ -384,8 +350,11 @@ static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t firs
         SR_TRY(sr_device_copy(backend->device, capped.data, logits.data,
                               (size_t)(logits.rows * logits.columns) *
                                   sr_element_bytes(logits.dtype)));
-    SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
-                                  pass->targets + first, pass->scale));
+    if (pass->setup.lesson.objective == SR_OBJECTIVE_TEXT)
+        SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
+                                      pass->targets + first, pass->scale));
+    else
+        SR_TRY(sr_lesson_diverge(pass, logits, first, pass->scale));
     return sr_ends_logits_back(pass->model, logits, capped);
 }
 
@@ -398,7 +367,7 @@ static srnn_status head_gradients(sr_pass *pass) {
         sr_matrix_of(pass->d_normed, pass->rows, pass->model->config.C, backend->number);
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
-        SR_TRY(logits_tile(pass, &logits, &normed, first));
+        SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
         SR_TRY(logits_gradient(pass, logits, first));
         SR_TRY(backend->linear_backward_input(backend, sr_matrix_rows(d_normed, first, logits.rows),
                                               logits, &head, 1));
@@ -414,8 +383,8 @@ static srnn_status losses_out(sr_pass *pass, float *losses) {
 
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets) {
-    SR_TRY(load(pass, ids, targets));
-    SR_TRY(forward(pass));
+    SR_TRY(sr_pass_load(pass, ids, targets));
+    SR_TRY(sr_pass_forward(pass));
     SR_TRY(head_losses(pass));
     return losses_out(pass, losses);
 }
@@ -477,21 +446,35 @@ static srnn_status embed_back(sr_pass *pass) {
         sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);
 }
 
-/* Everything between a loaded batch and its gradients; what is recorded. */
-static srnn_status gradients(void *context) {
-    sr_pass *pass = context;
+static srnn_status count_losses(sr_pass *pass) {
+    return pass->stats ? pass->backend->stats_losses(pass->backend, pass->stats, pass->losses, NULL,
+                                                     pass->targets, pass->rows)
+                       : SRNN_OK;
+}
+
+/* Of the whole model, from its logits down. */
+static srnn_status whole_gradients(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const int C = pass->model->config.C;
-    SR_TRY(forward(pass));
+    if (pass->setup.lesson.objective != SR_OBJECTIVE_TEXT)
+        SR_TRY(sr_pass_forward(pass->teacher));
+    SR_TRY(sr_pass_forward(pass));
     SR_TRY(head_gradients(pass));
-    if (pass->stats)
-        SR_TRY(backend->stats_losses(backend, pass->stats, pass->losses, NULL, pass->targets,
-                                     pass->rows));
+    SR_TRY(count_losses(pass));
     SR_TRY(
         sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
     SR_TRY(layers_backward(pass));
     SR_TRY(embed_back(pass));
     return tell_ready(pass, -1);
+}
+
+/* Everything between a loaded batch and its gradients; what is recorded. */
+static srnn_status gradients(void *context) {
+    sr_pass *pass = context;
+    if (!sr_lesson_is_layerwise(pass))
+        return whole_gradients(pass);
+    SR_TRY(sr_lesson_layers(pass));
+    return count_losses(pass);
 }
 
 static srnn_status check_train(const sr_pass *pass) {
@@ -503,7 +486,7 @@ static srnn_status check_train(const sr_pass *pass) {
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale) {
     SR_TRY(check_train(pass));
-    SR_TRY(load(pass, ids, targets));
+    SR_TRY(sr_pass_load(pass, ids, targets));
     pass->scale = (float)scale;
     pass->stats = NULL;
     SR_TRY(gradients(pass));
@@ -513,7 +496,7 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
 srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
                          const int32_t *targets, double scale) {
     SR_TRY(check_train(pass));
-    SR_TRY(load(pass, ids, targets));
+    SR_TRY(sr_pass_load(pass, ids, targets));
     pass->scale = (float)scale;
     pass->stats = stats;
     return sr_device_repeat(pass->backend->device, &pass->step, gradients, pass);

@@ -3,7 +3,7 @@
 #define SR_MODEL_PASS_H
 
 #include "model/layer/block/block.h"
-#include "model/model.h"
+#include "model/lesson.h"
 
 typedef struct sr_pass_setup {
     int B, T;
@@ -14,6 +14,8 @@ typedef struct sr_pass_setup {
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
+
+    sr_lesson lesson; /* what losses and gradients of training are; { 0 }: those of the text */
 
     sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 
@@ -35,7 +37,7 @@ void sr_pass_free(sr_pass *pass);
 /* Other documents from now on, as in the setup. Takes no memory. */
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
 
-/* Bytes that the pass holds. */
+/* Bytes that the pass holds, with its teacher's activations but not its weights. */
 size_t sr_pass_bytes(const sr_pass *pass);
 
 /* logits (B, T, V), host memory, for ids (B, T). */
@@ -49,7 +51,16 @@ srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
 srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
                              const int32_t *targets);
 
-/* The losses, and adds the gradient of scale * sum(losses) to the gradients. */
+/* How far the model is from the lesson's teacher, which must be there: divergences (B, T), host
+ * memory: KL(teacher, student) at temperature 1, 0 where targets[i] < 0. */
+srnn_status sr_pass_divergences(sr_pass *pass, float *divergences, const int32_t *ids,
+                                const int32_t *targets);
+
+/* Adds the errors of the lesson's layers to errors (L), whatever the objective. */
+srnn_status sr_pass_layer_errors(sr_pass *pass, sr_layer_error *errors, const int32_t *ids,
+                                 const int32_t *targets);
+
+/* The losses of the lesson, and adds the gradient of scale * sum(losses) to the gradients. */
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 

@@ -170,6 +170,25 @@ typedef struct sr_ranking {
     void *saved; /* rank_bytes: forward writes, backward reads */
 } sr_ranking;
 
+/* How far a student's distribution over tokens is from a teacher's, row by row. With p = softmax of
+ * the teacher's logits over the temperature t and q of the student's: t^2 sum p log(p / q), or
+ * reversed, t^2 sum q log(q / p). The factor keeps gradients of one size at any temperature. */
+typedef struct sr_divergence {
+    sr_matrix student, teacher; /* (rows, V), number type, finite; the teacher's is destroyed */
+    const int32_t *targets;     /* (rows): rows without one are not counted */
+    bool reversed;
+    float temperature; /* above 0 */
+    float scale;
+} sr_divergence;
+
+/* How far x is from y, row by row: factor times the sum of (x - y)^2 over the columns. */
+typedef struct sr_square_error {
+    const float *x, *y;     /* (rows, C) */
+    const int32_t *targets; /* (rows): rows without one are not counted */
+    int64_t rows, C;
+    float factor, scale;
+} sr_square_error;
+
 /* Step stats, in device memory: the host writes them before the step and reads them after it. */
 typedef struct sr_step_stats {
     double loss;          /* sum over the targets */
@@ -330,6 +349,15 @@ struct sr_backend {
      * ignored: loss, hit and gradient 0. */
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
                                  sr_matrix logits, const int32_t *targets, float scale);
+
+    /* ---- losses[r] = the divergence; the student's logits are overwritten with the gradient of
+     * scale * sum(losses); if scale is 0, they are undefined. Rows that are not counted: 0. */
+    srnn_status (*divergence)(sr_backend *backend, float *losses, const sr_divergence *of);
+
+    /* ---- errors[r] += the error; d_x (rows, C), number type, data NULL: not wanted, = the gradient
+     * of scale * sum(errors). Rows that are not counted: 0. */
+    srnn_status (*square_error)(sr_backend *backend, float *errors, sr_matrix d_x,
+                                const sr_square_error *of);
 
     /* ---- step stats: adds losses and hits (or NULL) of the rows; squares = sum of x^2 */
     srnn_status (*stats_losses)(sr_backend *backend, sr_step_stats *stats, const float *losses,

@@ -1,51 +1,10 @@
 /* trainer.c: one optimizer step of a model. */
-#include "train/trainer.h"
+#include "train/trainer_parts.h"
 
 #include "base/memory.h"
-#include "train/muon.h"
-#include "train/parallel/masters.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* The losses of one batch of a step. */
-typedef struct sr_batch_stats {
-    double loss;
-    int64_t targets, hits;
-} sr_batch_stats;
-
-/* Tokens of a batch, in host memory. */
-typedef struct token_batch {
-    int32_t *ids, *targets; /* (B, T) */
-    int64_t *offsets;       /* (B*T + 1) */
-    int64_t documents;
-    const sr_source *source; /* set if this is training batch `number` of the source; else NULL */
-    int64_t number;
-} token_batch;
-
-struct sr_trainer {
-    sr_model *model;
-    sr_backend *backend;
-    sr_trainer_settings settings;
-    sr_pass *pass;
-    sr_ranks *ranks;
-    /* NULL: a step is one batch of one rank, or the device accumulates batches itself */
-    sr_shares *shares;
-    sr_device_shares *device_shares; /* of ranks on GPUs; else NULL */
-    sr_masters *masters;             /* NULL: the model has its own master weights */
-    sr_muon *muon;                   /* NULL: AdamW updates everything */
-    sr_share all;                    /* this rank's shard without either */
-    sr_step_stats *decided;          /* device memory, for device_shares */
-    sr_batch_stats *batches;         /* (ranks, rounds), for shares */
-    sr_moments moments;
-    token_batch batch;          /* the current batch */
-    token_batch next;           /* read ahead while a GPU computes */
-    float *losses;              /* (B, T), for validation */
-    sr_step_stats *stats;       /* device memory */
-    sr_graph update;            /* updates the weights */
-    sr_number_range *undecayed; /* (undecayed_count): parameters without weight decay */
-    size_t undecayed_count;
-};
 
 static srnn_status check(const sr_trainer_settings *s) {
     if (s->accumulate < 1)
@@ -127,6 +86,8 @@ static srnn_status take_shares(sr_trainer *trainer) {
 /* Called by the pass, which is created before the shares: they may not exist yet. */
 static srnn_status ready(void *context, int layer) {
     sr_trainer *trainer = context;
+    SR_TRY(sr_learning_clear(&trainer->learning, trainer->backend, sr_pass_gradient(trainer->pass),
+                             layer));
     if (trainer->device_shares)
         return sr_device_shares_ready(trainer->device_shares, layer);
     return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
@@ -156,8 +117,24 @@ static srnn_status take_muon(sr_trainer *trainer) {
     if (is_gpu(trainer))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "optimizer muon is computed on the CPU; on a GPU use optimizer adamw");
+    if (s->attention_of)
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "optimizer muon trains every matrix; where only the attention of some layers "
+            "learns, use optimizer adamw");
     const sr_muon_settings settings = {s->momentum, s->weight_decay, s->decay_all};
     return sr_muon_create(&trainer->muon, trainer->model, &settings);
+}
+
+static srnn_status take_learning(sr_trainer *trainer) {
+    void *memory;
+    if (!trainer->settings.attention_of)
+        return SRNN_OK;
+    if (!trainer->decided) {
+        SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof *trainer->decided));
+        trainer->decided = memory;
+    }
+    return sr_learning_create(&trainer->learning, trainer->model, trainer->settings.attention_of);
 }
 
 static srnn_status fill(sr_trainer *trainer) {
@@ -166,6 +143,7 @@ static srnn_status fill(sr_trainer *trainer) {
                                  .T = s->T,
                                  .train = true,
                                  .recompute = s->recompute,
+                                 .lesson = s->lesson,
                                  .ready = ready,
                                  .ready_context = trainer};
     void *memory;
@@ -175,6 +153,7 @@ static srnn_status fill(sr_trainer *trainer) {
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     SR_TRY(take_muon(trainer));
+    SR_TRY(take_learning(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
     SR_TRY(take_batch(&trainer->batch, rows));
     SR_TRY(take_batch(&trainer->next, rows));
@@ -200,7 +179,8 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
-    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON;
+    created->settings.whole = settings->whole || settings->optimizer == SR_OPTIMIZER_MUON ||
+                              settings->attention_of != NULL;
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
@@ -225,6 +205,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_pass_free(trainer->pass); /* frees the graphs that use the device shares */
     sr_masters_free(trainer->masters);
     sr_muon_free(trainer->muon);
+    sr_learning_free(&trainer->learning);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
     free_batch(&trainer->batch);
@@ -259,12 +240,22 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
     return trainer->masters ? sr_masters_gather(trainer->masters) : SRNN_OK;
 }
 
+static size_t working_bytes(const sr_model *model) {
+    return model->working == model->weights
+               ? 0
+               : model->table.numbers * sr_element_bytes(model->backend->number);
+}
+
+static size_t teacher_bytes(const sr_model *teacher) {
+    return teacher ? teacher->table.numbers * sizeof(float) + working_bytes(teacher) +
+                         sr_model_rope_bytes(&teacher->config)
+                   : 0;
+}
+
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
     const size_t angles = sr_model_rope_bytes(&model->config) / sizeof(float);
-    const size_t working = model->working == model->weights
-                               ? 0
-                               : model->table.numbers * sr_element_bytes(model->backend->number);
+    const size_t working = working_bytes(model) + teacher_bytes(trainer->settings.lesson.teacher);
     const size_t shares = trainer->device_shares ? sr_device_shares_bytes(trainer->device_shares)
                           : trainer->shares      ? sr_shares_bytes(trainer->shares)
                                                  : 0;
@@ -296,8 +287,8 @@ static void read_ahead(sr_trainer *trainer, const sr_source *source, int64_t num
     (void)read_tokens(trainer, &trainer->next, source, SR_SPLIT_TRAIN, number);
 }
 
-static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,
-                              int64_t number) {
+srnn_status sr_trainer_read(sr_trainer *trainer, const sr_source *source, sr_split split,
+                            int64_t number) {
     const token_batch next = trainer->next;
     if (split == SR_SPLIT_TRAIN && next.source == source && next.number == number) {
         trainer->next = trainer->batch;
@@ -307,15 +298,6 @@ static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_s
         SR_TRY(read_tokens(trainer, &trainer->batch, source, split, number));
     }
     return sr_pass_documents(trainer->pass, trainer->batch.offsets, trainer->batch.documents);
-}
-
-/* Adds the losses of the batch just computed to a sum and a count. */
-static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
-    const int64_t rows = (int64_t)trainer->settings.B * trainer->settings.T;
-    for (int64_t row = 0; row < rows; row++) {
-        *sum += (double)trainer->losses[row];
-        *count += trainer->batch.targets[row] >= 0;
-    }
 }
 
 /* Targets of a step if every token had one; the loss of which gradients are taken is the sum over
@@ -345,6 +327,23 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .weight_decay = s->weight_decay,
                       .clip = s->clip,
                       .nominal = nominal_targets(s)};
+}
+
+/* AdamW for shares, each of which starts from the same stats; the outcome of the last is kept. */
+static srnn_status update_by_adamw(sr_trainer *trainer, sr_step_stats *stats,
+                                   sr_step_stats *decided, const float *gradient,
+                                   const sr_share *shares, size_t count) {
+    sr_backend *backend = trainer->backend;
+    for (size_t i = 0; i < count; i++) {
+        sr_share piece;
+        size_t index = 0;
+        while (sr_learning_next(&trainer->learning, &piece, &shares[i], &index)) {
+            const sr_adamw adamw = adamw_of(trainer, &piece, gradient);
+            SR_TRY(sr_device_copy(backend->device, decided, stats, sizeof *stats));
+            SR_TRY(backend->adamw(backend, decided, &adamw));
+        }
+    }
+    return sr_device_copy(backend->device, stats, decided, sizeof *stats);
 }
 
 /* Muon for the matrices of layers and AdamW for the rest, in host memory; AdamW's stats decide
@@ -379,6 +378,9 @@ static srnn_status update(void *context) {
     const float *gradient = sr_pass_gradient(trainer->pass);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
+    if (trainer->learning.learns)
+        return update_by_adamw(trainer, trainer->stats, trainer->decided, gradient, &trainer->all,
+                               1);
     return trainer->muon ? update_by_muon(trainer, trainer->stats, gradient)
                          : backend->adamw(backend, trainer->stats, &adamw);
 }
@@ -392,7 +394,7 @@ static sr_step step_of(const sr_step_stats *stats) {
 }
 
 static srnn_status compute(sr_trainer *trainer, const sr_source *source, int64_t batch) {
-    SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, batch));
+    SR_TRY(sr_trainer_read(trainer, source, SR_SPLIT_TRAIN, batch));
     return sr_pass_step(trainer->pass, trainer->stats, trainer->batch.ids, trainer->batch.targets,
                         1.0 / nominal_targets(&trainer->settings));
 }
@@ -413,8 +415,7 @@ static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const s
 
 /* ---- a step of ranks on GPUs, without waiting for the host */
 
-/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. Every
- * share starts from the same stats; the last one's outcome is stored. */
+/* Sums over all ranks, updates this rank's shards and gathers them; captured as a graph. */
 static srnn_status update_device_shares(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
@@ -425,14 +426,7 @@ static srnn_status update_device_shares(void *context) {
     SR_TRY(
         backend->stats_squares(backend, trainer->stats, sum, sr_device_shares_own_numbers(shares)));
     SR_TRY(sr_device_shares_stats(shares, trainer->stats));
-    for (size_t i = 0; i < count; i++) {
-        const sr_adamw adamw = adamw_of(trainer, &own[i], sum);
-        SR_TRY(sr_device_copy(backend->device, trainer->decided, trainer->stats,
-                              sizeof *trainer->stats));
-        SR_TRY(backend->adamw(backend, trainer->decided, &adamw));
-    }
-    SR_TRY(
-        sr_device_copy(backend->device, trainer->stats, trainer->decided, sizeof *trainer->stats));
+    SR_TRY(update_by_adamw(trainer, trainer->stats, trainer->decided, sum, own, count));
     if (!sr_trainer_splits(trainer))
         return SRNN_OK;
     SR_TRY(sr_device_shares_gather(shares, trainer->model->working, backend->number));
@@ -471,7 +465,7 @@ static srnn_status compute_one(sr_trainer *trainer, sr_batch_stats *result, cons
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     SR_TRY(compute(trainer, source, batch));
     SR_TRY(sr_device_copy_out(device, &stats, trainer->stats, sizeof stats));
-    *result = (sr_batch_stats){stats.loss, stats.targets, stats.hits};
+    *result = (sr_batch_stats){stats.loss, stats.targets, stats.hits, 0};
     return SRNN_OK;
 }
 
@@ -503,20 +497,14 @@ static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     return SRNN_OK;
 }
 
-/* Every share starts from the same stats. */
 static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
-    sr_backend *backend = trainer->backend;
     size_t count;
     if (trainer->muon)
         return update_by_muon(trainer, stats, sr_shares_sum(trainer->shares));
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
     sr_step_stats decided = *stats;
-    for (size_t i = 0; i < count; i++) {
-        const sr_adamw adamw = adamw_of(trainer, &shares[i], sr_shares_sum(trainer->shares));
-        decided = *stats;
-        SR_TRY(backend->adamw(backend, &decided, &adamw));
-    }
-    *stats = decided;
+    SR_TRY(
+        update_by_adamw(trainer, stats, &decided, sr_shares_sum(trainer->shares), shares, count));
     return stats->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
 }
 
@@ -540,73 +528,4 @@ srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_sourc
     trainer->moments.updates = stats.updates;
     *result = step_of(&stats);
     return SRNN_OK;
-}
-
-/* ---- validation */
-
-srnn_status sr_validation_create(sr_validation *validation, int64_t batches) {
-    void *memory;
-    *validation = (sr_validation){.batches = batches};
-    SR_TRY(sr_alloc(&memory, (size_t)batches, sizeof *validation->losses));
-    validation->losses = memory;
-    return SRNN_OK;
-}
-
-void sr_validation_free(sr_validation *validation) {
-    free(validation->losses);
-    *validation = (sr_validation){0};
-}
-
-/* NaN: of nothing. */
-static double mean(double sum, int64_t count) {
-    return count > 0 ? sum / (double)count : NAN;
-}
-
-/* One batch of the validation split. */
-static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
-                                  const sr_source *source, int64_t batch) {
-    *result = (sr_batch_stats){0};
-    SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, batch));
-    SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &result->hits, trainer->batch.ids,
-                            trainer->batch.targets));
-    add_losses(trainer, &result->loss, &result->targets);
-    return SRNN_OK;
-}
-
-/* Batches are dealt to ranks round-robin; `all` is (ranks, rounds). */
-static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
-                                sr_batch_stats *all, int64_t rounds) {
-    sr_ranks *ranks = trainer->ranks;
-    sr_batch_stats sum = {0};
-    for (int64_t i = ranks->rank; i < result->batches; i += ranks->count)
-        SR_TRY(validate_batch(trainer, &all[ranks->rank * rounds + i / ranks->count], source, i));
-    SR_TRY(sr_ranks_gather(ranks, all, (size_t)rounds * sizeof *all));
-    for (int64_t i = 0; i < result->batches; i++) {
-        const sr_batch_stats *one = &all[i % ranks->count * rounds + i / ranks->count];
-        result->losses[i] = mean(one->loss, one->targets);
-        sum.loss += one->loss;
-        sum.targets += one->targets;
-        sum.hits += one->hits;
-    }
-    result->loss = mean(sum.loss, sum.targets);
-    result->accuracy = mean((double)sum.hits, sum.targets);
-    return SRNN_OK;
-}
-
-/* Further batches would have rows that were there before. */
-static int64_t fresh_batches(const sr_trainer *trainer, const sr_source *source) {
-    const int64_t rows = source->rows[SR_SPLIT_VALIDATION], B = trainer->settings.B;
-    return rows / B + (rows % B > 0);
-}
-
-srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
-                                const sr_source *source) {
-    const int64_t fresh = fresh_batches(trainer, source);
-    result->batches = result->batches < fresh ? result->batches : fresh;
-    const int64_t count = trainer->ranks->count, rounds = (result->batches + count - 1) / count;
-    void *memory;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_stats)));
-    const srnn_status status = validate_all(trainer, result, source, memory, rounds);
-    free(memory);
-    return status;
 }

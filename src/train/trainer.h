@@ -24,8 +24,13 @@ typedef struct sr_trainer_settings {
     bool decay_all;  /* weight decay for all tensors, also those that are usually exempt */
     double clip;     /* largest gradient norm; 0: no clipping */
     sr_schedule schedule;
+    sr_lesson lesson; /* what is learned; its teacher must outlive the trainer */
+    /* (L), borrowed: only the attention of these layers learns, everything else stays as it is, to
+     * the bit. NULL: everything learns. Not with Muon */
+    const bool *attention_of;
     sr_ranks *ranks; /* share the batches of a step; NULL: one process. Must outlive the trainer */
-    bool whole;      /* each rank stores all moments, instead of its shard; always with Muon */
+    bool whole;      /* each rank stores all moments, instead of its shard; always with Muon and
+                      * where only some tensors learn */
 } sr_trainer_settings;
 
 /* The outcome of one step. */
@@ -63,16 +68,22 @@ typedef struct sr_validation {
     double *losses;  /* (batches), owned: the mean over each batch's targets */
     double loss;     /* mean over all targets */
     double accuracy; /* fraction of the targets that were the most probable token */
+
+    /* With a teacher. */
+    double kl;              /* mean over all targets of KL(teacher, student); NaN: no teacher */
+    sr_layer_error *errors; /* (layers), owned: means over all targets, where layers are learned */
+    int layers;             /* 0: they are not */
 } sr_validation;
 
-srnn_status sr_validation_create(sr_validation *validation, int64_t batches);
+/* `layers` of the model if the lesson compares layers, else 0. */
+srnn_status sr_validation_create(sr_validation *validation, int64_t batches, int layers);
 void sr_validation_free(sr_validation *validation);
 
 /* Validates the current model. Reduces the batches to those that the split has. */
 srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source);
 
-/* Bytes of weights, gradients, moments and activations. */
+/* Bytes of weights, gradients, moments and activations, the teacher's weights included. */
 size_t sr_trainer_bytes(const sr_trainer *trainer);
 
 /* The optimizer's state in a checkpoint: this rank's moments, in backend memory, and the number of

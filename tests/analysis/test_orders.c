@@ -355,6 +355,11 @@ static void own_equations(void **state) {
             count++;
         }
     assert_true(count > 10);
+    /* the gated attention of Qwen3-Next and Qwen3.5 */
+    srnn_variant gated = {.name = "layer=nala,output_gate=sigmoid,gate_width=channel,qk_norm=head"};
+    assert_int_equal(srnn_attention_parse(&gated.attention, gated.name), SRNN_OK);
+    assert_true(sr_attention_has_orders(&gated.attention));
+    check_own_equation(backend, &gated);
     sr_backend_free(backend);
 }
 

@@ -311,6 +311,110 @@ static void losses(void **state) {
     free(logits), free(want);
 }
 
+/* In double: t^2 KL of a row, and its gradient with respect to the student's logits. */
+static double want_divergence(double *gradient, const float *student, const float *teacher, int V,
+                              double t, bool reversed) {
+    double sums[2] = {0, 0}, result = 0;
+    for (int v = 0; v < V; v++) {
+        sums[0] += exp((double)student[v] / t);
+        sums[1] += exp((double)teacher[v] / t);
+    }
+    for (int both = 0; both < 2; both++) /* the reversed gradient needs the sum */
+        for (int v = 0; v < V; v++) {
+            const double log_q = (double)student[v] / t - log(sums[0]);
+            const double log_p = (double)teacher[v] / t - log(sums[1]);
+            if (both == 0)
+                result += reversed ? exp(log_q) * (log_q - log_p) : exp(log_p) * (log_p - log_q);
+            gradient[v] =
+                t * (reversed ? exp(log_q) * (log_q - log_p - result) : exp(log_q) - exp(log_p));
+        }
+    return t * t * result;
+}
+
+static void check_divergence(float t, bool reversed) {
+    enum { ROWS = 37, V = 301 };
+    float *student = numbers(ROWS * V, 1), *teacher = numbers(ROWS * V, 2), loss[ROWS];
+    double want_loss[ROWS], *want = doubles(ROWS * V);
+    int32_t targets[ROWS];
+    for (int i = 0; i < ROWS * V; i++) {
+        student[i] *= i / V % 2 ? 3.0f : 20.0f;
+        teacher[i] *= i / V % 3 ? 3.0f : 20.0f;
+    }
+    memcpy(student, teacher, V * sizeof *student); /* equal rows: exactly 0 */
+    for (int r = 0; r < ROWS; r++) {
+        targets[r] = r % 7 == 3 ? -1 : 0;
+        want_loss[r] =
+            want_divergence(want + r * V, student + r * V, teacher + r * V, V, (double)t, reversed);
+        for (int v = 0; v < V; v++)
+            want[r * V + v] *= targets[r] < 0 ? 0 : 0.25;
+        want_loss[r] *= targets[r] >= 0;
+    }
+    const sr_divergence of = {.student = sr_matrix_of(student, ROWS, V, SRNN_F32),
+                              .teacher = sr_matrix_of(teacher, ROWS, V, SRNN_F32),
+                              .targets = targets,
+                              .reversed = reversed,
+                              .temperature = t,
+                              .scale = 0.25f};
+    assert_int_equal(cpu->divergence(cpu, loss, &of), SRNN_OK);
+    close_to(loss, want_loss, ROWS, 1e-6);
+    close_to(student, want, ROWS * V, 2e-6);
+    assert_true(loss[0] == 0);
+    for (int v = 0; v < V; v++)
+        assert_true(student[v] == 0);
+    free(student), free(teacher), free(want);
+}
+
+/* Against float64, and against numbers worked out elsewhere. */
+static void divergences(void **state) {
+    (void)state;
+    static const struct {
+        float t, forward, reversed;
+    } known[] = {{1.0f, 1.1573326f, 1.0790889f}, {2.5f, 1.3654142f, 1.3075806f}};
+    for (int i = 0; i < 2; i++)
+        for (int reversed = 0; reversed < 2; reversed++) {
+            float teacher[] = {1.0f, 2.0f, 0.5f, -1.0f}, student[] = {0.3f, -0.7f, 1.1f, 0.9f};
+            float loss;
+            const int32_t target = 2;
+            const sr_divergence of = {.student = sr_matrix_of(student, 1, 4, SRNN_F32),
+                                      .teacher = sr_matrix_of(teacher, 1, 4, SRNN_F32),
+                                      .targets = &target,
+                                      .reversed = reversed,
+                                      .temperature = known[i].t};
+            assert_int_equal(cpu->divergence(cpu, &loss, &of), SRNN_OK);
+            assert_true(fabsf(loss - (reversed ? known[i].reversed : known[i].forward)) < 1e-5f);
+            check_divergence(known[i].t, reversed);
+        }
+}
+
+static void square_errors(void **state) {
+    (void)state;
+    enum { ROWS = 70, C = 45 };
+    float *x = numbers(ROWS * C, 1), *y = numbers(ROWS * C, 2), *d = numbers(ROWS * C, 3);
+    float errors[ROWS];
+    double want[ROWS], *slope = doubles(ROWS * C);
+    int32_t targets[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        targets[r] = r % 5 == 2 ? -1 : 1;
+        errors[r] = (float)r;
+        want[r] = r;
+        for (int c = 0; c < C && targets[r] >= 0; c++) {
+            const double off = (double)x[r * C + c] - (double)y[r * C + c];
+            want[r] += 0.5 * off * off;
+            slope[r * C + c] = 0.25 * off;
+        }
+    }
+    const sr_square_error of = {x, y, targets, ROWS, C, 0.5f, 0.25f};
+    assert_int_equal(cpu->square_error(cpu, errors, sr_matrix_of(d, ROWS, C, SRNN_F32), &of),
+                     SRNN_OK);
+    close_to(errors, want, ROWS, 1e-6);
+    close_to(d, slope, ROWS * C, 1e-6);
+    assert_int_equal(cpu->square_error(cpu, errors, (sr_matrix){0}, &of), SRNN_OK); /* adds */
+    for (int r = 0; r < ROWS; r++)
+        want[r] += want[r] - r;
+    close_to(errors, want, ROWS, 1e-6);
+    free(x), free(y), free(d), free(slope);
+}
+
 static void adamw_steps(void **state) {
     (void)state;
     enum { N = 1003 };
@@ -567,6 +671,8 @@ int main(void) {
         cmocka_unit_test(rope_turns_and_turns_back),
         cmocka_unit_test(embedding),
         cmocka_unit_test(losses),
+        cmocka_unit_test(divergences),
+        cmocka_unit_test(square_errors),
         cmocka_unit_test(adamw_steps),
         cmocka_unit_test(sums),
         cmocka_unit_test(short_convolution),

@@ -274,6 +274,74 @@ static void norms(void **state) {
         check_norm(&cases[i]);
 }
 
+/* ---- distances from a teacher */
+
+static void check_divergence(int64_t rows, int64_t V, float t, bool reversed) {
+    float *student = noise(rows * V, 1), *teacher = noise(rows * V, 2), *losses = noise(rows, 3);
+    int32_t *targets = malloc((size_t)rows * sizeof *targets);
+    assert_non_null(targets);
+    for (int64_t r = 0; r < rows; r++)
+        targets[r] = r % 4 == 1 ? -1 : 0;
+    memcpy(student, teacher, (size_t)V * sizeof *student); /* equal rows: exactly 0 */
+    sr_divergence of = {.student = matrix(student, rows, V),
+                        .teacher = matrix(teacher, rows, V),
+                        .targets = on_gpu(targets, (size_t)rows * sizeof *targets),
+                        .reversed = reversed,
+                        .temperature = t,
+                        .scale = 0.5f};
+    const sr_matrix gradient = of.student;
+    float *on_device = on_gpu(losses, (size_t)rows * sizeof *losses), first;
+    assert_int_equal(gpu->divergence(gpu, on_device, &of), SRNN_OK);
+    of.student = sr_matrix_of(student, rows, V, SRNN_F32);
+    of.teacher = sr_matrix_of(teacher, rows, V, SRNN_F32);
+    of.targets = targets;
+    assert_int_equal(cpu->divergence(cpu, losses, &of), SRNN_OK);
+    compare_floats("divergences", on_device, losses, rows, 1e-5);
+    compare_matrix("the gradient of a divergence", gradient, student);
+    assert_int_equal(sr_device_copy_out(gpu->device, &first, on_device, sizeof first), SRNN_OK);
+    assert_true(first == 0);
+    free(student), free(teacher), free(losses), free(targets);
+    free_arrays();
+}
+
+static void check_square_error(int64_t rows, int64_t C) {
+    float *x = noise(rows * C, 1), *y = noise(rows * C, 2), *errors = noise(rows, 3);
+    float *d = noise(rows * C, 4);
+    int32_t *targets = malloc((size_t)rows * sizeof *targets);
+    assert_non_null(targets);
+    for (int64_t r = 0; r < rows; r++)
+        targets[r] = r % 4 == 1 ? -1 : 0;
+    sr_square_error of = {.x = on_gpu(x, (size_t)(rows * C) * sizeof *x),
+                          .y = on_gpu(y, (size_t)(rows * C) * sizeof *y),
+                          .targets = on_gpu(targets, (size_t)rows * sizeof *targets),
+                          .rows = rows,
+                          .C = C,
+                          .factor = 0.5f,
+                          .scale = 0.25f};
+    const sr_matrix d_x = matrix(NULL, rows, C);
+    float *on_device = on_gpu(errors, (size_t)rows * sizeof *errors);
+    assert_int_equal(gpu->square_error(gpu, on_device, d_x, &of), SRNN_OK);
+    assert_int_equal(gpu->square_error(gpu, on_device, (sr_matrix){0}, &of), SRNN_OK);
+    of.x = x, of.y = y, of.targets = targets;
+    assert_int_equal(cpu->square_error(cpu, errors, sr_matrix_of(d, rows, C, SRNN_F32), &of),
+                     SRNN_OK);
+    assert_int_equal(cpu->square_error(cpu, errors, (sr_matrix){0}, &of), SRNN_OK);
+    compare_floats("errors", on_device, errors, rows, 1e-5);
+    compare_matrix("the gradient of an error", d_x, d);
+    free(x), free(y), free(errors), free(d), free(targets);
+    free_arrays();
+}
+
+static void distances(void **state) {
+    (void)state;
+    check_divergence(1, 1, 1, false);
+    check_divergence(5, 37, 2.5f, false);
+    check_divergence(5, 264, 0.5f, true);
+    check_square_error(1, 1);
+    check_square_error(6, 37);
+    check_square_error(6, 72);
+}
+
 static int open_gpu(bool bf16) {
     const sr_backend_settings settings = {.device = "cuda", .bf16 = bf16};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
@@ -304,7 +372,7 @@ int main(void) {
     sr_backend_free(gpu);
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
     const struct CMUnitTest tests[] = {cmocka_unit_test(mixing), cmocka_unit_test(ranking),
-                                       cmocka_unit_test(norms)};
+                                       cmocka_unit_test(norms), cmocka_unit_test(distances)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

@@ -95,6 +95,43 @@ static void systems_have_settings_of_their_own(void **state) {
     sr_study_free(&study);
 }
 
+/* Hybrids: the layers of a run, what its plan says of it, and wrong ones with their line. */
+static void layers_may_differ(void **state) {
+    static const char text[] =
+        "variants:\n"
+        "  softmax: softmax\n"
+        "  three: {attention: '3*gated_delta_net,1*softmax', settings: {mlp-hidden: 20}}\n"
+        "  ranges: '0-1:gla,short_conv=3,2-:delta_net'\n"
+        "settings: {layers: 8, heads: 2, hidden: 16, mlp-hidden: 16, batch: 2, steps: 3}\n"
+        "tasks: {recall: {settings: {data: \"recall:pairs=2,vocab=8,length=12\"}}}\n"
+        "seeds: [1]\n";
+    static const char *const wrong[] = {"3*gated_delta_net,1*nonsense",
+                                        "3*gla,2-:softmax",
+                                        "0-2:gla,4-:softmax",
+                                        "99999*softmax",
+                                        "3*gla,9223372036854775807*gla",
+                                        "0-9223372036854775807:gla"};
+    (void)state;
+    sr_study study;
+    assert_int_equal(read_text(&study, text), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, NULL), SRNN_OK);
+    const sr_study_run *three = find(&study, "recall.three.1"),
+                       *all = find(&study, "recall.softmax.1");
+    assert_string_equal(three->settings.attention, "3*gated_delta_net,1*softmax");
+    /* six states of 2 x 8 x 8 numbers and two caches, against eight caches */
+    assert_true(three->cache_bytes == all->cache_bytes / 4 + 6 * 128 * 4);
+    assert_true(study.variants[1].by_layers && !study.variants[1].fixed_state);
+    assert_true(study.variants[2].by_layers && study.variants[2].fixed_state);
+    sr_study_free(&study);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char file[128];
+        snprintf(file, sizeof file, "name: x\nvariants:\n  h: '%s'\n", wrong[i]);
+        assert_int_not_equal(read_text(&study, file), SRNN_OK);
+        assert_non_null(strstr(srnn_error_detail(), "line 3"));
+        sr_study_free(&study);
+    }
+}
+
 static void costs_are_worked_out(void **state) {
     (void)state;
     sr_study study;
@@ -626,6 +663,7 @@ int main(void) {
         cmocka_unit_test(names_say_what_is_computed),
         cmocka_unit_test(deep_files_are_refused),
         cmocka_unit_test(grids_expand),
+        cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(stops_are_counted),
         cmocka_unit_test(what_is_finished_stays),

@@ -50,7 +50,7 @@ static double trained_loss(sr_model *model, const sr_source *source) {
     sr_trainer *trainer;
     sr_step step;
     sr_validation validation;
-    assert_int_equal(sr_validation_create(&validation, 1), SRNN_OK);
+    assert_int_equal(sr_validation_create(&validation, 1, 0), SRNN_OK);
     assert_int_equal(sr_trainer_create(&trainer, model, &settings), SRNN_OK);
     assert_int_equal(sr_trainer_step(trainer, &step, source, 1), SRNN_OK);
     assert_int_equal(sr_trainer_validate(trainer, &validation, source), SRNN_OK);
@@ -204,7 +204,7 @@ static void validation_counts_what_is_there(void **state) {
     const sr_trainer_settings settings = {.B = 2, .T = T, .accumulate = 1, .epsilon = 1e-7};
     sr_trainer *trainer;
     sr_validation validation;
-    assert_int_equal(sr_validation_create(&validation, 7), SRNN_OK);
+    assert_int_equal(sr_validation_create(&validation, 7, 0), SRNN_OK);
     assert_int_equal(sr_trainer_create(&trainer, model, &settings), SRNN_OK);
     assert_int_equal(sr_trainer_validate(trainer, &validation, &source), SRNN_OK);
     assert_int_equal(validation.batches, 3);

@@ -14,15 +14,16 @@
 #include <string.h>
 
 /* Attention that can be measured order by order: softmax with any epilogue of one value per head
- * and position. */
+ * and position, or with a gate per channel and no norm. */
 static const char MEASURED[] =
     "score=exp position=rope|none scale=inverse_sqrt|one clamp=any value_gate=off|sigmoid "
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "
     "epsilon=any output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "
-    "norm=none|layer|rms|l2|l2_scaled";
+    "gate_width=head|channel norm=none|layer|rms|l2|l2_scaled";
 
 bool sr_attention_has_orders(const srnn_attention *a) {
-    return sr_computes(MEASURED, a, NULL);
+    const bool plain = a->norm == SRNN_NORM_NONE && !a->post_gate;
+    return sr_computes(MEASURED, a, NULL) && (plain || a->gate_width == SRNN_WIDTH_HEAD);
 }
 
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order) {

@@ -35,5 +35,7 @@ void sr_row_finish(double *o, const sr_row_facts *facts, double row_sum) {
                               .epsilon = sr_row_norm_epsilon(facts->attention, facts->D),
                               .weight = weight,
                               .bias = bias};
-    sr_row_normalise(o, &norm, f.gate / f.normaliser, f.post);
+    sr_row_normalise(o, &norm, (facts->gates ? 1.0 : f.gate) / f.normaliser, f.post);
+    for (int d = 0; facts->gates && d < facts->D; d++)
+        o[d] *= sr_gate_value(facts->attention->gate_shape, (double)facts->gates[d]);
 }

@@ -8,9 +8,10 @@
 /* A query of a layer, besides its logits and values. */
 typedef struct sr_row_facts {
     const srnn_attention *attention;
-    int count, D;    /* keys that the query sees; width of a value */
-    double gate;     /* its output gate, before any function; 0 if there is none */
-    double gate_sum; /* sum of exp(output gate) over the positions up to here */
+    int count, D;       /* keys that the query sees; width of a value */
+    double gate;        /* its output gate, before any function; 0 if there is none */
+    double gate_sum;    /* sum of exp(output gate) over the positions up to here */
+    const float *gates; /* (D), the output gate where it has one number per channel; or NULL */
     const float *norm_weight, *norm_bias; /* (D), or NULL */
 } sr_row_facts;
 

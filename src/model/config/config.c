@@ -319,6 +319,46 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
     return status;
 }
 
+/* How many layers a text names: up to the end of its ranges, or once through its counts, and one
+ * more for a range among counts, so that it is read and refused. 0: no attention by layers. */
+static long layers_named(const char *text) {
+    long layers = 0, first, last;
+    const bool counts = count_read(text, &first) != NULL;
+    for (const char *at = text; *at && layers <= SR_LAYERS_MAX;) {
+        if (count_read(at, &first))
+            layers += first < SR_LAYERS_MAX ? first : SR_LAYERS_MAX + 1;
+        else if (!range_read(at, &first, &last))
+            break;
+        else if (counts)
+            layers++;
+        else {
+            const long end = last >= first ? last : first;
+            layers = end < SR_LAYERS_MAX ? end + 1 : SR_LAYERS_MAX + 1;
+        }
+        if (layers < 1)
+            break;
+        const char *next = range_next(at);
+        at = *next ? next + 1 : next;
+    }
+    return layers;
+}
+
+srnn_status sr_attention_by_layers(sr_model_config *config, bool *several, const char *text) {
+    const long layers = layers_named(text);
+    *config = (sr_model_config){.H = 1, .Hkv = 1, .D = 1};
+    *several = layers != 0;
+    if (!*several)
+        return SRNN_OK;
+    if (layers < 1 || layers > SR_LAYERS_MAX)
+        return SR_FAIL(SRNN_ERR_FORMAT, "attention of layers: \"%s\" names none, or more than %d",
+                       text, SR_LAYERS_MAX);
+    config->L = (int)layers;
+    const srnn_status status = sr_model_config_attention(config, text);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
+}
+
 int sr_model_config_prefix_tokens(const sr_model_config *config) {
     int most = 0;
     for (int layer = 0; layer < config->L; layer++)

@@ -76,6 +76,11 @@ srnn_status sr_model_config_check(const sr_model_config *config);
  * "3*gated_delta_net,1*softmax"; and their sizes, from the other members. */
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
 
+/* *several: the text gives variants by layers. Then *config has as many layers as it names, with
+ * their attention and heads of one number: what can be said before a model's sizes are known. Free
+ * it. */
+srnn_status sr_attention_by_layers(sr_model_config *config, bool *several, const char *text);
+
 /* *text = what sr_model_config_attention reads back; free() it. */
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
 

@@ -95,6 +95,9 @@ srnn_status sr_cpu_cap_forward(sr_backend *, sr_matrix x, float cap);
 srnn_status sr_cpu_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cpu_divergence(sr_backend *, float *losses, const sr_divergence *of);
+srnn_status sr_cpu_square_error(sr_backend *, float *errors, sr_matrix d_x,
+                                const sr_square_error *of);
 srnn_status sr_cpu_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cpu_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);

@@ -8,6 +8,8 @@
 enum { TILE_ROWS = 32, LOSS_ROWS = 8 };
 
 typedef struct row_job {
+    const sr_divergence *divergence;
+    const sr_square_error *error;
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
@@ -60,6 +62,20 @@ static void lose_rows(void *context, int64_t task, int worker) {
     for (int64_t row = first; job->hits && row < end; row++)
         job->hits[row] = is_hit(sr_cpu_row(job->x, row), job->x.columns, job->targets[row]);
     job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, first, end);
+}
+
+static void diverge_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const row_job *job = context;
+    const int64_t first = task * LOSS_ROWS;
+    job->loops->divergence(job->out, job->divergence, first, sr_min(first + LOSS_ROWS, job->rows));
+}
+
+static void error_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const row_job *job = context;
+    job->loops->square_error(job->out, job->x, job->error, task * TILE_ROWS,
+                             sr_min((task + 1) * TILE_ROWS, job->rows));
 }
 
 static void largest_rows(void *context, int64_t task, int worker) {
@@ -137,4 +153,19 @@ srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hi
                    .loops = sr_cpu_rows_of(backend)};
     sr_parallel(lose_rows, &job, sr_tiles(job.rows, LOSS_ROWS), backend->threads);
     return SRNN_OK;
+}
+
+srnn_status sr_cpu_divergence(sr_backend *backend, float *losses, const sr_divergence *of) {
+    row_job job = {.out = losses,
+                   .divergence = of,
+                   .rows = of->student.rows,
+                   .loops = sr_cpu_rows_of(backend)};
+    sr_parallel(diverge_rows, &job, sr_tiles(job.rows, LOSS_ROWS), backend->threads);
+    return SRNN_OK;
+}
+
+srnn_status sr_cpu_square_error(sr_backend *backend, float *errors, sr_matrix d_x,
+                                const sr_square_error *of) {
+    row_job job = {.out = errors, .x = d_x, .error = of, .rows = of->rows};
+    return run(backend, error_rows, &job);
 }

@@ -164,6 +164,79 @@ static void cross_entropy(float *losses, sr_matrix logits, const int32_t *target
     }
 }
 
+/* x (V) = the logarithms of softmax(x / temperature). */
+static void log_softmax(float *restrict x, int64_t V, float inverse_temperature) {
+    const float largest = largest_of(x, V);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t v = 0; v < V; v++) {
+        x[v] = (x[v] - largest) * inverse_temperature;
+        sum += sr_fast_exp(x[v]);
+    }
+    const float log_sum = logf(sum);
+    for (int64_t v = 0; v < V; v++)
+        x[v] -= log_sum;
+}
+
+/* sum p log(p / q) of logarithms; q turns into factor times its gradient with respect to the
+ * logits, q - p. */
+static float diverge(float *restrict q, const float *restrict p, int64_t V, float factor) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t v = 0; v < V; v++) {
+        const float log_p = p[v], log_q = q[v], share = sr_fast_exp(log_p);
+        sum += share * (log_p - log_q);
+        q[v] = factor * (sr_fast_exp(log_q) - share);
+    }
+    return sum;
+}
+
+/* sum q log(q / p); the gradient is q (log(q / p) - sum). */
+static float diverge_reversed(float *restrict q, const float *restrict p, int64_t V, float factor) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t v = 0; v < V; v++)
+        sum += sr_fast_exp(q[v]) * (q[v] - p[v]);
+#pragma omp simd
+    for (int64_t v = 0; v < V; v++)
+        q[v] = factor * sr_fast_exp(q[v]) * (q[v] - p[v] - sum);
+    return sum;
+}
+
+static void divergence(float *losses, const sr_divergence *of, int64_t first, int64_t end) {
+    const int64_t V = of->student.columns;
+    const float t = of->temperature;
+    for (int64_t row = first; row < end; row++) {
+        float *q = (float *)of->student.data + row * of->student.stride;
+        float *p = (float *)of->teacher.data + row * of->teacher.stride;
+        if (of->targets[row] < 0) {
+            losses[row] = 0;
+            memset(q, 0, (size_t)V * sizeof *q);
+            continue;
+        }
+        log_softmax(q, V, 1.0f / t);
+        log_softmax(p, V, 1.0f / t);
+        losses[row] = t * t * (of->reversed ? diverge_reversed : diverge)(q, p, V, of->scale * t);
+    }
+}
+
+static void square_error(float *errors, sr_matrix d_x, const sr_square_error *of, int64_t first,
+                         int64_t end) {
+    const float slope = 2.0f * of->factor * of->scale;
+    for (int64_t row = first; row < end; row++) {
+        const float *restrict x = of->x + row * of->C, *restrict y = of->y + row * of->C;
+        float *restrict d = d_x.data ? (float *)d_x.data + row * d_x.stride : NULL;
+        const float counted = of->targets[row] < 0 ? 0.0f : 1.0f;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t c = 0; c < of->C; c++)
+            sum += (x[c] - y[c]) * (x[c] - y[c]);
+        errors[row] += counted * of->factor * sum;
+        for (int64_t c = 0; d && c < of->C; c++)
+            d[c] = counted * slope * (x[c] - y[c]);
+    }
+}
+
 static void adamw(float *restrict weight, float *restrict mean, float *restrict square,
                   const float *restrict gradient, int64_t n, const sr_adamw_factors *factors) {
     const sr_adamw_factors f = *factors;
@@ -208,6 +281,8 @@ const sr_cpu_rows SR_ROWS_TABLE = {
     .add = add,
     .multiply_add = multiply_add,
     .cross_entropy = cross_entropy,
+    .divergence = divergence,
+    .square_error = square_error,
     .adamw = adamw,
     .to_bf16 = to_bf16,
     .square_sum = square_sum,

@@ -29,6 +29,9 @@ typedef struct sr_cpu_rows {
     void (*multiply_add)(float *y, const float *a, const float *x, int64_t n);
     void (*cross_entropy)(float *losses, sr_matrix logits, const int32_t *targets, float scale,
                           int64_t first, int64_t end);
+    void (*divergence)(float *losses, const sr_divergence *of, int64_t first, int64_t end);
+    void (*square_error)(float *errors, sr_matrix d_x, const sr_square_error *of, int64_t first,
+                         int64_t end);
     void (*adamw)(float *weight, float *mean, float *square, const float *gradient, int64_t n,
                   const sr_adamw_factors *factors);
     /* bf16, to nearest, ties to even; NaN stays NaN. */

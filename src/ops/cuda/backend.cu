@@ -61,6 +61,8 @@ static void fill_table(sr_backend *backend) {
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;
+    backend->divergence = sr_cuda_divergence;
+    backend->square_error = sr_cuda_square_error;
     backend->stats_losses = sr_cuda_stats_losses;
     backend->stats_squares = sr_cuda_stats_squares;
     backend->adamw = sr_cuda_adamw;

@@ -110,6 +110,9 @@ srnn_status sr_cuda_rank_backward(sr_backend *, float *d_e, const float *d_out,
                                   const sr_ranking *ranking);
 srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                   const int32_t *targets, float scale);
+srnn_status sr_cuda_divergence(sr_backend *, float *losses, const sr_divergence *of);
+srnn_status sr_cuda_square_error(sr_backend *, float *errors, sr_matrix d_x,
+                                 const sr_square_error *of);
 srnn_status sr_cuda_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,
                                  const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cuda_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);

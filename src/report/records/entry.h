@@ -10,7 +10,8 @@
 
 typedef struct sr_variant_record {
     const char *name, *attention, *text;
-    bool known;                /* this program can parse the text form */
+    bool by_layers;            /* the text form gives variants by layers */
+    bool known;                /* this program can parse the text form as one variant */
     srnn_attention descriptor; /* if known */
     int style;                 /* in charts; 0 is the baseline */
     bool used;                 /* in a cell: one of its runs was requested, or has ended */

@@ -25,6 +25,7 @@ static srnn_status read_variants(sr_records *records) {
         variant->name = sr_json_text_of(object, "name");
         variant->attention = sr_json_text_of(object, "attention");
         variant->text = sr_json_text_of(object, "text");
+        variant->by_layers = json_is_true(json_object_get(object, "by_layers"));
         variant->known = srnn_attention_parse(&variant->descriptor, variant->text) == SRNN_OK;
         variant->style = strcmp(variant->name, baseline) == 0 ? 0 : style++;
     }

@@ -38,6 +38,11 @@ static void write_variant(FILE *out, const sr_variant_record *variant) {
         fputs("<pre class=\"lines\" tabindex=\"0\">", out);
         sr_escape_html(out, sr_system_of(variant->attention)->lines);
         fputs("</pre>\n", out);
+    } else if (variant->by_layers) {
+        fputs("<p>A hybrid: layers differ. The text form says which layers have which variant, by "
+              "numbers of layers from 0 on (0-2:A,3-:B) or by counts that repeat to the last layer "
+              "(3*A,1*B).</p>\n",
+              out);
     } else {
         fputs("<p>This program does not know the text form, hence no equation.</p>\n", out);
     }

@@ -60,16 +60,18 @@ json_t *sr_study_settings_json(const sr_pairs *settings) {
 static json_t *variant_json(const sr_study_variant *variant) {
     const srnn_attention *a = &variant->descriptor;
     char form[1024];
-    srnn_attention_print(form, sizeof form, a);
-    const int order = variant->is_avey ? 0 : sr_highest_order(a);
-    if (variant->is_avey)
+    const bool one = !variant->is_avey && !variant->by_layers;
+    const int order = one ? sr_highest_order(a) : 0;
+    if (one)
+        srnn_attention_print(form, sizeof form, a);
+    else
         snprintf(form, sizeof form, "%s", variant->attention);
-    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b, s:o}", "name",
+    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b, s:b, s:o}", "name",
                      sr_json_plain_text(variant->name), "attention",
                      sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
-                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a), "settings",
-                     sr_study_settings_json(&variant->settings));
+                     "by_layers", variant->by_layers, "fixed_state", variant->fixed_state,
+                     "settings", sr_study_settings_json(&variant->settings));
 }
 
 /* The data as written in the study's file: a task's comes before that of the study. */

@@ -246,26 +246,39 @@ static double states_of(const sr_model_config *c, int layer) {
     return (double)heads * (s->levels ? s->levels : 1);
 }
 
+/* Of one layer; 0: it has no state of fixed size. */
+static double layer_state_bytes(const sr_model_config *c, int layer) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    return (double)srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv) *
+           states_of(c, layer) * (double)sizeof(float);
+}
+
 static double state_bytes(const sr_model_config *c) {
     double bytes = 0;
     if (c->is_avey)
         return NAN;
     for (int layer = 0; layer < c->L; layer++) {
-        const sr_layer_sizes *s = &c->sizes[layer];
-        const size_t numbers = srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv);
-        if (numbers == 0)
+        const double own = layer_state_bytes(c, layer);
+        if (own == 0)
             return NAN;
-        bytes += (double)numbers * states_of(c, layer) * (double)sizeof(float);
+        bytes += own;
     }
     return bytes;
 }
 
-/* Keys and values of T tokens; of the chunks, where they are pooled, and of a window. */
+/* Keys and values of T tokens; of the chunks, where they are pooled, and of a window. In a hybrid,
+ * layers that have a state keep that instead. */
 static double cache_bytes(const sr_model_config *c, double T) {
     double bytes = 0;
     if (c->is_avey) /* every embedding, which the ranker reads */
         return (double)c->C * T * (double)sizeof(float);
+    const bool some_need_caches = isnan(state_bytes(c));
     for (int layer = 0; layer < c->L; layer++) {
+        const double state = layer_state_bytes(c, layer);
+        if (some_need_caches && state > 0) {
+            bytes += state;
+            continue;
+        }
         const sr_layer_sizes *s = &c->sizes[layer];
         const srnn_attention *a = &c->attention[layer];
         const bool wide = sr_shares_queries(a) && a->pool; /* pooled with gates of each head */

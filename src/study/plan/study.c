@@ -87,7 +87,10 @@ static srnn_status copy_variant(sr_study_variant *to, const sr_study_variant *fr
                                 const char *optimizer) {
     char name[256];
     snprintf(name, sizeof name, "%.200s %.40s", from->name, optimizer);
-    *to = (sr_study_variant){.descriptor = from->descriptor, .is_avey = from->is_avey};
+    *to = (sr_study_variant){.descriptor = from->descriptor,
+                             .is_avey = from->is_avey,
+                             .by_layers = from->by_layers,
+                             .fixed_state = from->fixed_state};
     to->name = strdup(name);
     to->attention = strdup(from->attention);
     if (!to->name || !to->attention)

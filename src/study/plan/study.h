@@ -31,6 +31,8 @@ typedef struct sr_study_variant {
     char *name, *attention; /* owned */
     srnn_attention descriptor;
     bool is_avey;      /* no attention, and the descriptor means nothing */
+    bool by_layers;    /* variants by layers, "3*gla,1*softmax": the descriptor means nothing */
+    bool fixed_state;  /* the size of its state does not grow with the text, in any layer */
     sr_pairs settings; /* applied last, to this variant's runs only */
 } sr_study_variant;
 
@@ -63,7 +65,8 @@ typedef struct sr_study_run {
     int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
     double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
-    double cache_bytes; /* keys and values of one sequence of T tokens, all layers */
+    double cache_bytes; /* keys and values of one sequence of T tokens, all layers; in a hybrid, the
+                         * states of layers that have one */
 } sr_study_run;
 
 typedef struct sr_study {

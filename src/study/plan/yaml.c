@@ -1,6 +1,7 @@
 /* yaml.c: reads a study from YAML. */
 #include "base/text.h"
 #include "model/avey/avey.h"
+#include "model/config/config.h"
 #include "study/plan/study.h"
 
 #include <errno.h>
@@ -160,6 +161,30 @@ static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_
     return SRNN_OK;
 }
 
+static srnn_status read_layers(sr_study_variant *variant) {
+    sr_model_config config;
+    SR_TRY(sr_attention_by_layers(&config, &variant->by_layers, variant->attention));
+    variant->fixed_state = variant->by_layers;
+    for (int layer = 0; layer < config.L; layer++)
+        variant->fixed_state =
+            variant->fixed_state && srnn_attention_has_state(&config.attention[layer]);
+    sr_model_config_free(&config);
+    return SRNN_OK;
+}
+
+static srnn_status read_attention(sr_study_variant *variant) {
+    sr_avey avey;
+    SR_TRY(sr_avey_parse(&avey, &variant->is_avey, variant->attention));
+    if (variant->is_avey)
+        return SRNN_OK;
+    SR_TRY(read_layers(variant));
+    if (variant->by_layers)
+        return SRNN_OK;
+    SR_TRY(srnn_attention_parse(&variant->descriptor, variant->attention));
+    variant->fixed_state = srnn_attention_has_state(&variant->descriptor);
+    return SRNN_OK;
+}
+
 static srnn_status read_variant(reader *r, yaml_node_t *value, void *to) {
     sr_study_variant *variant = to;
     const key keys[] = {{"attention", read_text, &variant->attention},
@@ -170,11 +195,7 @@ static srnn_status read_variant(reader *r, yaml_node_t *value, void *to) {
         SR_TRY(read_text(r, value, &variant->attention));
     if (!variant->attention)
         return fail(r, value, "a variant needs an attention");
-    sr_avey avey;
-    srnn_status status = sr_avey_parse(&avey, &variant->is_avey, variant->attention);
-    if (status == SRNN_OK && !variant->is_avey)
-        status = srnn_attention_parse(&variant->descriptor, variant->attention);
-    if (status != SRNN_OK) {
+    if (read_attention(variant) != SRNN_OK) {
         char why[512];
         snprintf(why, sizeof why, "%s", srnn_error_detail());
         return fail(r, value, why);

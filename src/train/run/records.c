@@ -121,6 +121,22 @@ static const char *number(char text[32], double value) {
     return text;
 }
 
+/* How far the student is from its teacher. */
+static void print_lesson(FILE *out, const sr_validation *validation) {
+    char text[32];
+    if (isfinite(validation->kl))
+        fprintf(out, ", \"validation_kl\": %s", number(text, validation->kl));
+    if (!validation->layers)
+        return;
+    fputs(", \"layer_errors\": [", out);
+    for (int i = 0; i < validation->layers; i++)
+        fprintf(out, "%s%s", i ? ", " : "", number(text, validation->errors[i].error));
+    fputs("], \"layer_sizes\": [", out);
+    for (int i = 0; i < validation->layers; i++)
+        fprintf(out, "%s%s", i ? ", " : "", number(text, validation->errors[i].size));
+    putc(']', out);
+}
+
 static void print_validation(FILE *out, const sr_validation *validation) {
     char loss[32], accuracy[32];
     fprintf(out, ", \"validation_loss\": %s, \"validation_accuracy\": %s, \"validation_losses\": [",
@@ -128,6 +144,7 @@ static void print_validation(FILE *out, const sr_validation *validation) {
     for (int64_t i = 0; i < validation->batches; i++)
         fprintf(out, "%s%s", i ? ", " : "", number(loss, validation->losses[i]));
     putc(']', out);
+    print_lesson(out, validation);
 }
 
 static void print_metrics(FILE *out, const sr_progress *p, const sr_step *step,

@@ -8,6 +8,7 @@
 #include "files/folder.h"
 #include "files/origin.h"
 #include "train/run/data.h"
+#include "train/run/lesson.h"
 #include "train/run/model.h"
 #include "train/run/records.h"
 #include "train/run/tests.h"
@@ -29,6 +30,7 @@ struct sr_run {
     sr_backend *backend;
     sr_source *source;
     sr_model *model;
+    sr_run_lesson lesson;
     sr_trainer *trainer;
     sr_run_records *records;
     sr_progress progress;
@@ -64,6 +66,8 @@ static srnn_status make_trainer(sr_run *run) {
                                                        .warmup = s->warmup,
                                                        .decay = s->decay,
                                                        .floor = s->floor},
+                                          .lesson = run->lesson.lesson,
+                                          .attention_of = run->lesson.layers,
                                           .ranks = run->ranks,
                                           .whole = s->shard == SR_SHARD_NONE};
     return sr_trainer_create(&run->trainer, run->model, &settings);
@@ -75,6 +79,7 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
     srnn_status status = sr_model_create(&run->model, run->backend, &config);
     sr_model_config_free(&config);
     SR_TRY(status);
+    SR_TRY(sr_run_lesson_open(&run->lesson, run->backend, &run->settings, run->model->config.L));
     status = make_trainer(run);
     if (status != SRNN_ERR_MEMORY)
         return status;
@@ -121,7 +126,9 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
     SR_TRY(make_model(run, checkpoint));
-    SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
+    SR_TRY(sr_validation_create(
+        &run->validation, run->settings.validate_batches,
+        run->settings.objective == SR_OBJECTIVE_LAYERS ? run->model->config.L : 0));
     run->started = sr_clock_seconds();
     const sr_checkpointed state = checkpointed(run);
     SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
@@ -322,6 +329,7 @@ void sr_run_free(sr_run *run) {
     sr_run_records_free(run->records);
     sr_validation_free(&run->validation);
     sr_trainer_free(run->trainer);
+    sr_run_lesson_free(&run->lesson);
     sr_model_free(run->model);
     sr_source_free(run->source);
     sr_backend_free(run->backend);

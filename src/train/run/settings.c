@@ -20,6 +20,7 @@ static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const recomputed[] = {"none", "attention", "block", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
+static const char *const objectives[] = {"text", "kl", "reverse-kl", "layers", NULL};
 static const char *const schedules[] = {"linear", "cosine", "stable", "constant", NULL};
 
 #define AT(field) offsetof(sr_run_settings, field)
@@ -49,6 +50,10 @@ static const sr_setting table[] = {
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
     TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2, or repeated: 3*gla,1*softmax; else softmax, or what --model has"),
+    TEXT("teacher", teacher, "MODEL", "a model, run or .bin file to learn from, as --objective says; it is not changed"),
+    CHOICE("objective", objective, objectives, "what is learned: text, the teacher's logits (kl or reverse-kl), or layers: what each adds by its attention, alone"),
+    NUMBER("temperature", temperature, 1e-3, 1e3, "of the logits in kl and reverse-kl"),
+    TEXT("only-attention", attention_of, "LAYERS", "only the attention of these layers learns: 0,5,8-, or 3-/4 for every fourth from 3 on; else everything"),
     INTEGER("vocab", V, 0, SR_VOCAB_MAX, "tokens; 0: those of the data"),
     INTEGER("hidden", C, 0, SR_WIDTH_MAX, "width; 0: the preset's"),
     INTEGER("mlp-hidden", F, 0, SR_WIDTH_MAX, "width inside the MLP; 0: the preset's"),
@@ -129,6 +134,7 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
                                   .T = 256,
                                   .accumulate = 1,
                                   .steps = 1000,
+                                  .temperature = 1,
                                   .learning_rate = 1e-3,
                                   .beta1 = 0.9,
                                   .beta2 = 0.999,
@@ -222,7 +228,8 @@ static srnn_status make_absolute(char **text) {
 }
 
 srnn_status sr_run_settings_absolute(sr_run_settings *s) {
-    char **const paths[] = {&s->data, &s->validation, &s->batches, &s->model, &s->tokenizer};
+    char **const paths[] = {&s->data,  &s->validation, &s->batches,
+                            &s->model, &s->teacher,    &s->tokenizer};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         SR_TRY(make_absolute(paths[i]));
     return SRNN_OK;

@@ -24,7 +24,10 @@ typedef struct sr_run_settings {
     char *test;                           /* test tasks of the finished run: "a; b" */
     char *model;                          /* a folder with initial weights; "": a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
-    int layout;                           /* sr_token_layout */
+    char *teacher, *attention_of;         /* see sr_lesson, sr_trainer_settings; "": none, all */
+    int objective;                        /* sr_objective */
+    double temperature;
+    int layout; /* sr_token_layout */
     double validation_share;
     int validation_half; /* sr_half */
 

@@ -2,6 +2,7 @@
  * oracle. */
 #include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
+#include "equation/operands.h"
 #include "equation/support.h"
 #include "test.h"
 #include "verify/probe.h"
@@ -600,6 +601,57 @@ static void states_move_between_devices(void **state) {
     check_move("softmax,window=7,position=rope_features", SRNN_FORM_PARALLEL);
 }
 
+/* A window's KV cache is a ring: it goes round several times, in pieces shorter and longer than the
+ * window, and rows are those of the whole sequence. */
+static void check_ring(const char *spec) {
+    enum { T = 150 };
+    static const int pieces[] = {1, 30, 7, 1, 40, 2, 1, 1, 60, 7};
+    srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = T, .D = 6, .Dv = 10, .device = gpu};
+    attention_call whole, fed;
+    srnn_state *state;
+    assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
+    assert_int_equal(probe_create(&whole, &problem, 5), SRNN_OK);
+    assert_int_equal(probe_copy(&fed, &problem, &whole), SRNN_OK);
+    assert_int_equal(call_forward(&whole), SRNN_OK);
+    assert_int_equal(call_send(&fed), SRNN_OK);
+    assert_int_equal(srnn_state_create(&state, &problem), SRNN_OK);
+    const srnn_operands all = call_operands(&fed);
+    for (size_t n = 0, t = 0; n < sizeof pieces / sizeof *pieces; t += (size_t)pieces[n++]) {
+        srnn_operands in = all;
+        for (int m = 0; m < SR_OPERANDS; m++) {
+            const sr_shape shape = sr_operand_shape((sr_operand)m, &problem);
+            const int64_t width = shape.rank == 4 ? shape.sizes[3] : 1;
+            float *const data = sr_operand_data((sr_operand)m, &all);
+            if (data && sr_operand_is_tensor((sr_operand)m))
+                sr_operand_set_tensor((sr_operand)m, &in,
+                                      (srnn_tensor){data + (int64_t)t * width,
+                                                    shape.sizes[1] * T * width, T * width, width});
+        }
+        const srnn_tensor o = {(float *)fed.device.o + (int64_t)t * problem.Dv,
+                               (int64_t)problem.H * T * problem.Dv, (int64_t)T * problem.Dv,
+                               problem.Dv};
+        assert_int_equal(srnn_state_feed(state, o, &in, pieces[n]), SRNN_OK);
+    }
+    assert_int_equal(srnn_state_position(state), T);
+    assert_int_equal(srnn_state_bytes(&problem, T), srnn_state_bytes(&problem, 100 * T));
+    assert_int_equal(call_fetch(&fed), SRNN_OK);
+    const float *got = fed.host.o, *want = whole.host.o;
+    for (int64_t n = 0; n < (int64_t)problem.B * problem.H * T * problem.Dv; n++)
+        if (!(fabsf(got[n] - want[n]) <= 1e-4f * fmaxf(1, fabsf(want[n]))))
+            fail_msg("%s: number %lld is %g, not %g", spec, (long long)n, (double)got[n],
+                     (double)want[n]);
+    srnn_state_free(state);
+    call_free(&whole);
+    call_free(&fed);
+}
+
+static void a_ring_holds_the_window(void **state) {
+    (void)state;
+    check_ring("window=1");
+    check_ring("window=7,sink=learned");
+    check_ring("window=45,decay=log_sigmoid,cap=4");
+}
+
 int main(void) {
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
@@ -623,6 +675,7 @@ int main(void) {
         cmocka_unit_test(states_of_every_axis),
         cmocka_unit_test(awkward_recurrences),
         cmocka_unit_test(large_sinks),
+        cmocka_unit_test(a_ring_holds_the_window),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     srnn_device_close(gpu);

@@ -235,6 +235,9 @@ typedef struct stretch {
     bool negative; /* all of it */
 } stretch;
 
+/* What else is done to the operands of both calls; NULL: nothing. */
+static void (*arrange)(attention_call *call);
+
 /* The same numbers for both, exact in bf16. */
 static void create_both(attention_call *call, attention_call *oracle, const srnn_problem *problem,
                         stretch by) {
@@ -247,6 +250,8 @@ static void create_both(attention_call *call, attention_call *oracle, const srnn
         if (by.negative)
             *number = -fabsf(*number);
     }
+    if (arrange)
+        arrange(call);
     assert_int_equal(call_create(oracle, &wide), SRNN_OK);
     for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
@@ -721,6 +726,44 @@ static void axes(void **state) {
     }
 }
 
+/* Gates of 0, and of -1e5, after which rows have forgotten everything before: in pairs, alone, and at
+ * both ends of a tile. */
+static void arrange_gates(attention_call *call) {
+    static const int tokens[] = {0, 5, 63, 64, 65, 127, 190};
+    const srnn_problem *p = &call->problem;
+    float *gates = call->host.operand[SR_OPERAND_DECAY];
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv * p->T; n++)
+        gates[n] = n % p->T < p->T / 2 ? 0 : gates[n] / 16;
+    for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++)
+        for (int h = 0; h < p->B * p->Hkv && tokens[n] < p->T; h++)
+            gates[(int64_t)h * p->T + tokens[n]] = -1e5f;
+}
+
+/* Sinks 50 above all logits and 50 below. */
+static void arrange_sinks(attention_call *call) {
+    float *sinks = call->host.operand[SR_OPERAND_SINKS];
+    for (int h = 0; h < call->problem.H; h++)
+        sinks[h] = h % 2 ? 55 : -55;
+}
+
+static void strong_gates_and_sinks(void **state) {
+    (void)state;
+    static const char *const gates[] = {"softmax,decay=given", "norm,decay=given",
+                                        "softmax,decay=given,decay_place=logit,cap=4",
+                                        "softmax,decay=given,window=70"};
+    static const char *const sinks[] = {"softmax,sink=learned", "forget,sink=learned,window=40"};
+    for (int D = 64; D <= 128; D += 64) {
+        const srnn_problem problem = {.B = 1, .H = 2, .T = 195, .D = D};
+        arrange = arrange_gates;
+        for (size_t n = 0; n < sizeof gates / sizeof *gates; n++)
+            check_case(gates[n], problem, BY_TOKEN);
+        arrange = arrange_sinks;
+        for (size_t n = 0; n < sizeof sinks / sizeof *sinks; n++)
+            check_case(sinks[n], problem, CONTIGUOUS);
+        arrange = NULL;
+    }
+}
+
 /* A form chosen automatically is supported by the device, for every variant. */
 static void every_variant_has_a_kernel(void **state) {
     (void)state;
@@ -753,7 +796,10 @@ static int close_gpu(void **state) {
     return 0;
 }
 
-int main(void) {
+/* With an argument: the tests whose name it matches. */
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(named_variants),
         cmocka_unit_test(combinations),
@@ -769,6 +815,7 @@ int main(void) {
         cmocka_unit_test(rows_without_weights),
         cmocka_unit_test(decays),
         cmocka_unit_test(axes),
+        cmocka_unit_test(strong_gates_and_sinks),
         cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;

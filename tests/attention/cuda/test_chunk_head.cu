@@ -166,8 +166,8 @@ static void fill(const problem &p, operands &in, const sr_chunk_call &c) {
     const auto hide = [&](auto &x, int heads, int columns) {
         for (size_t n = 0; n < x.host.size(); n++)
             if (is_hidden(p, (int)(n / (size_t)columns % (size_t)p.T)))
-                x.host[n] = from_float<typename std::remove_reference<decltype(x.host[0])>::type>(
-                    NAN);
+                x.host[n] =
+                    from_float<typename std::remove_reference<decltype(x.host[0])>::type>(NAN);
         (void)heads;
     };
     hide(in.q, c.q_heads, p.F);
@@ -217,8 +217,7 @@ struct reference {
         return begins(t) ? 0 : p.decays ? exp(in.gate[row(p.Hkv, kv, t)]) : 1;
     }
     size_t state_at(int f, int v) const {
-        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) *
-                   (size_t)p.V +
+        return (((size_t)b * (size_t)p.Hkv + (size_t)kv) * (size_t)p.F + (size_t)f) * (size_t)p.V +
                (size_t)v;
     }
 
@@ -233,8 +232,7 @@ struct reference {
             for (int f = 0; f < p.F; f++)
                 for (int v = 0; v <= p.V; v++) {
                     const int n = f * (p.V + 1) + v;
-                    after[n] =
-                        (begins(t) ? 0 : decay(t) * before[n]) + key(t, f) * value(t, v);
+                    after[n] = (begins(t) ? 0 : decay(t) * before[n]) + key(t, f) * value(t, v);
                 }
             for (int h = kv * c.group; h < (kv + 1) * c.group; h++)
                 for (int v = 0; v <= p.V; v++) {
@@ -290,8 +288,7 @@ struct reference {
     }
 };
 
-static void refer(const problem &p, const sr_chunk_call &c, const operands &in,
-                  expectations &out) {
+static void refer(const problem &p, const sr_chunk_call &c, const operands &in, expectations &out) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
     out.numerator.assign(q * V, 0);

@@ -18,7 +18,7 @@ typedef struct score_rule {
     int order;
     bool clamped, capped;
     bool logit_decay; /* decay multiplies logits, not weights */
-    real clamp, cap, bias;
+    real clamp, cap, inverse_cap, bias;
     real inverse_factorial[SHORT_SERIES + 1];
     /* Between these bounds a longer series and its derivative equal exp up to rounding; outside
      * they are summed in double. */
@@ -33,6 +33,7 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
                        .logit_decay = sr_decay_in_logits(a),
                        .clamp = (real)a->clamp,
                        .cap = (real)a->cap,
+                       .inverse_cap = (real)(1.0 / a->cap),
                        .bias = (real)a->score_bias};
     if (a->score == SRNN_SCORE_TAYLOR) {
         double factorial = 1.0;
@@ -164,8 +165,9 @@ typedef struct score_row {
     const real *decay_columns;
     real decay_rest; /* the rounding errors of both */
     const real *decay_column_rests;
-    real maximum; /* subtracted from the logarithm of all weights */
-    real bound;   /* bound on |s|; infinity or NaN if unknown */
+    real maximum;  /* subtracted from the logarithm of all weights */
+    real bound;    /* bound on |s|; infinity or NaN if unknown */
+    bool cap_near; /* cap_is_near is known to hold */
     /* with decay: vec_exp_small takes every exponent, as long as nothing is subtracted */
     bool near;
 } score_row;
@@ -305,6 +307,18 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
+/* The same with a cap, for logits before it. */
+static inline void row_weights_plain_capped(real *s, int width, real inverse_cap, vec *sum) {
+    vec total = {0}, slope;
+    for (int j = 0; j < width; j += LANES) {
+        const vec w = vec_exp_small(vec_capped_near(vec_load(s + j), inverse_cap, &slope));
+        vec_store(s + j, w);
+        total += w;
+    }
+    if (sum)
+        *sum += total;
+}
+
 /* The same with decay. Its bits equal those of the general loop: the choice between them depends on
  * the whole tile, and so on other documents. */
 static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
@@ -369,27 +383,44 @@ static inline real row_largest_product(const score_row *row) {
     return vec_maximum(largest);
 }
 
+/* True if no logit up to this bound leaves the range of vec_capped_near. */
+static inline bool cap_is_near(const score_rule *rule, real bound) {
+    return bound <= TANH_NEAR * (real)0.999 * rule->cap;
+}
+
 /* Replaces the visible logits by cap tanh(s / cap). Stores its slope in `slope` (width) unless that
  * is NULL, with 0 in hidden columns. */
 static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
-    const real cap = rule->cap, inverse = (real)1 / cap;
-    const bool near = row_largest_product(row) * inverse <= TANH_NEAR * (real)0.999;
+    const real cap = rule->cap, inverse = rule->inverse_cap;
+    const bool near = row->cap_near || cap_is_near(rule, row_largest_product(row));
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
         vec own;
-        const vec x = vec_load(row->s + j) * inverse;
-        vec_store(row->s + j, cap * (near ? vec_tanh_near(x, &own) : vec_tanh(x, &own)));
+        const vec s = vec_load(row->s + j);
+        vec_store(row->s + j,
+                  near ? vec_capped_near(s, inverse, &own) : vec_capped(s, cap, inverse, &own));
         if (slope)
             vec_store(slope + j, hide_columns(own, row, j, 0));
     }
 }
 
-/* Logits to weights; adds the weights to *sum unless it is NULL. */
+/* True if every column is visible and nothing is subtracted. */
+static inline bool row_is_whole(const score_row *row) {
+    return row->low == 0 && row->high == row->width && row->maximum == 0;
+}
+
+/* True if weights and cap are exponentials of small logits and a polynomial: one loop does both. */
+static inline bool row_is_plain_capped(const score_row *row, const score_rule *rule) {
+    return row->cap_near && rule->score == SRNN_SCORE_EXP && row->bound <= SMALL_LOGIT &&
+           !row->decay_columns && !rule->clamped;
+}
+
+/* Logits (after the cap) to weights; adds the weights to *sum unless it is NULL. */
 static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
-    const bool whole = row->low == 0 && high == row->width && row->maximum == 0;
+    const bool whole = row_is_whole(row);
     if (exponential && whole && row->bound <= SMALL_LOGIT && !c.decayed) {
         row_weights_plain(s, row->width, c, sum);
         return;
@@ -440,6 +471,20 @@ static inline void row_weights_plain_backward(const score_row *row, real *d, rea
         vec_store(s + j + LANES, w1);
         vec_store(d + j, w0 * d0);
         vec_store(d + j + LANES, w1 * d1);
+    }
+}
+
+/* The same with a cap, for logits before it. */
+static inline void row_weights_plain_capped_backward(const score_row *row, real inverse_cap,
+                                                     real *d, real d_row_sum) {
+    real *const s = row->s;
+    const real maximum = row->maximum;
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec slope;
+        const vec w =
+            vec_exp_small(vec_capped_near(vec_load(s + j), inverse_cap, &slope) - maximum);
+        vec_store(s + j, w);
+        vec_store(d + j, w * (vec_load(d + j) + d_row_sum) * slope);
     }
 }
 
@@ -495,14 +540,17 @@ static inline void row_weights_others_backward(const score_row *row, const score
     }
 }
 
+static inline bool maximum_is_small(const score_row *row) {
+    return row->maximum <= SMALL_LOGIT && row->maximum >= -SMALL_LOGIT;
+}
+
 /* Logits (after the cap) to weights, and gradients of weights (d) to gradients of logits: ds =
  * slope(s) (d + d_row_sum). */
 static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
                                         real d_row_sum) {
     const bool decayed = row->decay_columns != NULL;
     const bool small = decayed ? row->near && row->maximum == 0
-                               : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
-                                     row->maximum >= -SMALL_LOGIT;
+                               : row->bound <= SMALL_LOGIT && maximum_is_small(row);
     const bool plain = !decayed && !rule->clamped;
     const bool exponential = row_is_exponential(row, rule);
     if (plain && small && exponential)
@@ -527,11 +575,19 @@ static inline void row_multiply(const score_row *row, real *d, const real *facto
 static inline void row_weights_cap_backward(const score_row *row, const score_rule *rule, real *d,
                                             real d_row_sum) {
     real slope[TILE] __attribute__((aligned(64)));
-    if (rule->capped)
-        row_cap_logits(row, rule, slope);
+    if (!rule->capped) {
+        row_weights_backward(row, rule, d, d_row_sum);
+        return;
+    }
+    if (row_is_plain_capped(row, rule) && maximum_is_small(row)) {
+        row_weights_plain_capped_backward(row, rule->inverse_cap, d, d_row_sum);
+        row_clear_hidden(row->s, row->low, row->high, row->width);
+        row_clear_hidden(d, row->low, row->high, row->width);
+        return;
+    }
+    row_cap_logits(row, rule, slope);
     row_weights_backward(row, rule, d, d_row_sum);
-    if (rule->capped)
-        row_multiply(row, d, slope);
+    row_multiply(row, d, slope);
 }
 
 /* The same; returns (width) what each pair of the row adds to the gradient of C_i and subtracts

@@ -133,13 +133,15 @@ static inline vec vec_exp_parts(vec x, vec *shifted) {
 
 enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
 
+/* e^x is a normal number from here on. */
+#define LEAST_EXP ((real)(SR_REAL_BITS == 64 ? -707.5 : -86.6))
+
 /* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Overflows to
  * infinity; never returns less than the smallest normal number; NaN propagates. */
 static inline vec vec_exp(vec x) {
-    const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
     const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
     vec shifted;
-    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* in this operand order NaN
+    x = vec_min(vec_all(most), vec_max(vec_all(LEAST_EXP), x)); /* in this operand order NaN
                                                              * propagates */
     vec p = vec_exp_parts(x, &shifted);
     /* 2^(n-1), doubled at the end: n itself may exceed the largest exponent by one. */
@@ -147,7 +149,7 @@ static inline vec vec_exp(vec x) {
     return p + p;
 }
 
-/* The same for |x| up to 80, without range checks. */
+/* The same for x from LEAST_EXP to 80, without range checks. */
 static inline vec vec_exp_small(vec x) {
     vec shifted, p = vec_exp_parts(x, &shifted);
     return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
@@ -186,42 +188,45 @@ static inline vec vec_sigmoid(vec x) {
 
 #define TANH_NEAR ((real)0.5)
 
-/* tanh for |x| up to TANH_NEAR as x top / bottom, a Pade approximant with an error of 1e-9 (float)
- * or 4e-18 (double). */
-static inline vec vec_tanh_parts(vec x, vec *below) {
-    const vec square = x * x;
+/* tanh(x) / x - 1 for |x| up to TANH_NEAR, given x^2. The error of 1 + this is 1.5e-8
+ * (float, minimax) or 4e-18 (double, a Pade approximant). */
+static inline vec vec_tanh_excess(vec square) {
 #if SR_REAL_BITS == 64
-    const vec top = ((36.0 * square + 6930.0) * square + 270270.0) * square + 2027025.0;
+    const vec top = ((square + 594.0) * square + 45045.0) * square + 675675.0;
     const vec bottom =
         (((square + 630.0) * square + 51975.0) * square + 945945.0) * square + 2027025.0;
+    return -square * top / bottom;
 #else
-    const vec top = (square + 105.0f) * square + 945.0f;
-    const vec bottom = (15.0f * square + 420.0f) * square + 945.0f;
+    static const float p[] = {-0x1.5554d634p-2f, 0x1.10e9fc2ap-3f, -0x1.b28c7ccep-5f,
+                              0x1.1a7c2998p-6f};
+    enum { TERMS = 4 };
+    vec sum = vec_all(p[TERMS - 1]);
+#pragma GCC unroll 8
+    for (int term = TERMS - 2; term >= 0; term--)
+        sum = sum * square + p[term];
+    return square * sum;
 #endif
-    *below = bottom;
-    return x * top;
 }
 
-/* tanh(x) and its slope 1 - tanh^2 for |x| up to TANH_NEAR; bit-identical to vec_tanh. */
-static inline vec vec_tanh_near(vec x, vec *slope) {
-    vec below;
-    const vec above = vec_tanh_parts(x, &below), t = above * ((real)1 / below);
+/* c tanh(s / c) and its slope 1 - tanh^2, given 1 / c, for |s| up to TANH_NEAR c. The value ends in
+ * a sum, so that whatever follows cannot change its bits by fusing a product. */
+static inline vec vec_capped_near(vec s, real inverse, vec *slope) {
+    const vec x = s * inverse, excess = vec_tanh_excess(x * x), t = x + x * excess;
     *slope = (real)1 - t * t;
-    return t;
+    return s + s * excess;
 }
 
-/* The same for any x. Beyond TANH_NEAR it is (1 - e) / (1 + e) with e = exp(-2 |x|) and slope 4 e /
- * (1 + e)^2, because 1 - tanh^2 would cancel there. */
-static inline vec vec_tanh(vec x, vec *slope) {
-    vec below;
-    const vec size = vec_max(x, -x), e = vec_exp((real)-2 * size);
-    const vec above = vec_tanh_parts(x, &below);
-    const vec_bits far = (vec_bits)(size > TANH_NEAR);
-    const vec sign = vec_select((vec_bits)(x < (vec){0}), vec_all(-1), vec_all(1));
-    const vec inverse = (real)1 / vec_select(far, (real)1 + e, below);
-    const vec t = vec_select(far, sign * ((real)1 - e), above) * inverse;
-    *slope = vec_select(far, (real)4 * e * inverse * inverse, (real)1 - t * t);
-    return t;
+/* The same for any s, with the same bits up to TANH_NEAR c. Beyond, tanh and its slope are
+ * (1 - e) / (1 + e) and 4 e / (1 + e)^2 with e = exp(-2 |x|), because 1 - tanh^2 would cancel. */
+static inline vec vec_capped(vec s, real cap, real inverse, vec *slope) {
+    vec near_slope;
+    const vec near = vec_capped_near(s, inverse, &near_slope), x = s * inverse,
+              size = vec_max(x, -x);
+    const vec e = vec_exp_small(vec_max(vec_all(LEAST_EXP), (real)-2 * size));
+    const vec fraction = (real)1 / ((real)1 + e), far = cap * ((real)1 - e) * fraction;
+    const vec_bits is_far = (vec_bits)(size > TANH_NEAR), negative = (vec_bits)(x < (vec){0});
+    *slope = vec_select(is_far, (real)4 * e * fraction * fraction, near_slope);
+    return vec_select(is_far, vec_select(negative, -far, far), near);
 }
 
 /* The sum of all lanes, by halving. */

@@ -57,10 +57,16 @@ static srnn_status pairs_backward(const sr_attention_call *wanted) {
     return sr_axes_inputs_backward(call, stream);
 }
 
-#define PAIRS(dtype)                                                                           \
-    {                                                                                          \
-        "pairs", SRNN_FORM_PARALLEL, dtype, SR_CUDA_EVERYTHING, nullptr, nullptr, pairs_bytes, \
-            pairs_forward, pairs_backward,                                                     \
+static bool pairs_fit(const srnn_problem *p) {
+    const int features = sr_feature_width(&p->attention, p->D);
+    return sr_axes_pairs_shared_bytes(features > p->Dv ? features : p->Dv) <=
+           sr_cuda_facts(p->device)->shared_bytes;
+}
+
+#define PAIRS(dtype)                                                                             \
+    {                                                                                            \
+        "pairs", SRNN_FORM_PARALLEL, dtype, SR_CUDA_EVERYTHING, pairs_fit, nullptr, pairs_bytes, \
+            pairs_forward, pairs_backward,                                                       \
     }
 
 const sr_attention_kernel sr_cuda_attention_pairs_f32 = PAIRS(SRNN_F32);

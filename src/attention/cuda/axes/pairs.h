@@ -196,6 +196,9 @@ srnn_status sr_axes_pairs_forward(const sr_axes_call &call, const axes_keys &key
 srnn_status sr_axes_pairs_backward(const sr_axes_call &call, const axes_keys &keys, float *d_u,
                                    float *r, cudaStream_t stream);
 
+/* Shared memory of a block of the backward pass, which needs the most, for rows of `width`. */
+size_t sr_axes_pairs_shared_bytes(int width);
+
 /* What the delta rule writes: keys.u and keys.error of this call's tokens, of all where levels take
  * it apart; and on the way back r from d_u. */
 srnn_status sr_axes_solve(const sr_axes_call &call, const axes_keys &keys, int level,

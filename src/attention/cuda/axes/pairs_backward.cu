@@ -266,6 +266,12 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     }
 }
 
+size_t sr_axes_pairs_shared_bytes(int width) {
+    return width <= 64    ? sizeof(backward_memory<64>)
+           : width <= 128 ? sizeof(backward_memory<128>)
+                          : sizeof(backward_memory<256>);
+}
+
 static srnn_status run_pass(const sr_axes_call &call, const axes_pass &pass, cudaStream_t stream) {
     const int tiles = (call.T + AXES_TILE - 1) / AXES_TILE;
     const dim3 rows((unsigned)(call.B * pass.heads * tiles));

@@ -66,10 +66,10 @@ SR_DEVICE head_place head_place_of(const head_walks &walks, int number, int orde
 }
 
 /* Of block `block` of walks.blocks(). */
-SR_DEVICE head_place head_place_of_block(const head_walks &walks, int block, bool reverse) {
-    const int cut = of_warp(block) - walks.whole;
+SR_DEVICE head_place head_place_at(const head_walks &walks, int block, bool reverse) {
+    const int cut = block - walks.whole;
     if (cut < 0)
-        return head_place_of(walks, of_warp(block), 0, reverse);
+        return head_place_of(walks, block, 0, reverse);
     return head_place_of(walks, walks.whole + cut / walks.count, cut % walks.count, reverse);
 }
 

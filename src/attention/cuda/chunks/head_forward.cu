@@ -21,21 +21,40 @@ template <int F> struct forward_memory {
     sr_chunk_tokens tokens[2];
     float ones[SR_CHUNK_STRIPS][F]; /* the state's sums of features, in strips */
     float row_sums[sides][SR_CHUNK];
+    head_place at; /* here, since registers are scarce */
 };
 
-/* Where the walk of a block reads. */
-struct forward_rows {
-    sr_head_rows<const sr_bf16> q, k, v;
-    const float *gate;
-};
+/* What a block copies. By all threads; complete after cp_async_wait and a barrier. */
+template <int F> struct forward_input {
+    static constexpr int threads = forward_shape<F>::threads;
+    const sr_chunk_call &call;
+    forward_memory<F> *shared;
 
-SR_DEVICE forward_rows forward_rows_of(const sr_chunk_call &call, const head_place &at) {
-    const int b = at.b, h = at.head, kv = h / call.group;
-    return {chunk_rows(call.q, b, call.query_head(h), call.F),
-            chunk_rows(call.k, b, call.key_head(kv), call.F),
-            chunk_rows(call.v, b, kv, call.V, SR_CHUNK * at.slice),
-            call.decays ? call.gate + call.row(call.Hkv, b, kv, 0) : nullptr};
-}
+    SR_DEVICE int kv() const {
+        return shared->at.head / call.group;
+    }
+    SR_DEVICE int64_t state_at() const {
+        return ((int64_t)shared->at.b * call.Hkv + kv()) * call.F * call.V;
+    }
+    SR_DEVICE const float *gate() const {
+        return call.decays ? call.gate + call.row(call.Hkv, shared->at.b, kv(), 0) : nullptr;
+    }
+    SR_DEVICE void load_keys(const sr_chunk_span &span, int stage) const {
+        const head_place &at = shared->at;
+        chunk_load<F, threads>(shared->keys[stage],
+                               chunk_rows(call.k, at.b, call.key_head(kv()), call.F), span);
+        chunk_load<SR_CHUNK, threads>(shared->values[stage],
+                                      chunk_rows(call.v, at.b, kv(), call.V, SR_CHUNK * at.slice),
+                                      span);
+        cp_async_commit();
+    }
+    SR_DEVICE void load_queries(const sr_chunk_span &span, sr_bf16 *tile) const {
+        const head_place &at = shared->at;
+        chunk_load<F, threads>(tile, chunk_rows(call.q, at.b, call.query_head(at.head), call.F),
+                               span);
+        cp_async_commit();
+    }
+};
 
 /* The weights of a warp's 16 rows and 16 keys, from their dot products; `of_rows` += their sums. */
 SR_DEVICE void weigh(float (&w)[2][4], float (&of_rows)[2], const sr_chunk_tokens &tokens, int own,
@@ -54,9 +73,9 @@ SR_DEVICE void weigh(float (&w)[2][4], float (&of_rows)[2], const sr_chunk_token
         of_rows[e % 4 / 2] += w[e / 4][e % 4];
 }
 
-/* C += (Q K') V of rows own .. for the warp's columns, pieces of 16 keys up to their own; warps that
- * share rows have every so manieth piece, and exchange weights through shared memory. `of_rows`:
- * the lane's share of the sums of the weights that the warp made. */
+/* C += (Q K') V of rows own .. for the warp's columns, pieces of 16 keys up to their own. Where
+ * several warps share rows, each weighs one piece in SIDES, and shared memory has the weights of
+ * all. `of_rows`: the lane's share of the sums of the weights that the warp made. */
 template <int F, int PIECES>
 SR_DEVICE void visit_pairs(float (&c)[PIECES][4], float (&of_rows)[2], forward_memory<F> *shared,
                            int stage, int own, int side, bool decays) {
@@ -117,34 +136,34 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
                       const __grid_constant__ head_walks walks, const head_sums sums) {
     using Shape = forward_shape<F>;
     using Memory = forward_memory<F>;
-    constexpr int P = Shape::pieces, THREADS = Shape::threads;
+    constexpr int P = Shape::pieces;
     SR_SHARED(Memory, shared);
-    const head_place at = head_place_of_block(walks, (int)blockIdx.x, false);
-    const int warp = chunk_warp(), side = warp / SR_CHUNK_STRIPS, kv = at.head / call.group;
-    const int begin = SR_CHUNK * at.slice, past = min(at.end * SR_CHUNK, call.T);
-    const int64_t state_at = ((int64_t)at.b * call.Hkv + kv) * call.F * call.V;
+    const forward_input<F> input = {call, shared};
+    const head_place &at = shared->at;
+    if (threadIdx.x == 0)
+        shared->at = head_place_at(walks, (int)blockIdx.x, false);
+    __syncthreads(); /* its place is known */
+    const int warp = chunk_warp(), side = warp / SR_CHUNK_STRIPS;
+    const int past = min(at.end * SR_CHUNK, call.T);
     const bool keeps = call.final && past == call.T && at.head % call.group == 0;
     const bool row_sums = call.sums_rows && at.slice == 0, decays = call.decays > 0;
-    const forward_rows rows = forward_rows_of(call, at);
     sr_chunk_spans spans = chunk_spans(call, at.b);
     sr_chunk_span span = spans.after(at.start * SR_CHUNK);
     sr_chunk_gates gates;
 
-    chunk_load<F, THREADS>(shared->square[0], rows.q, span);
-    chunk_load<F, THREADS>(shared->keys[0], rows.k, span);
-    chunk_load<SR_CHUNK, THREADS>(shared->values[0], rows.v, span);
-    cp_async_commit();
+    input.load_queries(span, shared->square[0]);
+    input.load_keys(span, 0);
     sr_state_part state;
     state.clear();
     if (call.initial)
-        state.get(call, call.initial + state_at, 0, begin);
+        state.get(call, call.initial + input.state_at(), 0, SR_CHUNK * at.slice);
     head_join(state, walks, sums, at, 0);
     if (!span.continues)
         state.clear();
     state.template publish<F>(shared->square[1]);
     state.publish_ones(shared->ones[state.strip()]);
     if (warp == 0) {
-        gates.open(rows.gate, span);
+        gates.open(input.gate(), span);
         gates.publish(shared->tokens[0]);
     }
     for (int stage = 0;; stage ^= 1) {
@@ -157,11 +176,9 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
         __syncthreads(); /* tiles, gates and state are ready; no warp reads the previous ones */
         if (more) {
             next = spans.after(span.past);
-            chunk_load<F, THREADS>(shared->keys[stage ^ 1], rows.k, next);
-            chunk_load<SR_CHUNK, THREADS>(shared->values[stage ^ 1], rows.v, next);
-            cp_async_commit();
+            input.load_keys(next, stage ^ 1);
             if (warp == 0)
-                gates.open(rows.gate, next);
+                gates.open(input.gate(), next);
         }
         float c[P][4], of_rows[2] = {}, earlier[2] = {};
         clear_pieces(c);
@@ -183,14 +200,12 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
             }
         }
         __syncthreads(); /* no warp reads queries and state any more; row sums are ready */
-        if (more) {
-            chunk_load<F, THREADS>(before, rows.q, next);
-            cp_async_commit();
-        }
+        if (more)
+            input.load_queries(next, before);
 #pragma unroll
         for (int e = 0; e < 4 * P; e++)
             c[e / 4][e % 4] *= call.scale;
-        const int column = begin + 8 * P * side;
+        const int column = SR_CHUNK * at.slice + 8 * P * side;
         store_pieces<P>({call.numerator.row(at.b, at.head, 0) + column, call.numerator.time,
                          call.V - column, true},
                         c, own, span);
@@ -215,7 +230,7 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
         span = next;
     }
     if (keeps)
-        state.put(call, call.final + state_at, 0, begin);
+        state.put(call, call.final + input.state_at(), 0, SR_CHUNK * at.slice);
 }
 
 template <int F>

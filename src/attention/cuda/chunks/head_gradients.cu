@@ -22,7 +22,7 @@ enum { PIECES = SR_CHUNK / 8 / SIDES };
 template <int F, int V> struct gradients_shape {
     static constexpr int parts = F / SR_CHUNK, slices = V / SR_CHUNK;
     /* blocks for which registers are allotted */
-    static constexpr int blocks = F + V <= 128 ? 3 : F + V <= 256 ? 2 : 1;
+    static constexpr int blocks = F + V <= 256 ? 2 : 1;
 };
 
 /* Sums of w dw of a chunk: over rows; over columns of 16 rows; what comes from S, and from R; and
@@ -161,36 +161,35 @@ template <int F, int V>
 SR_DEVICE void weigh_pairs(gradients_memory<F, V> *shared, float scale, bool gates) {
     const int lane = lane_again(), own = shared->at.own(), side = shared->at.side();
     float of_rows[2] = {};
-    const float d_row_sum[2] = {shared->d_row_sums[own + sum_row(0, lane)],
-                                shared->d_row_sums[own + sum_row(2, lane)]};
 #pragma unroll 1
     for (int at = 16 * side; at <= own; at += 16 * SIDES) {
         float w[2][4] = {}, d[2][4] = {};
         multiply_by_rows<F, F, F>(w, shared->queries, own, 0, shared->keys, at);
         multiply_by_rows<V, V, V>(d, shared->gradients, own, 0, shared->values, at);
-        float of_column[4] = {};
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const int i = own + sum_row(e, lane), j = at + sum_column(e, lane);
-            const float decay = j > i ? 0 : scale * (gates ? shared->tokens.between(i, j) : 1);
-            const float d_weight = d[e / 4][e % 4] + d_row_sum[e % 4 / 2];
-            const float weight = j > i ? 0 : w[e / 4][e % 4] * decay;
-            const float both = j == i ? 0 : weight * d_weight;
-            w[e / 4][e % 4] = weight;
-            d[e / 4][e % 4] = d_weight * decay;
-            of_rows[e % 4 / 2] += both;
-            of_column[e / 4 * 2 + e % 2] += both;
-        }
-        if (gates)
+        for (int m = 0; m < 4; m++) {
+            const int j = at + sum_column(4 * (m / 2) + m % 2, lane);
+            float of_column = 0;
 #pragma unroll
-            for (int m = 0; m < 4; m++) {
-#pragma unroll
-                for (int mask = 4; mask < SR_WARP; mask *= 2)
-                    of_column[m] += shuffle_xor(of_column[m], mask);
-                if (lane < 4)
-                    shared->sums.columns[own / 16][at + sum_column(4 * (m / 2) + m % 2, lane)] +=
-                        of_column[m];
+            for (int half = 0; half < 2; half++) {
+                float &weight = w[m / 2][2 * half + m % 2], &d_weight = d[m / 2][2 * half + m % 2];
+                const int i = own + sum_row(2 * half, lane);
+                const float decay = j > i ? 0 : scale * (gates ? shared->tokens.between(i, j) : 1);
+                d_weight += shared->d_row_sums[i];
+                weight = j > i ? 0 : weight * decay;
+                const float both = j == i ? 0 : weight * d_weight;
+                d_weight *= decay;
+                of_rows[half] += both;
+                of_column += both;
             }
+            if (!gates)
+                continue;
+#pragma unroll
+            for (int mask = 4; mask < SR_WARP; mask *= 2)
+                of_column += shuffle_xor(of_column, mask);
+            if (lane < 4)
+                shared->sums.columns[own / 16][j] += of_column;
+        }
         pieces_to_tile<SR_CHUNK>(shared->weights + own * SR_CHUNK, w, at / 8);
         pieces_to_tile<SR_CHUNK>(shared->d_weights + own * SR_CHUNK, d, at / 8);
     }
@@ -247,8 +246,8 @@ SR_DEVICE void store_columns(const sr_chunk_rows &rows, const gradients_place &a
 /* The thread's share of <S, R> of a tile of S in shared memory and of R in global memory. */
 SR_DEVICE float tile_dot(const sr_bf16 *state, const sr_bf16 *later) {
     float sum = 0;
-#pragma unroll
-    for (int at = 8 * (int)threadIdx.x; at < SR_CHUNK_SQUARE; at += 8 * THREADS) {
+#pragma unroll 1
+    for (int at = 8 * thread_again(); at < SR_CHUNK_SQUARE; at += 8 * THREADS) {
         const sr_vector<sr_bf16> x = load_vector(state + at), y = load_vector(later + at);
 #pragma unroll
         for (int n = 0; n < 8; n++)

@@ -107,12 +107,12 @@ SR_DEVICE void keep_state(const sr_state_part &state, sr_bf16 *tile, const head_
                            ((place * SR_CHUNK_STRIPS + strip) * walks.parts + part) * SR_CHUNK);
 }
 
-/* A block owns 64 features by 64 values of the state of a head of keys and values, or one segment of
- * its walk, and walks its spans in order (QUERIES: from the end, each with all query heads in
- * turn); the state stays in registers. cp.async copies the rows of the next visit, global ->
- * shared (two stages), during this one. For each span: wait, barrier; KEEPS: the state as it was
- * before, registers -> shared -> global, where the span is at the edge of its chunk; S = S across +
- * X' Y. Without KEEPS the segment starts from nothing, and leaves what it adds. */
+/* A block owns 64 features by 64 values of the state of a head of keys and values, or one segment
+ * of its walk, and walks its spans in order (QUERIES: from the end, each with all query heads in
+ * turn); the state stays in registers. cp.async copies the rows of the next visit, global -> shared
+ * (two stages), during this one. For each span: wait, barrier; KEEPS: the state as it was before,
+ * registers -> shared -> global, where the span is at the edge of its chunk; S = S across + X' Y.
+ * Without KEEPS the segment starts from nothing, and leaves what it adds. */
 template <bool QUERIES, bool KEEPS>
 __global__ void __launch_bounds__(THREADS, 4)
     head_states_walk(const __grid_constant__ sr_chunk_call call,
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                      const head_states to) {
     SR_SHARED(states_memory, shared);
     const int part = of_warp((int)blockIdx.x % walks.parts), block = (int)blockIdx.x / walks.parts;
-    head_place at = KEEPS ? head_place_of_block(walks, block, QUERIES)
+    head_place at = KEEPS ? head_place_at(walks, of_warp(block), QUERIES)
                           : head_place_of(walks, walks.whole + of_warp(block / (walks.count - 1)),
                                           of_warp(block % (walks.count - 1)), QUERIES);
     at.head /= walks.group; /* of keys and values */

@@ -1,5 +1,5 @@
-/* tiles.h (private): what cores of chunks share: spans of one document, gates of a span, products of
- * a warp, the part of a state that a warp has, rows on their way out.
+/* tiles.h (private): what cores of chunks share: spans of one document, gates of a span, products
+ * of a warp, the part of a state that a warp has, rows on their way out.
  *
  * A core visits spans: tokens of one chunk and one document. Rows of a tile outside the span are
  * zero, so that what other documents hold never meets a product, and masks are those of causality
@@ -231,7 +231,7 @@ template <int WIDTH, int WIDTH_B, int COLUMNS, int PIECES>
 SR_DEVICE void multiply_by_rows(float (&c)[PIECES][4], const sr_bf16 *a, int row, int k,
                                 const sr_bf16 *b, int other) {
     const int lane = lane_again();
-#pragma unroll 2
+#pragma unroll(COLUMNS > 128 ? 1 : 2)
     for (int step = 0; step < COLUMNS / 16; step++) {
         uint32_t left[4], right[4];
         load_a<WIDTH>(left, a, row, k + step, lane);

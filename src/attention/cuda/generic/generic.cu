@@ -367,7 +367,14 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 
 static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS;
 
+/* A block of the backward pass needs the most shared memory. */
+static bool fits(const srnn_problem *p) {
+    const size_t bytes =
+        p->D <= 128 && p->Dv <= 128 ? sizeof(backward_memory<128>) : sizeof(backward_memory<256>);
+    return bytes <= sr_cuda_facts(p->device)->shared_bytes;
+}
+
 const sr_attention_kernel sr_cuda_attention_generic = {
-    "generic", SRNN_FORM_PARALLEL, SRNN_F32, COMPUTES, nullptr,
+    "generic", SRNN_FORM_PARALLEL, SRNN_F32, COMPUTES, fits,
     nullptr,   scratch_bytes,      forward,  backward,
 };

@@ -241,6 +241,11 @@ static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s)
     return to ? add_branch(b, to, s->x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
 }
 
+srnn_status sr_block_mix(const sr_block *b, float *out, const sr_block_saved *s) {
+    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
+    return attend(b, out, s);
+}
+
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
     SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
     if (!has_mlp(b))
@@ -255,8 +260,7 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
 srnn_status sr_block_recompute(const sr_block *b, const sr_block_saved *s, sr_recompute what) {
     if (what != SR_RECOMPUTE_ATTENTION)
         return what == SR_RECOMPUTE_BLOCK ? sr_block_forward(b, NULL, s) : SRNN_OK;
-    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
-    return attend(b, NULL, s);
+    return sr_block_mix(b, NULL, s);
 }
 
 /* ---- backward */
@@ -303,22 +307,36 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
     return read_norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM);
 }
 
+/* d_normed = the gradient of what the mixer read, from that of the residual behind it. */
+static srnn_status mixer_half_back(const sr_block *b, sr_block_gradient d,
+                                   const sr_block_pointers *gradient, const sr_block_saved *s,
+                                   const sr_block_scratch *scratch) {
+    const int64_t C = b->config->C;
+    const sr_layer_weights weights = attention_weights(b);
+    void *d_out;
+    SR_TRY(
+        branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
+    return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
+                             numbers(b, d_out, C), numbers(b, s->normed, C), &weights, s->mixer,
+                             scratch->mixer);
+}
+
+srnn_status sr_block_mix_backward(const sr_block *b, void *d_out, const sr_block_pointers *gradient,
+                                  const sr_block_saved *s, const sr_block_scratch *scratch) {
+    return mixer_half_back(b, (sr_block_gradient){.narrow = d_out}, gradient, s, scratch);
+}
+
 srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
                               const sr_block_pointers *gradient, const sr_block_saved *s,
                               const sr_block_scratch *scratch) {
     const int64_t C = b->config->C;
-    const sr_layer_weights weights = attention_weights(b);
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
-    const sr_matrix d_normed = numbers(b, scratch->d_normed, C);
-    void *d_out;
     if (has_mlp(b))
         SR_TRY(mlp_half_back(b, d, gradient, s, scratch));
-    SR_TRY(
-        branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
-    SR_TRY(sr_mixer_backward(b->mixer, d_normed, &gradient->attention, numbers(b, d_out, C),
-                             numbers(b, s->normed, C), &weights, s->mixer, scratch->mixer));
+    SR_TRY(mixer_half_back(b, d, gradient, s, scratch));
     if (parallel(b))
-        SR_TRY(b->backend->add_rows(b->backend, d_normed, numbers(b, scratch->d_parallel, C)));
+        SR_TRY(b->backend->add_rows(b->backend, numbers(b, scratch->d_normed, C),
+                                    numbers(b, scratch->d_parallel, C)));
     return read_norm_back(b, d, gradient, scratch, &input, SR_BLOCK_INPUT_NORM);
 }
 

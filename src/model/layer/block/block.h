@@ -84,6 +84,14 @@ sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
  * saved is wanted. */
 srnn_status sr_block_forward(const sr_block *block, float *out, const sr_block_saved *saved);
 
+/* The first half of it alone: out (rows, C) = saved->x + what the mixer adds; fills the mixer's half
+ * of saved. And its backward pass, for what the mixer and the norm after it learn only: adds to
+ * their gradients, given d_out (rows, C), number type. */
+srnn_status sr_block_mix(const sr_block *block, float *out, const sr_block_saved *saved);
+srnn_status sr_block_mix_backward(const sr_block *block, void *d_out,
+                                  const sr_block_pointers *gradient, const sr_block_saved *saved,
+                                  const sr_block_scratch *scratch);
+
 /* Fills once more what the choice does not keep, from saved->x. */
 srnn_status sr_block_recompute(const sr_block *block, const sr_block_saved *saved,
                                sr_recompute what);
