@@ -37,7 +37,17 @@ template <int F, int V> struct outputs_memory {
 
 struct outputs_place {
     int b, head, chunk;
-    int warp, own, side; /* the warp's 16 rows, and side of the columns */
+
+    /* The warp, its 16 rows and its side of the columns; read anew as lanes are. */
+    SR_DEVICE int warp() const {
+        return thread_again() / SR_WARP;
+    }
+    SR_DEVICE int own() const {
+        return 16 * (warp() % SR_DELTA_STEPS);
+    }
+    SR_DEVICE int side() const {
+        return warp() / SR_DELTA_STEPS;
+    }
 };
 
 /* ---- a warp's parts ---- */
@@ -49,14 +59,14 @@ template <int F, int V, class Take>
 SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_memory<F, V> &shared,
                            const outputs_place &at, float factor, bool below, const Take &take) {
     constexpr int SIDES = outputs_shape<F, V>::sides;
-    const int lane = delta_lane(), i = at.own / 16;
+    const int lane = delta_lane(), i = at.own() / 16;
 #pragma unroll 1
-    for (int j = at.side; j <= i; j += SIDES) {
+    for (int j = at.side(); j <= i; j += SIDES) {
         float w[2][4] = {};
-#pragma unroll 2
+#pragma unroll 1
         for (int k = 0; k < V / 16; k++) {
             uint32_t a[4], b[4];
-            a_rows<V>(a, rows, at.own, k, lane);
+            a_rows<V>(a, rows, at.own(), k, lane);
             b_rows<V>(b, shared.used, 16 * j, k, lane);
             mma_m16n8k16(w[0], a, b);
             mma_m16n8k16(w[1], a, b + 2);
@@ -81,29 +91,29 @@ SR_DEVICE void times_state(float (&c)[PIECES][4], const sr_bf16 *rows, const sr_
                            const float *factor, float all, const outputs_place &at) {
     const int lane = delta_lane();
     delta_clear(c);
-#pragma unroll 2
+#pragma unroll 1
     for (int k = 0; k < V / 16; k++) {
         uint32_t a[4];
-        a_rows<V>(a, rows, at.own, k, lane);
-        add_product<F>(c, a, state, 16 * k, at.side * PIECES / 2, lane);
+        a_rows<V>(a, rows, at.own(), k, lane);
+        add_product<F>(c, a, state, 16 * k, at.side() * PIECES / 2, lane);
     }
 #pragma unroll
     for (int n = 0; n < PIECES; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            c[n][e] *= all * factor[at.own + delta_row(e / 2, lane)];
+            c[n][e] *= all * factor[at.own() + delta_row(e / 2, lane)];
 }
 
 /* c += the warp's rows of pairs times a tile's rows. */
 template <int F, int PIECES>
 SR_DEVICE void add_pair_rows(float (&c)[PIECES][4], const sr_bf16 *pairs, const sr_bf16 *tile,
                              const outputs_place &at) {
-    const int lane = delta_lane(), i = at.own / 16;
+    const int lane = delta_lane(), i = at.own() / 16;
 #pragma unroll 1
     for (int j = 0; j <= i; j++) {
         uint32_t a[4];
         a_rows<16>(a, pairs + delta_pairs_at(i, j), 0, 0, lane);
-        add_product<F>(c, a, tile, 16 * j, at.side * PIECES / 2, lane);
+        add_product<F>(c, a, tile, 16 * j, at.side() * PIECES / 2, lane);
     }
 }
 
@@ -111,12 +121,12 @@ SR_DEVICE void add_pair_rows(float (&c)[PIECES][4], const sr_bf16 *pairs, const 
 template <int F, int PIECES>
 SR_DEVICE void add_pair_columns(float (&c)[PIECES][4], const sr_bf16 *pairs, const sr_bf16 *tile,
                                 const outputs_place &at) {
-    const int lane = delta_lane(), j = at.own / 16;
+    const int lane = delta_lane(), j = at.own() / 16;
 #pragma unroll 1
     for (int i = j; i < SR_DELTA_STEPS; i++) {
         uint32_t a[4];
         a_columns<16>(a, pairs + delta_pairs_at(i, j), 0, 0, lane);
-        add_product<F>(c, a, tile, 16 * i, at.side * PIECES / 2, lane);
+        add_product<F>(c, a, tile, 16 * i, at.side() * PIECES / 2, lane);
     }
 }
 
@@ -126,16 +136,17 @@ SR_DEVICE void add_dots(float (&dot)[2], const float (&c)[PIECES][4], const sr_b
                         float factor, const outputs_place &at) {
     const int lane = delta_lane();
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
+        const int row = at.own() + delta_row(half, lane);
 #pragma unroll
         for (int n = 0; n < PIECES; n++) {
-            const int row = at.own + delta_row(half, lane);
             const uint32_t word = *reinterpret_cast<const uint32_t *>(
-                tile + sr_tile<F>::offset(row, at.side * PIECES + n) + delta_column(0, lane));
+                tile + sr_tile<F>::offset(row, at.side() * PIECES + n) + delta_column(0, lane));
             const float2 pair = unpack_bf16(word);
             dot[half] = fmaf(factor * c[n][2 * half], pair.x, dot[half]);
             dot[half] = fmaf(factor * c[n][2 * half + 1], pair.y, dot[half]);
         }
+    }
 }
 
 /* The rows' dots to shared memory. */
@@ -154,8 +165,8 @@ template <int F, int PIECES>
 SR_DEVICE void store_rows(const sr_chunk_rows &rows, int h, const float (&c)[PIECES][4],
                           const delta_span &span, const outputs_place &at, int columns) {
     if (rows.data)
-        delta_store_strip(rows.row(at.b, h, span.t0 + at.own), rows.time, c, span.from - at.own,
-                          span.past - at.own, 8 * at.side * PIECES, columns);
+        delta_store_strip(rows.row(at.b, h, span.t0 + at.own()), rows.time, c, span.from - at.own(),
+                          span.past - at.own(), 8 * at.side() * PIECES, columns);
 }
 
 /* ---- a span ---- */
@@ -170,7 +181,7 @@ struct outputs_span {
 template <int F, int V>
 SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *from, const sr_chunk_call &call) {
     using Tile = sr_tile<F>;
-#pragma unroll 4
+#pragma unroll 1
     for (int n = (int)threadIdx.x; n < V * Tile::chunks; n += outputs_shape<F, V>::threads) {
         const int row = n / Tile::chunks, chunk = n % Tile::chunks;
         const bool counts = row < call.V && 8 * chunk < call.F;
@@ -197,7 +208,7 @@ SR_DEVICE void load_span(outputs_memory<F, V> &shared, const sr_chunk_call &call
     constexpr int THREADS = outputs_shape<F, V>::threads;
     const int thread = (int)threadIdx.x, kv = at.b * call.Hkv + at.head;
     const int64_t row = (int64_t)kv * call.T;
-    if (at.warp == 0) {
+    if (at.warp() == 0) {
         if (call.decays > 0)
             delta_load_numbers(shared.gate, call.gate + row, what.span);
         delta_load_numbers(shared.beta, call.beta + row, what.span);
@@ -226,14 +237,14 @@ SR_DEVICE void key_pairs(outputs_memory<F, V> &shared, const sr_chunk_call &call
     pair_blocks(shared.of_keys, shared.d_values, shared, at, -1, true,
                 [&](const float(&w)[2][4], int j) {
                     const int lane = delta_lane();
-                    if (16 * j != at.own)
+                    if (16 * j != at.own())
                         return;
 #pragma unroll
                     for (int n = 0; n < 2; n++)
 #pragma unroll
                         for (int e = 0; e < 4; e++) {
-                            const int row = at.own + delta_row(e / 2, lane);
-                            if (at.own + 8 * n + delta_column(e % 2, lane) != row ||
+                            const int row = at.own() + delta_row(e / 2, lane);
+                            if (at.own() + 8 * n + delta_column(e % 2, lane) != row ||
                                 row < span.from || row >= span.past)
                                 continue;
                             const float beta = shared.factors.beta[row];
@@ -301,14 +312,14 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
     load_span(shared, call, places, at, what);
     cp_async_wait<1>();
     __syncthreads(); /* rows are there */
-    if (at.warp == 0)
+    if (at.warp() == 0)
         shared.factors.fill(gates ? shared.gate : nullptr, shared.beta);
     __syncthreads();
     key_pairs(shared, call, at, span);
     cp_async_wait<0>();
     __syncthreads(); /* H and states are there */
     if (gates && what.state && what.later)
-        dot_states(shared, at.warp);
+        dot_states(shared, at.warp());
     float d_k[P][4], dot[2] = {};
     delta_clear(d_k);
     if (what.state)
@@ -343,7 +354,7 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
     }
     if (gates) {
         add_dots<F>(dot, d_k, shared.keys, -1, at);
-        store_dots(shared.at_sum[at.side], dot, at.own);
+        store_dots(shared.at_sum[at.side()], dot, at.own());
     }
     if (what.later) {
         float from_later[P][4];
@@ -351,7 +362,7 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
         if (gates) {
             float dots[2] = {};
             add_dots<F>(dots, from_later, shared.keys, 1, at);
-            store_dots(shared.from_later[at.side], dots, at.own);
+            store_dots(shared.from_later[at.side()], dots, at.own());
         }
 #pragma unroll
         for (int n = 0; n < P; n++)
@@ -361,7 +372,7 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
     }
     store_rows<F>(call.d_k, at.head, d_k, span, at, call.F);
     __syncthreads(); /* dots are there, and no warp reads a tile */
-    if (gates && at.warp == 0)
+    if (gates && at.warp() == 0)
         store_gates(shared, call, at, what);
 }
 
@@ -375,10 +386,8 @@ __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F,
     using Memory = outputs_memory<F, V>;
     SR_SHARED(Memory, shared);
     const int chunks = delta_chunks(call.T), index = (int)blockIdx.x;
-    const int warp = of_warp((int)threadIdx.x / SR_WARP), head = index / chunks;
-    const outputs_place at = {
-        head / call.Hkv,      head % call.Hkv, index % chunks, warp, 16 * (warp % SR_DELTA_STEPS),
-        warp / SR_DELTA_STEPS};
+    const int head = index / chunks;
+    const outputs_place at = {head / call.Hkv, head % call.Hkv, index % chunks};
     const int32_t *const first = call.first + (int64_t)at.b * call.T;
     const int end = min((at.chunk + 1) * SR_DELTA_CHUNK, call.T);
     for (int t = at.chunk * SR_DELTA_CHUNK; t < end;) {
