@@ -17,7 +17,7 @@ template <int F, int V> struct outputs_shape {
     static constexpr int warps = F == 64 && V == 64 ? 4 : 8, threads = warps * SR_WARP;
     static constexpr int sides = warps / SR_DELTA_STEPS; /* of the columns of results */
     static constexpr int pieces = F / sides / 8;         /* of a warp's results */
-    static constexpr int blocks = F == 64 && V == 64 ? 2 : 1;
+    static constexpr int blocks = F == 64 ? V == 64 ? 3 : 2 : 1;
 };
 
 template <int F, int V> struct outputs_memory {
