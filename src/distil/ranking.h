@@ -25,7 +25,7 @@ typedef struct sr_ranking_result {
     int L, T;
     int64_t targets;
     double loss;             /* the teacher's */
-    double budget;           /* bytes; NaN: none was asked for */
+    double budget;           /* bytes; NaN: none */
     double bytes;            /* of one sequence with the layers that are kept */
     sr_ranked_layer *layers; /* (L), owned */
 } sr_ranking_result;

@@ -52,7 +52,7 @@ template <int F> struct channel_sums_tile {
 };
 
 template <int F, int V> struct backward_memory {
-    /* Whether there is room for dq^ and dk^ at once. */
+    /* Whether shared memory holds dq^ and dk^ at once. */
     static constexpr bool together = F + V < 256;
     alignas(16) sr_bf16 queries[SR_CHUNK * F];
     sr_bf16 keys[SR_CHUNK * F];

@@ -114,7 +114,7 @@ template <int F, int V> struct tile_stream {
         cp_async_commit();
     }
 
-    /* By all threads: the next tile, complete; the one before it is not read any more. */
+    /* By all threads: the next tile, complete; the previous one is no longer read. */
     SR_DEVICE const sr_bf16 *take() {
         cp_async_wait<0>();
         __syncthreads();
