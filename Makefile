@@ -36,7 +36,7 @@ quick_only = -LE 'processes|levels|gpu'
 # Builds beside the release have the CPU's kernels of one instruction set; `make nightly` tries sanitizers and clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
-.PHONY: build check test study study-full study-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
+.PHONY: build check test study study-full rnn study-gpu rnn-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
         deps-package deps-torch test-python wheel kernels deb dist docs \
         bench fuzz sanitize msan msan-all clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
@@ -60,8 +60,14 @@ study: build ## which part of softmax matters? ten minutes on two cores, into ru
 study-full: build ## the longer study: a night on two cores, into runs/study-full
 	@build/cli/softrnn study studies/full.yaml --out runs/study-full
 
+rnn: build ## what does a trained model lose as an RNN? a teacher and six students, under fifteen minutes on two cores, into runs/rnn
+	@build/cli/softrnn study studies/rnn.yaml --out runs/rnn
+
 study-gpu: cuda ## the question on a GPU: 34 M parameters, into runs/study-gpu; TEXT=files the first time
-	@tools/study_gpu.sh build-cuda/cli/softrnn $(TEXT)
+	@tools/study_gpu.sh build-cuda/cli/softrnn studies/gpu.yaml runs/study-gpu $(TEXT)
+
+rnn-gpu: cuda ## what a trained model loses as an RNN, on a GPU: a teacher of 34 M parameters, eight students, into runs/rnn-gpu; TEXT=files the first time
+	@JOBS=2 tools/study_gpu.sh build-cuda/cli/softrnn studies/rnn_gpu.yaml runs/rnn-gpu $(TEXT)
 
 verify: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify

@@ -49,7 +49,7 @@ static sr_rmsnorm norm_of(const bench *b, int64_t rows) {
 
 /* y (rows, N) = x (rows, K) W^T; with `residual`, in float and added to. */
 static srnn_status forward(bench *b, int64_t rows, int64_t N, int64_t K, bool residual) {
-    const sr_linear layer = {b->at.weight, NULL, N};
+    const sr_linear layer = {b->at.weight, NULL, .N = N};
     const sr_matrix y =
         residual ? sr_matrix_of(b->at.residual, rows, N, SRNN_F32) : numbers(b, b->at.y, rows, N);
     b->operations = 2.0 * (double)rows * (double)N * (double)K;
@@ -60,7 +60,7 @@ static srnn_status forward(bench *b, int64_t rows, int64_t N, int64_t K, bool re
 }
 
 static srnn_status backward_input(bench *b, int64_t N, int64_t K) {
-    const sr_linear layer = {b->at.weight, NULL, N};
+    const sr_linear layer = {b->at.weight, NULL, .N = N};
     const int64_t rows = b->size.rows;
     b->operations = 2.0 * (double)rows * (double)N * (double)K;
     b->bytes = number_bytes(b) * (double)(rows * K + N * K + rows * N);
@@ -124,7 +124,7 @@ static srnn_status head_of_one(bench *b) {
 }
 
 static srnn_status head(bench *b) {
-    const sr_linear layer = {b->at.weight, NULL, b->size.V};
+    const sr_linear layer = {b->at.weight, NULL, .N = b->size.V};
     const int64_t rows = b->logit_rows, V = b->size.V, C = b->size.C;
     b->operations = 2.0 * (double)rows * (double)V * (double)C;
     b->bytes = number_bytes(b) * (double)(rows * C + V * C + rows * V);
@@ -136,7 +136,8 @@ static srnn_status cross_entropy(bench *b) {
     const int64_t rows = b->logit_rows;
     b->bytes = 2 * number_bytes(b) * (double)(rows * b->size.V);
     return b->backend->cross_entropy(b->backend, b->at.losses, b->at.hits,
-                                     numbers(b, b->at.logits, rows, b->size.V), b->at.ids, 1e-5f);
+                                     numbers(b, b->at.logits, rows, b->size.V),
+                                     &(sr_cross_entropy){b->at.ids, 1e-5f, 0});
 }
 
 static srnn_status norm(bench *b) {
@@ -161,7 +162,7 @@ static srnn_status norm_back(bench *b) {
 }
 
 static srnn_status rope(bench *b) {
-    const sr_rope turn = {b->at.table, b->at.positions, (int)(2 * b->size.C / D), D};
+    const sr_rope turn = {b->at.table, b->at.positions, (int)(2 * b->size.C / D), .D = D};
     sr_matrix x = numbers(b, b->at.x, b->size.rows, 3 * b->size.C);
     b->bytes = 2 * number_bytes(b) * (double)(b->size.rows * 2 * b->size.C);
     x.columns = 2 * b->size.C;
@@ -209,8 +210,8 @@ static srnn_status short_conv_back(bench *b) {
 static srnn_status embed(bench *b) {
     b->bytes = 8.0 * (double)(b->size.rows * b->size.C);
     return b->backend->embed_forward(
-        b->backend, sr_matrix_of(b->at.residual, b->size.rows, b->size.C, SRNN_F32), b->at.master,
-        b->at.ids);
+        b->backend, sr_matrix_of(b->at.residual, b->size.rows, b->size.C, SRNN_F32),
+        sr_matrix_of(b->at.master, b->size.V, b->size.C, SRNN_F32), b->at.ids);
 }
 
 static srnn_status embed_back(bench *b) {
@@ -386,7 +387,7 @@ static srnn_status measure(bench *b, const char *name, srnn_status (*call)(bench
         const double taken = (sr_clock_seconds() - begin) / CALLS;
         best = taken < best ? taken : best;
     }
-    sr_device_forget(device, &recording);
+    sr_device_forget(device, &graph);
     printf("{\"bench\": \"ops\", \"op\": \"%s\", \"microseconds\": %.2f, \"bytes\": %.0f, "
            "\"gigabytes_a_second\": %.0f, \"teraflops\": %.1f}\n",
            name, best * 1e6, b->bytes, b->bytes / best / 1e9, b->operations / best / 1e12);

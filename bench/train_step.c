@@ -29,7 +29,7 @@ static double time_product(sr_backend *backend, float *buffer) {
     const sr_matrix y =
         sr_matrix_of(weight + PRODUCT_N * PRODUCT_K, PRODUCT_M, PRODUCT_N, SRNN_F32);
     const double begin = sr_clock_seconds();
-    const sr_linear layer = {weight, NULL, PRODUCT_N};
+    const sr_linear layer = {weight, NULL, .N = PRODUCT_N};
     if (backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1) != SRNN_OK)
         return 1e9;
     return sr_clock_seconds() - begin;

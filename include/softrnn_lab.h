@@ -120,12 +120,13 @@ typedef struct srnl_layer_projection {
 SRNN_API bool srnl_layer_projection_at(const srnl_layer *layer, srnl_layer_projection *projection,
                                        size_t index);
 
-/* A causal convolution over tokens, then SiLU; from columns of projections to those of a second
- * row, in which what convolutions give stands side by side. */
+/* A causal convolution over tokens, then SiLU unless it is plain; from columns of projections to
+ * those of a second row, in which what convolutions give stands side by side. */
 typedef struct srnl_layer_convolution {
     const char *weight, *bias; /* of the tensors; bias NULL: none */
     int64_t source, to, columns;
     int taps;
+    bool plain;
 } srnl_layer_convolution;
 
 SRNN_API bool srnl_layer_convolution_at(const srnl_layer *layer,

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "analysis": {"model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "distil": {"analysis", "train", "ranks", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "report": {"files", "base"},
-    "study": {"report", "ranks", "train", "model", "equation", "data", "files", "base"},
+    "study": {"distil", "report", "ranks", "train", "model", "equation", "data", "files", "base"},
     "api": {"study", "ranks", "train", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "cli": {"study", "report", "distil", "analysis", "ranks", "train", "model", "verify", "ops", "attention", "device", "equation",
             "data", "files", "base"},
@@ -34,7 +34,7 @@ MAY_INCLUDE = {
 # Subfolders of a module, in order: each may include those before it. Files in the module's own folder come last.
 ROOMS = {
     "data": ["text", "tokenizer", "shards", "rows"],
-    "report": ["draw", "records", "page", "orders", "runs", "study"],
+    "report": ["draw", "records", "page", "orders", "runs", "students", "study"],
     "study": ["plan", "results", "execute"],
     "verify": ["oracle"],
 }

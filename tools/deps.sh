@@ -94,12 +94,15 @@ package) needed=$build$python$package ;;
     ;;
 esac
 
+# Debian's packages are for Debian's Python, which need not be the first one on the path.
+interpreter=python3
+! command -v apt-get >/dev/null || interpreter=/usr/bin/python3
 is_there() {
     case $1 in
     command) command -v "$2" >/dev/null ;;
     module) pkg-config --exists "$2" 2>/dev/null ;;
     file) compgen -G "$2" >/dev/null ;;
-    python) python3 -c "import $2" 2>/dev/null || /usr/bin/python3 -c "import $2" 2>/dev/null ;;
+    python) "$interpreter" -c "import $2" 2>/dev/null ;;
     esac
 }
 

@@ -70,6 +70,7 @@ train() {
 }
 resume() { "$softrnn" train --resume "$runs/$1" "${@:2}"; }
 bf16() { train "$@" --device cuda --precision bf16; }
+fp8() { train "$@" --device cuda --precision fp8; }
 # Weights and moments of the last checkpoints of two runs.
 last_of() { ls -td "$runs/$1"/checkpoints/*/ | head -n 1; }
 same() {
@@ -79,6 +80,10 @@ same() {
 
 same_bits() {
     bf16 once --steps 20 && bf16 again --steps 20 && same once again
+}
+same_bits_fp8() {
+    fp8 narrow --steps 20 --stop-step 9 && resume narrow --stop-step 0 --device cuda && fp8 narrow_whole --steps 20 &&
+        same narrow narrow_whole
 }
 stop_and_resume() {
     bf16 stopped --steps 20 --stop-step 9 && resume stopped --stop-step 0 --device cuda && bf16 whole --steps 20 &&
@@ -134,6 +139,7 @@ check_all() {
     [ ! -x "$build/tests/test_golden_command" ] || check golden golden
     check verify_float "$softrnn" verify --device cuda --random 500
     check same_bits same_bits
+    check same_bits_fp8 same_bits_fp8
     check stop_and_resume stop_and_resume
     check moves moves
     for tool in ${sanitizer:+memcheck racecheck}; do
@@ -151,10 +157,10 @@ fi
 
 # ---- speed, compared with PyTorch if it is installed
 
-# The speed of a training step of the small model: its last line.
+# small VARIANT [PRECISION OPTIONS...]: the speed of a training step of the small model, its last line.
 small() {
     "$softrnn" train --out "$runs/small_$1" --data "$data" --preset small --attention "$1" --batch 36 \
-        --length 1024 --steps 12 --validate-every 0 --device cuda --precision bf16 &&
+        --length 1024 --steps 12 --validate-every 0 --device cuda --precision "${2:-bf16}" "${@:3}" &&
         tail -n 1 "$runs/small_$1/timings.jsonl"
 }
 # decode TEXTS: tokens per second of the small model, with this many texts at a time.
@@ -185,6 +191,10 @@ if [ "${SPEED:-yes}" = yes ]; then
     for variant in softmax norm gated_softmax linear_elu mamba2 gla gated_delta_net kda forget; do
         step "step_$variant" small "$variant"
         [ "$variant" = softmax ] && step decode_1 decode 1 && step decode_64 decode 64
+        rm -rf "$runs/small_$variant"
+    done
+    for variant in softmax norm gated_softmax linear_elu; do
+        step "step_fp8_$variant" small "$variant" fp8 --fp8-head
         rm -rf "$runs/small_$variant"
     done
     step step_peer python3 bench/peers.py step

@@ -1,12 +1,14 @@
 #!/bin/sh
-# study_gpu.sh PROGRAM TEXT...: tokens of the text in runs/gpu-data, then the study for a GPU in runs/study-gpu and its
-# report. Existing files are reused.
+# study_gpu.sh PROGRAM STUDY OUT [TEXT...]: tokens of the text in runs/gpu-data, then the study, which trains on them, and its
+# report in OUT. Existing files are reused. JOBS=N: runs at a time.
 set -eu
 program=$1
-shift
+study=$2
+out=$3
+shift 3
 if [ ! -f runs/gpu-data/data.json ]; then
     if [ $# -eq 0 ]; then
-        echo "no tokens in runs/gpu-data: make study-gpu TEXT='corpus.txt.xz ...' makes them" >&2
+        echo "no tokens in runs/gpu-data: add TEXT='corpus.txt.xz ...' to the command, which makes them" >&2
         exit 2
     fi
     mkdir -p runs
@@ -14,6 +16,6 @@ if [ ! -f runs/gpu-data/data.json ]; then
     "$program" data prepare --tokenizer runs/gpu-tokenizer.json --out runs/gpu-data "$@"
 fi
 status=0
-"$program" study studies/gpu.yaml --out runs/study-gpu --jobs 4 || status=$?
-"$program" report runs/study-gpu
+"$program" study "$study" --out "$out" --jobs "${JOBS:-4}" || status=$?
+"$program" report "$out"
 exit "$status"

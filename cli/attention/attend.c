@@ -28,16 +28,6 @@ static bool is_floating(sr_dtype dtype) {
     return false;
 }
 
-/* "(2, 3)" */
-static void format_shape(char *text, size_t size, int rank, const int64_t *shape) {
-    size_t length = (size_t)snprintf(text, size, "(");
-    for (int i = 0; i < rank && length < size; i++)
-        length += (size_t)snprintf(text + length, size - length, "%s%lld", i ? ", " : "",
-                                   (long long)shape[i]);
-    if (length < size)
-        snprintf(text + length, size - length, ")");
-}
-
 srnn_status attend_require_rank(const sr_tensor **tensor, const attend_request *request,
                                 const sr_safetensors *in, const char *name, int rank) {
     SR_TRY(sr_safetensors_require(tensor, in, name));
@@ -56,9 +46,9 @@ srnn_status attend_require(const sr_tensor **tensor, const attend_request *reque
     SR_TRY(attend_require_rank(tensor, request, in, name, rank));
     if (sr_tensor_has_shape(*tensor, rank, shape))
         return SRNN_OK;
-    char has[128], expected[128];
-    format_shape(has, sizeof has, rank, (*tensor)->shape);
-    format_shape(expected, sizeof expected, rank, shape);
+    char has[SR_SHAPE_BYTES], expected[SR_SHAPE_BYTES];
+    sr_shape_print(has, rank, (*tensor)->shape);
+    sr_shape_print(expected, rank, shape);
     return SR_FAIL(SRNN_ERR_FORMAT,
                    "%s: tensor '%s' has the shape %s; the other tensors require %s",
                    request->in_path, name, has, expected);

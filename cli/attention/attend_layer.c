@@ -284,14 +284,15 @@ static srnn_status compute(layer_run *run) {
     const sr_matrix y = sr_matrix_of(run->y, rows, s->dims.C, SRNN_F32);
     const sr_layer_pointers masters = pointers(run, run->weights);
     const sr_layer_pointers gradients = pointers(run, run->gradients);
-    const sr_layer_weights weights = {&masters, &masters};
-    SR_TRY(sr_attention_layer_attend(run->layer, x, &weights, run->saved));
+    const sr_layer_weights weights = {.master = &masters, .working = &masters};
+    SR_TRY(sr_attention_layer_attend(run->layer, x, &weights, run->saved, NULL));
     SR_TRY(sr_attention_layer_finish(run->layer, y, (sr_matrix){0}, x, &weights, run->saved));
     if (!run->request->backward)
         return SRNN_OK;
     return sr_attention_layer_backward(
         run->layer, sr_matrix_of(run->d_x, rows, s->dims.C, SRNN_F32), &gradients,
-        sr_matrix_of(run->d_y, rows, s->dims.C, SRNN_F32), x, &weights, run->saved, run->scratch);
+        sr_matrix_of(run->d_y, rows, s->dims.C, SRNN_F32), x, &weights, run->saved, run->scratch,
+        NULL);
 }
 
 /* Copies an array to the host, where the writer reads it; the copies live in `host`. */

@@ -185,7 +185,7 @@ srnn_status bench_product_speed(double *gflops, const bench_product *product) {
     const int64_t size = product->size;
     const sr_matrix y = sr_matrix_of(product->matrix[2], size, size, backend->number);
     const sr_matrix x = sr_matrix_of(product->matrix[0], size, size, backend->number);
-    const sr_linear layer = {product->matrix[1], NULL, size};
+    const sr_linear layer = {product->matrix[1], NULL, .N = size};
     SR_TRY(srnn_device_wait(backend->device));
     const double start = sr_clock_seconds();
     SR_TRY(backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1));

@@ -1,5 +1,6 @@
 /* show.c: `softrnn data show`: the rows of a training step, as the model would see them. */
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/data/data.h"
 #include "cli/line/command.h"
 #include "cli/line/options.h"
@@ -67,12 +68,32 @@ static void print_numbers(const int32_t *ids, const int32_t *targets, int64_t co
     printf("\n");
 }
 
+/* Prints a text that ends in a zero so that it cannot steer the terminal; lines and tabs stay. */
+static srnn_status print_lines(char *text, size_t count) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, 4 * count + 1, 1));
+    for (size_t at = 0; at < count;) {
+        const size_t length = strcspn(text + at, "\n\t");
+        const char next = text[at + length];
+        text[at + length] = '\0';
+        sr_text_escape(memory, 4 * count + 1, text + at);
+        fputs(memory, stdout);
+        if (at + length < count)
+            fputs(next == '\0' ? "\\x00" : (char[]){next, '\0'}, stdout);
+        at += length + 1;
+    }
+    free(memory);
+    return SRNN_OK;
+}
+
 static srnn_status print_text(const sr_tokenizer *tokenizer, const int32_t *ids, int64_t count) {
     sr_bytes text = {0};
     srnn_status status =
         sr_tokenizer_decode(tokenizer, &text, (const uint32_t *)ids, (size_t)count);
-    if (status == SRNN_OK && text.count > 0)
-        fwrite(text.data, 1, text.count, stdout);
+    if (status == SRNN_OK)
+        status = sr_bytes_append(&text, "", 1);
+    if (status == SRNN_OK)
+        status = print_lines(text.data, text.count - 1);
     printf("\n");
     sr_bytes_free(&text);
     return status;

@@ -97,12 +97,19 @@ void command_message(const char *format, ...) {
 }
 
 int command_refuse(const char *format, ...) {
+    char raw[4096], text[sizeof raw];
     va_list arguments;
     va_start(arguments, format);
-    fputs("softrnn: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(raw, sizeof raw, format, arguments);
     va_end(arguments);
+    fputs("softrnn: ", stderr);
+    for (char *line = raw, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        sr_text_escape(text, sizeof text, line);
+        fprintf(stderr, "%s\n", text);
+    }
     return EXIT_USAGE;
 }
 

@@ -13,18 +13,28 @@ static void show_share(void *bar, double share) {
     progress_show(bar, share, "read");
 }
 
-srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
-                       const char *attention) {
+static srnn_status open_shown(sr_model **model, sr_backend *backend, const char *where,
+                              const char *attention, bool read_only) {
     progress_bar bar;
-    const sr_load_progress watcher = {show_share, &bar};
+    const sr_load_setup setup = {show_share, &bar, read_only};
     progress_begin(&bar);
     const srnn_status status = attention
-                                   ? sr_model_open_as(model, backend, where, attention, &watcher)
-                                   : sr_model_open(model, backend, where, &watcher);
+                                   ? sr_model_open_as(model, backend, where, attention, &setup)
+                                   : sr_model_open(model, backend, where, &setup);
     progress_end(&bar);
     SR_TRY(status);
     model_warn(&(*model)->config, where);
     return SRNN_OK;
+}
+
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
+                       const char *attention) {
+    return open_shown(model, backend, where, attention, false);
+}
+
+srnn_status model_open_read_only(sr_model **model, sr_backend *backend, const char *where,
+                                 const char *attention) {
+    return open_shown(model, backend, where, attention, true);
 }
 
 srnn_status model_row_length(int *T, const sr_model *model, int requested) {

@@ -8,6 +8,10 @@
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
                        const char *attention);
 
+/* The same for inference alone, in less memory where that loses nothing (sr_load_setup). */
+srnn_status model_open_read_only(sr_model **model, sr_backend *backend, const char *where,
+                                 const char *attention);
+
 /* *T = tokens in a row: `requested`, or if that is 0 the number of the model's positions; more are
  * refused. */
 srnn_status model_row_length(int *T, const sr_model *model, int requested);

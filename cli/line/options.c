@@ -19,7 +19,7 @@ void options_print_values(FILE *out, const command_option *option) {
     case OPTION_KIND_FLAG:
         break;
     case OPTION_KIND_TEXT:
-        if (*option->to.text)
+        if (*option->to.text && **option->to.text)
             fprintf(out, " (default %s)", *option->to.text);
         break;
     case OPTION_KIND_INTEGER:

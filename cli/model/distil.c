@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const decays[] = {"usual", "teacher", NULL};
 static const char *const ways[] = {"forward", "reverse", NULL};
-static const char *const parts[] = {"all", "attention", NULL};
 
 typedef struct distil_line {
     const char *out, *resume, *keep, *stages;
     bool rank, json;
     sr_ranking_request ranking;
-    int way, learn;
+    int way, learn, adapter_rank, decays;
     sr_distil_request request;
     sr_run_settings common;
     sr_ranks ranks;
@@ -27,11 +27,11 @@ typedef struct distil_line {
 
 /* What a stage decides, and what a student takes from its teacher. */
 static const char *const without[] = {
-    "batches",        "test",         "model",     "preset",     "objective",
-    "only-attention", "vocab",        "hidden",    "mlp-hidden", "layers",
-    "heads",          "kv-heads",     "head-size", "mlp",        "tied",
-    "rope-theta",     "norm-epsilon", "steps",     "keep",       "stop-step",
-    "stop-tokens",    "stop-seconds", NULL};
+    "batches",        "test",        "model",        "preset",        "objective",
+    "only-attention", "lora-rank",   "vocab",        "hidden",        "mlp-hidden",
+    "layers",         "heads",       "kv-heads",     "head-size",     "mlp",
+    "tied",           "rope-theta",  "norm-epsilon", "steps",         "keep",
+    "stop-step",      "stop-tokens", "stop-seconds", "context-ranks", NULL};
 
 static void tell_copy(const distil_line *l, const sr_student_parts *made) {
     command_message("%s/copy: %d layers with attention %s; %zu of %zu tensors are the teacher's%s",
@@ -126,7 +126,7 @@ static const char *not_for_resume(int argc, char *const *argv) {
     static const char *const allowed[] = {"--resume",      "--threads",     "--device",
                                           "--rank-layers", "--state-bytes", "--window",
                                           "--most-order",  "--json"};
-    for (int i = 0; i < argc; i++) {
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool fine = strncmp(argv[i], "--", 2) != 0;
         for (size_t k = 0; k < sizeof allowed / sizeof *allowed; k++)
             fine = fine || options_given(1, argv + i, allowed[k]);
@@ -136,13 +136,25 @@ static const char *not_for_resume(int argc, char *const *argv) {
     return NULL;
 }
 
+/* Refuses an option that would change nothing. */
+static int check_pairs(const distil_line *l, int argc, char *const *argv) {
+    static const char *const of_ranking[] = {"--state-bytes", "--window", "--most-order", "--json"};
+    for (size_t i = 0; i < sizeof of_ranking / sizeof *of_ranking; i++)
+        if (!l->rank && options_given(argc, argv, of_ranking[i]))
+            return command_refuse("%s goes with --rank-layers only", of_ranking[i]);
+    if (strcmp(sr_distil_learns[l->learn], "lora") != 0 && options_given(argc, argv, "--lora-rank"))
+        return command_refuse("--lora-rank goes with --learn lora only");
+    return EXIT_OK;
+}
+
 static srnn_status settle(distil_line *l, const run_options *all) {
     SR_TRY(run_options_keep(&l->common, all));
     SR_TRY(sr_stages_parse(l->request.stages, l->rank ? "align" : l->stages));
     l->request.common = &l->common;
     l->request.keep = l->keep;
     l->request.reversed = l->way == 1;
-    l->request.attention_only = l->learn == 1;
+    l->request.decays_of_teacher = l->decays == 1;
+    sr_distil_learn(&l->request, l->learn, l->adapter_rank);
     l->ends = (sr_run_ends){.threads = l->common.threads,
                             .device = *l->common.device ? l->common.device : NULL,
                             .ranks = &l->ranks};
@@ -174,7 +186,8 @@ static void add_own(run_options *all, distil_line *l) {
         OPTION_TEXT("--resume", &l->resume, "DIR", "continue the stages in this folder"),
         OPTION_TEXT("--keep", &l->keep, "LAYERS",
                     "layers that keep the teacher's attention: 0,5,8-, or 3-/4 for every fourth"),
-        OPTION_TEXT("--stages", &l->stages, "LIST", "of copy, align, distil and tune"),
+        OPTION_TEXT("--stages", &l->stages, "LIST",
+                    "of copy, align, distil and tune, which run in this order"),
         OPTION_INTEGER64("--align-steps", &steps[SR_STAGE_ALIGN], 1, INT64_MAX / 2, "N",
                          "steps of stage align"),
         OPTION_INTEGER64("--distil-steps", &steps[SR_STAGE_DISTIL], 1, INT64_MAX / 2, "N",
@@ -182,26 +195,34 @@ static void add_own(run_options *all, distil_line *l) {
         OPTION_INTEGER64("--tune-steps", &steps[SR_STAGE_TUNE], 1, INT64_MAX / 2, "N",
                          "steps of stage tune"),
         OPTION_NUMBER("--align-rate", &rates[SR_STAGE_ALIGN], 0, 1e3, "X",
-                      "its learning rate; 0: --learning-rate"),
+                      "its learning rate; 0: three times --learning-rate"),
         OPTION_NUMBER("--distil-rate", &rates[SR_STAGE_DISTIL], 0, 1e3, "X",
                       "its learning rate; 0: --learning-rate"),
         OPTION_NUMBER("--tune-rate", &rates[SR_STAGE_TUNE], 0, 1e3, "X",
                       "its learning rate; 0: --learning-rate"),
         OPTION_CHOICE("--kl", &l->way, ways, "WORD",
                       "of stage distil: forward, KL(teacher, student), or reverse"),
-        OPTION_CHOICE("--learn", &l->learn, parts, "WORD",
-                      "what learns in distil and tune: all, or the new attention alone"),
+        OPTION_CHOICE("--learn", &l->learn, sr_distil_learns, "WORD",
+                      "what learns in distil and tune: all, the new attention alone, or lora: "
+                      "low-rank adapters of the layers' matrices, saved apart and merged"),
+        OPTION_INTEGER("--lora-rank", &l->adapter_rank, 1, 1 << 20, "N",
+                       "with --learn lora: the rank of the adapters"),
+        OPTION_CHOICE("--decays", &l->decays, decays, "WORD",
+                      "where decays start: usual, as their authors have it, or teacher: from the "
+                      "distances at which the teacher's heads look"),
         OPTION_FLAG("--rank-layers", &l->rank,
                     "instead of a student: what replacing each layer alone costs, before and after "
                     "it is aligned"),
         OPTION_NUMBER("--state-bytes", &l->ranking.budget, -1, 1e18, "N",
-                      "with it: which layers to keep so that caches and states of a sequence fit N "
+                      "with --rank-layers: which layers to keep so that caches and states of a "
+                      "sequence fit N "
                       "bytes; -1: none"),
-        OPTION_INTEGER("--window", &l->ranking.window, 1, 1 << 24, "N",
-                       "with it: the last tokens whose share of the attention is measured"),
+        OPTION_INTEGER(
+            "--window", &l->ranking.window, 1, 1 << 24, "N",
+            "with --rank-layers: the last tokens whose share of the attention is measured"),
         OPTION_INTEGER("--most-order", &l->ranking.most_order, 2, 170, "N",
-                       "with it: orders of exp tried"),
-        OPTION_FLAG("--json", &l->json, "with it: the record instead of tables"),
+                       "with --rank-layers: the highest order of exp tried"),
+        OPTION_FLAG("--json", &l->json, "with --rank-layers: the record instead of tables"),
     };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         all->options[all->count++] = own[i];
@@ -211,8 +232,10 @@ int command_distil(int argc, char **argv) {
     const char *wrong = not_for_resume(argc, argv);
     distil_line l = {.keep = "",
                      .stages = "copy,align,distil",
+                     .adapter_rank = SR_ADAPTER_RANK,
+                     .decays = 1,
                      .ranking = {.budget = -1, .window = 16, .most_order = 16},
-                     .request = {.steps = {0, 200, 1000, 200}}};
+                     .request = sr_distil_request_usual()};
     run_options all = {.count = 0};
     if (sr_run_settings_create(&l.common) != SRNN_OK)
         return command_report(SRNN_ERR_MEMORY);
@@ -241,8 +264,10 @@ int command_distil(int argc, char **argv) {
                     "  softrnn distil --resume runs/gla\n",
     };
     int exit_code;
-    if (options_parse(&line, argc, argv, &exit_code))
-        exit_code = distil(&l, &all, wrong);
+    if (options_parse(&line, argc, argv, &exit_code)) {
+        exit_code = check_pairs(&l, argc, argv);
+        exit_code = exit_code == EXIT_OK ? distil(&l, &all, wrong) : exit_code;
+    }
     sr_run_settings_free(&l.common);
     return exit_code;
 }

@@ -26,7 +26,7 @@ enum { SYNTHETIC_BATCHES = 64 };
 typedef struct evaluation_request {
     sr_backend_settings numbers;
     const char *model, *attention, *tokenizer, *data, *text, *tokens, *last_words, *logits;
-    int B, T, split, layout, longer;
+    int B, T, stream, split, layout, longer, context_ranks;
     int64_t batches, seed;
     double validation_share;
     bool json;
@@ -163,8 +163,9 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
-                         : evaluate_last_words(result, model, tokenizer, &bytes, r);
+        status = r->stream ? sr_evaluate_stream(result, model, tokenizer, &bytes, r->stream)
+                 : r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
+                           : evaluate_last_words(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -260,6 +261,17 @@ static void print_longer(const sr_evaluation *e, const evaluation_request *r) {
                (long long)e->skipped);
 }
 
+static void print_states(const sr_evaluation *e, const evaluation_request *r) {
+    if (!r->stream)
+        return;
+    if (r->json)
+        printf(", \"state_bytes\": %zu, \"state_grows\": %s", e->state_bytes,
+               e->state_grows ? "true" : "false");
+    else
+        printf("states %.3f MB, which %s with the text\n", (double)e->state_bytes / 1e6,
+               e->state_grows ? "grow" : "do not grow");
+}
+
 static void print_result(const sr_evaluation *e, const evaluation_request *r) {
     const double loss = e->loss_sum / (double)e->targets;
     const double accuracy = (double)e->correct / (double)e->targets;
@@ -275,6 +287,7 @@ static void print_result(const sr_evaluation *e, const evaluation_request *r) {
         if (e->bytes > 0)
             print_member(", ", "bits_per_byte", bits);
         print_longer(e, r);
+        print_states(e, r);
         printf("}\n");
         return;
     }
@@ -284,16 +297,17 @@ static void print_result(const sr_evaluation *e, const evaluation_request *r) {
     if (e->bytes > 0)
         printf("bits per byte %.4f\n", bits);
     print_longer(e, r);
+    print_states(e, r);
 }
 
 static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
-    sr_evaluation result = {.ranks = ranks};
+    sr_evaluation result = {.ranks = ranks, .context_ranks = r->context_ranks};
     sr_backend_settings numbers = r->numbers;
     sr_backend *backend;
     sr_model *model;
     numbers.threads = sr_ranks_threads(ranks, numbers.threads);
     SR_TRY(sr_backend_create(&backend, &numbers));
-    srnn_status status = model_open(&model, backend, r->model, r->attention);
+    srnn_status status = model_open_read_only(&model, backend, r->model, r->attention);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)
                  : r->data ? evaluate_data(&result, model, r)
@@ -308,13 +322,14 @@ static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
     return status;
 }
 
-/* Ranks share the batches or lines; given rows are evaluated by the first rank alone. */
+/* Ranks share the batches or lines; given rows and a stream are evaluated by the first rank
+ * alone. */
 static int evaluate_together(const evaluation_request *r) {
     sr_ranks ranks;
     int exit_code = command_report(sr_ranks_open(&ranks));
     if (exit_code != EXIT_OK)
         return exit_code;
-    if (!r->tokens || ranks.rank == 0)
+    if ((!r->tokens && !r->stream) || ranks.rank == 0)
         exit_code = command_report_rank(evaluate(r, &ranks), &ranks);
     sr_ranks_close(&ranks);
     return exit_code;
@@ -335,7 +350,11 @@ static int refuse_idle(const evaluation_request *r, int argc, char *const *argv)
         {"--seed", r->data, "--data"},
         {"--layout", r->data && !task, "--data that is not a task"},
         {"--validation-share", r->data && !task, "--data that is not a task"},
+        {"--stream", r->text, "--text"},
         {"--batch", rows, "--text or --data"},
+        {"--context-ranks", rows && !r->stream, "--data, or --text in rows (without --stream)"},
+        {"--batch", !r->stream, "a text in rows (without --stream)"},
+        {"--length", !r->stream, "a text in rows (without --stream)"},
         {"--length", rows && !task, "--text, or --data that is not a task (recall:length=48)"},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -348,8 +367,11 @@ int command_eval(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const longer[] = {"stop", "cut", "skip", NULL}; /* as sr_long_text */
     static const char *const splits[] = {"train", "validation", NULL};
-    evaluation_request r = {
-        .B = 8, .split = SR_SPLIT_VALIDATION, .seed = 1, .validation_share = 0.1};
+    evaluation_request r = {.B = 8,
+                            .context_ranks = 1,
+                            .split = SR_SPLIT_VALIDATION,
+                            .seed = 1,
+                            .validation_share = 0.1};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -368,6 +390,9 @@ int command_eval(int argc, char **argv) {
         OPTION_TEXT("--dump-logits", &r.logits, "FILE", "with --tokens: the logits (B, T, V)"),
         OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
         OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
+        OPTION_INTEGER("--stream", &r.stream, 1, 1 << 24, "N",
+                       "with --text: all of it as one sequence, N tokens at a time, with the "
+                       "states carried on"),
         OPTION_INTEGER64("--batches", &r.batches, 0, INT64_MAX, "N",
                          "at most N; 0: the whole split, or 64 of a synthetic task"),
         OPTION_CHOICE("--layout", &r.layout, layouts, "WORD",
@@ -376,6 +401,8 @@ int command_eval(int argc, char **argv) {
         OPTION_NUMBER("--validation-share", &r.validation_share, 0, 0.9, "X",
                       "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
+        OPTION_INTEGER("--context-ranks", &r.context_ranks, 1, 1 << 20, "N",
+                       "ranks that share the tokens of each row, as train has them"),
         OPTIONS_NUMBERS(&r.numbers),
         OPTION_FLAG("--json", &r.json, "one object instead of lines"),
     };
@@ -386,6 +413,7 @@ int command_eval(int argc, char **argv) {
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn eval --model runs/norm --text wikitext2_valid.txt\n"
                     "  softrnn eval --model stories --attention order:8 --text tinystories.txt\n"
+                    "  softrnn eval --model runs/gla --text book.txt --stream 4096\n"
                     "  softrnn eval --model runs/recall --data recall:pairs=8 --batches 16\n"
                     "  softrnn eval --model stories --tokens rows.safetensors --dump-logits "
                     "logits.safetensors\n",

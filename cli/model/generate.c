@@ -16,13 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 128 };
-
 typedef struct generation_request {
     sr_backend_settings numbers;
     const char *model, *attention, *tokenizer, *prompt, *prompts;
     const char *stops[STREAM_STOPS];
-    int tokens, batch, form;
+    int tokens, batch, form, prefill_chunk;
     int64_t seed, state_megabytes;
     double temperature, top_p;
     int top_k;
@@ -51,7 +49,7 @@ typedef struct generator {
     sr_sampler *sampler;
     stream *streams; /* (batch) */
     int batch;
-    int32_t *ids;  /* (batch, PIECE) */
+    int32_t *ids;  /* (batch, piece_of) */
     float *logits; /* (batch, V) */
     int32_t *next; /* (batch): the most probable tokens, for greedy decoding */
     sr_tokens encoded;
@@ -63,7 +61,8 @@ typedef struct generator {
 } generator;
 
 static int piece_of(const generator *g) {
-    return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
+    const int most = g->model->config.positions, chunk = g->request->prefill_chunk;
+    return most < chunk ? most : chunk;
 }
 
 /* Extends the last error by the option that chooses the other form. */
@@ -88,7 +87,7 @@ static srnn_status open_streams(generator *g) {
         (status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT))
         return fail_form(status);
     SR_TRY(status);
-    SR_TRY(sr_alloc(&memory, batch * PIECE, sizeof *g->ids));
+    SR_TRY(sr_alloc(&memory, batch * (size_t)piece_of(g), sizeof *g->ids));
     g->ids = memory;
     SR_TRY(sr_alloc(&memory, batch * (size_t)g->model->config.V, sizeof *g->logits));
     g->logits = memory;
@@ -107,7 +106,7 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     sr_backend_settings numbers = r->numbers;
     numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
     SR_TRY(sr_backend_create(&g->backend, &numbers));
-    SR_TRY(model_open(&g->model, g->backend, r->model, r->attention));
+    SR_TRY(model_open_read_only(&g->model, g->backend, r->model, r->attention));
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
@@ -144,13 +143,8 @@ static bool is_end(const generator *g, int32_t token) {
            token == sr_tokenizer_eos(g->tokenizer);
 }
 
-/* The largest number of positions: limited only with RoPE. */
 static int64_t most_positions(const generator *g) {
-    const sr_model_config *c = &g->model->config;
-    for (int layer = 0; layer < c->L; layer++)
-        if (c->attention[layer].position == SRNN_POSITION_ROPE)
-            return c->positions;
-    return INT64_MAX;
+    return sr_model_config_most_positions(&g->model->config);
 }
 
 static srnn_status end_stream(generator *g, stream *s, ending why) {
@@ -535,7 +529,8 @@ int command_generate(int argc, char **argv) {
                             .temperature = 1,
                             .top_p = 0.9,
                             .seed = 1,
-                            .state_megabytes = 1024};
+                            .state_megabytes = 1024,
+                            .prefill_chunk = 128};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -563,6 +558,8 @@ int command_generate(int argc, char **argv) {
                     "end before this text; several separated by |, which is \\| inside one"),
         OPTION_CHOICE("--form", &r.form, forms, "FORM",
                       "auto; cache: keys and values; state: the fixed-size state"),
+        OPTION_INTEGER("--prefill-chunk", &r.prefill_chunk, 1, 1 << 20, "N",
+                       "tokens of a prompt that are fed at once; memory grows with it"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),

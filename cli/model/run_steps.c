@@ -20,7 +20,7 @@ static double product_rate(sr_backend *backend) {
     (void)sr_device_zero(backend->device, memory, 3 * SIZE * SIZE * sizeof(float));
     const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE, backend->number);
     const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE, backend->number);
-    const sr_linear layer = {numbers + 2 * SIZE * SIZE, NULL, SIZE};
+    const sr_linear layer = {numbers + 2 * SIZE * SIZE, NULL, .N = SIZE};
     for (int i = 0; i < 4; i++) {
         const double begin = sr_clock_seconds();
         if (backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1) != SRNN_OK ||

@@ -1,6 +1,7 @@
 /* train.c: `softrnn train`. */
 #include "cli/commands.h"
 #include "cli/line/options.h"
+#include "cli/model/dry_run.h"
 #include "cli/model/run_options.h"
 #include "cli/model/run_steps.h"
 
@@ -8,9 +9,9 @@
 
 /* The first given option that a resumed run does not accept, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
-    static const char *const ends[] = {"--resume",       "--stop-step",     "--stop-tokens",
-                                       "--stop-seconds", "--threads",       "--device",
-                                       "--shard",        "--rank-patience", "--recompute"};
+    static const char *const ends[] = {
+        "--resume", "--stop-step", "--stop-tokens",   "--stop-seconds", "--threads",
+        "--device", "--shard",     "--rank-patience", "--recompute",    "--context-ranks"};
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
@@ -26,9 +27,9 @@ typedef struct train_request {
     const char *out, *resume;
     const char *wrong;          /* an option that is not allowed with --resume, or NULL */
     bool step, tokens, seconds; /* which ends were given, even as 0 */
-    bool shard, patience, length, recompute; /* given */
+    bool shard, patience, length, recompute, context; /* given */
     sr_ranks ranks;
-    bool all_batches;
+    bool all_batches, dry;
 } train_request;
 
 /* An end that was given; there 0 means none. */
@@ -43,6 +44,7 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
                               .threads = s->threads,
                               .device = s->device && *s->device ? s->device : NULL,
                               .ranks = &r->ranks,
+                              .context_ranks = r->context ? &s->context_ranks : NULL,
                               .shard = r->shard ? &s->shard : NULL,
                               .recompute = r->recompute ? &s->recompute : NULL,
                               .rank_patience = r->patience ? &s->rank_patience : NULL};
@@ -72,8 +74,9 @@ static int train_together(sr_run_settings *settings, train_request *r) {
 }
 
 static int train(sr_run_settings *settings, const run_options *all, train_request *r) {
-    if (!r->out == !r->resume)
-        return command_refuse("train needs either --out DIR or --resume DIR");
+    if (r->dry ? r->resume != NULL : !r->out == !r->resume)
+        return command_refuse("train needs either --out DIR or --resume DIR%s",
+                              r->dry ? "; --dry-run goes with a new run" : "");
     if (r->resume && r->wrong)
         return command_refuse(
             "%s cannot be changed when a run is resumed; a new run may begin with "
@@ -82,6 +85,8 @@ static int train(sr_run_settings *settings, const run_options *all, train_reques
     if (r->all_batches)
         settings->steps = 0;
     srnn_status status = run_options_keep(settings, all);
+    if (status == SRNN_OK && r->dry)
+        return command_report(dry_run(settings));
     if (status == SRNN_OK)
         status = sr_ranks_open(&r->ranks);
     if (status != SRNN_OK)
@@ -100,6 +105,7 @@ int command_train(int argc, char **argv) {
                        .patience = options_given(argc, argv, "--rank-patience"),
                        .length = options_given(argc, argv, "--length"),
                        .recompute = options_given(argc, argv, "--recompute"),
+                       .context = options_given(argc, argv, "--context-ranks"),
                        .all_batches = options_given(argc, argv, "--batches") &&
                                       !options_given(argc, argv, "--steps")};
     sr_run_settings settings;
@@ -111,6 +117,10 @@ int command_train(int argc, char **argv) {
     all.options[all.count++] =
         (command_option)OPTION_TEXT("--resume", &r.resume, "DIR",
                                     "continue the run in this folder; only ends may be given anew");
+    all.options[all.count++] =
+        (command_option)OPTION_FLAG("--dry-run", &r.dry,
+                                    "print the bytes and operations of a batch, layer by layer, "
+                                    "and stop");
     run_options_add(&all, &settings, NULL);
     const command_line line = {
         .usage = "softrnn train --out DIR --data WHERE [options]\n"

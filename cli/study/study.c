@@ -1,4 +1,5 @@
 /* study.c: `softrnn study`. */
+#include "base/clock.h"
 #include "base/memory_stream.h"
 #include "cli/commands.h"
 #include "cli/line/installed.h"
@@ -11,7 +12,7 @@
 #include "model/mixers.h"
 #include "report/study/report.h"
 #include "study/execute/execute.h"
-#include "study/execute/ranks.h"
+#include "study/execute/launch/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +22,8 @@
 typedef struct arguments {
     sr_study_request request; /* with the resolved file */
     const char *file;         /* as given */
-    int jobs, launcher;
+    int jobs, together, launcher;
+    double minutes;  /* of this sitting; 0: no limit */
     const char *run; /* execute only this run, in this process: started by launchers */
     double power;    /* the difference to detect; 0: not requested */
     bool no_report;
@@ -205,7 +207,11 @@ static void tell_leaks(const sr_study *study) {
 
 static int start(const arguments *a) {
     sr_study study = {0};
-    sr_study_options options = {.jobs = a->jobs, .launcher = (sr_launcher)a->launcher};
+    sr_study_options options = {.jobs = a->jobs,
+                                .together = a->together,
+                                .deadline =
+                                    a->minutes > 0 ? sr_clock_seconds() + 60 * a->minutes : 0,
+                                .launcher = (sr_launcher)a->launcher};
     int exit_code = command_report(sr_study_prepare(&study, &options, &a->request));
     if (exit_code == EXIT_OK)
         tell_leaks(&study);
@@ -227,7 +233,7 @@ static int start(const arguments *a) {
 
 int command_study(int argc, char **argv) {
     static const char *const launchers[] = {"local", "slurm", "mpi", NULL}; /* as sr_launcher */
-    arguments a = {.request = {.out = "runs/study"}};
+    arguments a = {.request = {.out = "runs/study"}, .together = 1};
     sr_study_request *r = &a.request;
     const command_option options[] = {
         OPTION_TEXT("--out", &r->out, "DIR", "the study's folder; what has ended there stays"),
@@ -238,6 +244,12 @@ int command_study(int argc, char **argv) {
             "add up, kinds narrow: recall,softmax,gate are two variants of one task"),
         OPTION_TEXT("--skip", &r->skip, "NAMES", "but not these"),
         OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
+        OPTION_INTEGER("--together", &a.together, 1, 1024, "N",
+                       "of the runs at a time, how many are threads of one process: on a GPU their "
+                       "kernels run side by side, where those of processes take turns"),
+        OPTION_NUMBER("--minutes", &a.minutes, 0, 1e6, "X",
+                      "start no run that would not end within X minutes, and stop then; the same "
+                      "command resumes the study; 0: no limit"),
         OPTION_CHOICE(
             "--launcher", &a.launcher, launchers, "WORD",
             "who starts the runs: local, on this machine; slurm, as an array of jobs; mpi: ranks "
@@ -281,6 +293,9 @@ int command_study(int argc, char **argv) {
         return exit_code;
     if (r->plan_only + r->status_only + (a.power > 0) > 1)
         return command_refuse("--dry-run, --status or --power, not two of them");
+    if (a.launcher != SR_LAUNCHER_LOCAL && (a.together > 1 || a.minutes > 0))
+        return command_refuse("--together and --minutes are for --launcher local: a job array has "
+                              "a time limit of its own");
     r->status_only = r->status_only || a.power > 0; /* nothing is written */
     char found[SR_PATH_BYTES];
     if (a.file) {

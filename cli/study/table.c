@@ -125,7 +125,7 @@ static void print_variant(const sr_study *study, const sr_summary_cell *cell,
            sr_bytes_words(state, v->state_bytes));
     if (v->variant != study->baseline)
         print_parameters(v);
-    if (isnan(cell->learning_rate))
+    if (isnan(cell->learning_rate) && !study->teacher.wanted)
         printf("  learning rate %g", v->learning_rate);
     if (v->skipped || v->diverged || v->failed || v->not_finite || v->finished < v->runs)
         printf("  %zu of %zu finished, %zu diverged, %zu failed, %zu without a finite number, "
@@ -143,6 +143,8 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
         printf(", %s", study->sizes[cell->size].name);
     if (study->tune_count)
         printf(", each variant at its tuned learning rate");
+    else if (study->teacher.wanted)
+        printf(", the teacher trained again, students, and the same from scratch");
     else if (isnan(cell->learning_rate))
         printf(", each variant at its best learning rate");
     else
@@ -213,7 +215,8 @@ void study_table_summary(const sr_study *study, const sr_summary *summary) {
     if (summary->left_out)
         printf("%zu more are planned and were not %s\n", summary->left_out,
                study->settle > 0 ? "needed, or not selected" : "selected");
-    if (!study->tune_count && !summary->best_count && study->variant_count > 1)
+    if (!study->tune_count && !study->teacher.wanted && !summary->best_count &&
+        study->variant_count > 1)
         printf("untuned: all variants have one learning rate; `tune` in the study's file finds one "
                "for each\n");
 }

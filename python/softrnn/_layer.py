@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import numpy as np
 
-from ._library import ArgumentError, check, ffi, text
+from ._library import ArgumentError, UnsupportedError, check, ffi, text
 from ._variants import Variant
 from .lab import lab
 
@@ -26,7 +26,7 @@ class Projection(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """A causal convolution and SiLU from columns of that row to columns of a second one."""
+    """A causal convolution, and SiLU unless it is plain, from columns of that row to columns of a second one."""
 
     name: str
     bias: bool
@@ -34,6 +34,7 @@ class Convolution(NamedTuple):
     first: int
     columns: int
     taps: int
+    plain: bool
 
 
 class LayerOperand(NamedTuple):
@@ -60,7 +61,7 @@ class Layer:
             Projection(_module(p.weight), bool(p.bias), p.source, p.inputs, p.to, p.outputs)
             for p in _list(handle, "srnl_layer_projection", lab.srnl_layer_projection_at)]
         self.convolutions = [
-            Convolution(_module(c.weight), bool(c.bias), c.source, c.to, c.columns, c.taps)
+            Convolution(_module(c.weight), bool(c.bias), c.source, c.to, c.columns, c.taps, bool(c.plain))
             for c in _list(handle, "srnl_layer_convolution", lab.srnl_layer_convolution_at)]
         self.operands = [
             LayerOperand(text(o.name), text(o.learned) if o.learned else None, tuple(o.sizes[0:o.rank]), bool(o.over_tokens),
@@ -118,3 +119,12 @@ def layer_of(variant: Variant, given: Dict[str, int], own: Optional[Dict[str, in
             raise ArgumentError(f"a layer has no size '{name}'; sizes are {', '.join(_SIZES)}")
         sizes[_SIZES[name]] = value
     return Layer(variant, sizes)
+
+
+def is_described(variant: Variant) -> bool:
+    """Whether the library describes the variant's layer as projections and convolutions, from which torch can build it."""
+    try:
+        layer_of(variant, dict(dim=64, heads=4, kv_heads=4, key_size=16), None)
+    except UnsupportedError:
+        return False
+    return True

@@ -111,10 +111,10 @@ def _arrays(variant: Variant, values: Sequence[Any]) -> Tuple[List[np.ndarray], 
     if dtype == np.float16:
         _check_types(variant.operands, arrays)
         arrays = [array.astype(np.float32) for array in arrays]
-    return [_plain(array) for array in arrays], dtype
+    return [plain(array) for array in arrays], dtype
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
+def plain(array: np.ndarray) -> np.ndarray:
     """The same numbers, none of which lies at the place of another: an expanded axis is copied out."""
     expanded = 0 in array.strides and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape))
     return np.ascontiguousarray(array) if expanded else array

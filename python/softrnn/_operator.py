@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from . import _torch
+from ._kept import kept, kept_bytes
 from ._library import UnsupportedError, lib
-from ._numpy import ALIGNMENT, as_offsets
+from ._numpy import as_offsets
 from ._plans import CPU, FORMS, Options, Plan, ordered_operands, pool, sizes_of
 from ._variants import Variant, parse
 
@@ -28,63 +29,63 @@ def _offsets(documents: Optional[Tensor], shape: Sequence[int]) -> Optional[np.n
     return None if np.array_equal(offsets, rows) else offsets
 
 
-def saved_bytes(shape: Sequence[Any], dtype: torch.dtype) -> Any:
-    """srnn_plan_saved_bytes of an output (B, H, T, Dv), also where torch has sizes only as symbols: the numerator, and two
-    numbers for each row, each part aligned."""
-    B, H, T, Dv = shape
-    parts = (B * H * T * Dv * dtype.itemsize, *[B * H * T * max(4, dtype.itemsize)] * 2)
-    return sum((part + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for part in parts)
-
-
 @torch.library.custom_op("softrnn::attention", mutates_args=())
 def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int,
              kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
     offsets = _offsets(documents, operands[0].shape)
     options = _options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
-    plan = _torch._take_plan(parse(attention), operands, options)
+    variant, wide = parse(attention), _torch.widened(operands)
+    plan = _torch._take_plan(variant, wide, options)
     try:
         # The kernels leave gaps, and an operator's results must be the same each time.
         saved = torch.zeros(plan.saved_bytes, dtype=torch.uint8, device=operands[0].device)
-        assert plan.saved_bytes == saved_bytes(plan.shape, operands[0].dtype)
-        o = _torch._forward(plan, operands, offsets, saved)
+        o = _torch._forward(plan, wide, offsets, saved)
     finally:
         pool.give_back(plan)
-    return o, saved
+    part = kept(variant, plan.shape, o.dtype, saved)
+    assert len(part) == kept_bytes(variant, plan.shape, o.dtype)
+    return o.to(operands[0].dtype), part
 
 
 @_forward.register_fake
 def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int, kernel: str,
       threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
-    q, v = operands[0], operands[2]
-    heads = (v if parse(attention)._shares_queries else q).shape[1]
+    q, v, variant = operands[0], operands[2], parse(attention)
+    heads = (v if variant._shares_queries else q).shape[1]
     o = _torch._output(q, (q.shape[0], heads, q.shape[2], v.shape[3]))
-    return o, q.new_empty(saved_bytes(o.shape, q.dtype), dtype=torch.uint8)
+    return o, q.new_empty(kept_bytes(variant, o.shape, _torch._computed(q.dtype, q.device)), dtype=torch.uint8)
 
 
 @torch.library.custom_op("softrnn::attention_gradient", mutates_args=())
-def _backward(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str,
-              form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
+def _backward(d_o: Tensor, o: Optional[Tensor], saved: Tensor, operands: Sequence[Tensor], documents: Optional[Tensor],
+              attention: str, form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int,
+              rope_theta: float) -> List[Tensor]:
     offsets = _offsets(documents, operands[0].shape)
-    gradients = _torch._run_backward(parse(attention), d_o, operands, saved, offsets,
+    gradients = _torch._run_backward(parse(attention), d_o, o, saved, operands, offsets,
                                      _options(form, chunk, kernel, threads, state_limit, levels, rope_theta), [True] * len(operands))
     return [gradient for gradient in gradients if gradient is not None]
 
 
 @_backward.register_fake
-def _(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str, form: str,
-      chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
+def _(d_o: Tensor, o: Optional[Tensor], saved: Tensor, operands: Sequence[Tensor], documents: Optional[Tensor], attention: str,
+      form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
     return [torch.empty_like(operand) for operand in operands]
 
 
 def _keep(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
     operands, documents, *ctx.settings = inputs
-    ctx.save_for_backward(*operands, output[1], documents)
+    ctx.save_for_backward(*operands, _output_kept(ctx.settings, output[0]), output[1], documents)
     ctx.mark_non_differentiable(output[1])
 
 
+def _output_kept(settings: Sequence[Any], o: Tensor) -> Optional[Tensor]:
+    """The output where backward needs it."""
+    return o if parse(settings[0]).keeps_output else None
+
+
 def _differentiate(ctx: Any, d_o: Tensor, d_saved: Optional[Tensor]) -> Tuple[Any, ...]:
-    *operands, saved, documents = ctx.saved_tensors
-    gradients = _backward(d_o, operands, saved, documents, *ctx.settings)
+    *operands, o, saved, documents = ctx.saved_tensors
+    gradients = _backward(d_o, o, saved, operands, documents, *ctx.settings)
     return (gradients, None) + (None,) * len(ctx.settings)
 
 
@@ -96,17 +97,15 @@ _forward.register_autograd(_differentiate, setup_context=_keep)
 _backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
 
 
-# ---- torch.func: vmap is one call in which B is larger
+# ---- torch.func: vmap is one call in which B is larger; where learned vectors have a gradient for each, a call for each
 
 
-def _fold(variant: Variant, tensors: Sequence[Tensor], dims: Sequence[Optional[int]], N: int) -> List[Tensor]:
-    """(N, B, ..) as (N*B, ..); learned vectors stay."""
+def _fold(tensors: Sequence[Tensor], dims: Sequence[Optional[int]], N: int) -> List[Tensor]:
+    """(N, B, ..) as (N*B, ..)."""
     folded = []
-    for name, tensor, dim in zip(variant.operands, tensors, dims):
-        if name not in variant.vectors:
-            tensor = tensor.movedim(dim, 0) if dim is not None else tensor.expand(N, *tensor.shape)
-            tensor = _rows(_torch._plain(tensor.flatten(0, 1)))
-        folded.append(tensor)
+    for tensor, dim in zip(tensors, dims):
+        tensor = tensor.movedim(dim, 0) if dim is not None else tensor.expand(N, *tensor.shape)
+        folded.append(_rows(_torch._plain(tensor.flatten(0, 1))))
     return folded
 
 
@@ -132,8 +131,9 @@ class _Gradient(torch.autograd.Function):
     """The gradients of all operands."""
 
     @staticmethod
-    def forward(settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, saved: Tensor, *operands: Tensor) -> Any:
-        return tuple(_backward(d_o, list(operands), saved, documents, *settings))
+    def forward(settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, o: Optional[Tensor], saved: Tensor,
+                *operands: Tensor) -> Any:
+        return tuple(_backward(d_o, o, saved, list(operands), documents, *settings))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
@@ -144,19 +144,17 @@ class _Gradient(torch.autograd.Function):
         raise _torch._twice()
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, saved: Tensor,
-             *operands: Tensor) -> Any:
-        variant, N, (_, documents_dim, d_dim, saved_dim, *dims) = parse(settings[0]), info.batch_size, in_dims
+    def vmap(info: Any, in_dims: Any, settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, o: Optional[Tensor],
+             saved: Tensor, *operands: Tensor) -> Any:
+        N, (_, documents_dim, d_dim, o_dim, saved_dim, *dims) = info.batch_size, in_dims
         d_all = d_o.movedim(d_dim, 0) if d_dim is not None else d_o.expand(N, *d_o.shape)
         if all(dim is None for dim in dims) or saved_dim is not None:  # saved by one call for each, or by one for all
-            calls = [_Gradient.apply(settings, documents, d_all[n], _one(saved, saved_dim, n),
+            calls = [_Gradient.apply(settings, documents, d_all[n], _one(o, o_dim, n), _one(saved, saved_dim, n),
                                      *[_one(x, dim, n) for x, dim in zip(operands, dims)]) for n in range(N)]
             return tuple(torch.stack(parts) for parts in zip(*calls)), (0,) * len(operands)
-        if variant.vectors:
-            raise UnsupportedError(f"vmap over the gradient of {variant} would need one of {', '.join(variant.vectors)} for each "
-                                   "call: expand these over the axis that vmap maps over")
-        gradients = _Gradient.apply(settings, _fold_documents(documents, documents_dim, N), d_all.flatten(0, 1), saved,
-                                    *_fold(variant, operands, dims, N))
+        o_all = o.movedim(o_dim, 0).flatten(0, 1) if o is not None else None
+        gradients = _Gradient.apply(settings, _fold_documents(documents, documents_dim, N), d_all.flatten(0, 1), o_all, saved,
+                                    *_fold(operands, dims, N))
         return tuple(gradient.unflatten(0, (N, -1)) for gradient in gradients), (0,) * len(operands)
 
 
@@ -170,20 +168,20 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
         ctx.settings, documents, *operands = inputs
-        ctx.save_for_backward(documents, output[1], *operands)
+        ctx.save_for_backward(documents, _output_kept(ctx.settings, output[0]), output[1], *operands)
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor, d_saved: Optional[Tensor]) -> Any:
-        documents, saved, *operands = ctx.saved_tensors
-        return (None, None, *_Gradient.apply(ctx.settings, documents, d_o, saved, *operands))
+        documents, o, saved, *operands = ctx.saved_tensors
+        return (None, None, *_Gradient.apply(ctx.settings, documents, d_o, o, saved, *operands))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, settings: Tuple[Any, ...], documents: Optional[Tensor], *operands: Tensor) -> Any:
         variant, N, (_, documents_dim, *dims) = parse(settings[0]), info.batch_size, in_dims
-        if not any(dim is not None and name in variant.vectors for name, dim in zip(variant.operands, dims)):
+        if not variant.vectors:  # which have a gradient for each call
             o, saved = _Transformed.apply(settings, _fold_documents(documents, documents_dim, N),
-                                          *_fold(variant, operands, dims, N))
+                                          *_fold(operands, dims, N))
             return (o.unflatten(0, (N, -1)), saved), (0, None)
         calls = [_Transformed.apply(settings, documents, *[_one(x, dim, n) for x, dim in zip(operands, dims)]) for n in range(N)]
         return (torch.stack([o for o, _ in calls]), torch.stack([saved for _, saved in calls])), (0, 0)
@@ -214,9 +212,22 @@ else:
         return _flops(operands, attention, form, chunk)
 
     @register_flop_formula(torch.ops.softrnn.attention_gradient)
-    def _(d_o: Any, operands: Any, saved: Any, documents: Any, attention: str, form: str, chunk: int, *others: Any,
+    def _(d_o: Any, o: Any, saved: Any, operands: Any, documents: Any, attention: str, form: str, chunk: int, *others: Any,
           **keywords: Any) -> int:
         return _flops(operands, attention, form, chunk) * 5 // 2  # scores once more, and two products for each of the two
+
+
+def _settings(text: str, options: Options) -> Tuple[Any, ...]:
+    """What the operators take besides tensors."""
+    form, chunk, kernel, threads, state_limit, levels, rope_theta = options
+    return text, form, chunk, kernel or "", threads, state_limit, levels, rope_theta
+
+
+def gradients(variant: Variant, d_o: Tensor, o: Optional[Tensor], part: Tensor, operands: Sequence[Tensor],
+              documents: Optional[Any], options: Options) -> Tuple[Tensor, ...]:
+    """Those of all operands by the operator, of a call without it."""
+    offsets = torch.from_numpy(documents) if documents is not None else None
+    return _Gradient.apply(_settings(variant.text, options), offsets, d_o, o, part, *operands)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -234,16 +245,15 @@ def attention(attention: Union[str, Variant], values: Tuple[Any, ...], documents
     tensors = ordered_operands(text, names, *values)
     if not _torch._is_compiling():
         _torch._check_tensors(names, tensors)
-    converted, result = _torch._converted(names, vectors.split(","), tensors)
+    converted, _ = _torch.rounded(names, vectors.split(","), tensors)
     q, v = converted[0], converted[2]
     if q.dim() == 4 and (q.shape[0] == 0 or q.shape[2] == 0):
-        empty = _torch.nothing((q.shape[0], max(q.shape[1], v.shape[1]), q.shape[2], v.shape[3]), converted)
-        return empty.to(result)  # type: ignore[union-attr]
+        empty: Any = _torch.nothing((q.shape[0], max(q.shape[1], v.shape[1]), q.shape[2], v.shape[3]), converted)
+        return empty.to(q.dtype)
     if documents is not None and not isinstance(documents, Tensor):
         documents = torch.as_tensor(documents)
-    form, chunk, kernel, threads, state_limit, levels, rope_theta = options
-    settings = (text, form, chunk, kernel or "", threads, state_limit, levels, rope_theta)
-    if not _torch._is_compiling() and _torch._transforms() is not None:
-        return _Transformed.apply(settings, documents, *converted)[0].to(result)
-    o = _forward(converted, documents, *settings)[0]
-    return o.to(result)
+    settings = _settings(text, options)
+    if not _torch._is_compiling() and _torch.is_transformed():
+        return _Transformed.apply(settings, documents, *converted)[0]
+    o: Tensor = _forward(converted, documents, *settings)[0]
+    return o

@@ -307,7 +307,7 @@ _HINTS = {
     **dict.fromkeys(("attn_mask", "attention_mask", "mask"), "packed sequences and padding are documents=..."),
     **dict.fromkeys(("cu_seqlens", "offsets"), "packed sequences are documents=..., counted over all B*T tokens"),
     **dict.fromkeys(("head_first",), 'layout="bthd" puts tokens before heads'),
-    **dict.fromkeys(("initial_state", "output_final_state", "state"), "softrnn.State feeds a sequence in pieces"),
+    **dict.fromkeys(("output_final_state", "state"), "states are initial_state=... and return_state=True"),
     **dict.fromkeys(("g", "gk", "f", "alpha"), "the decay is decay=..., before its activation"),
     **dict.fromkeys(("beta", "b"), "the delta rule's beta is write_gate=..., before its sigmoid"),
     **dict.fromkeys(("sm_scale", "scaling", "softmax_scale"), "the scale of scores is scale=..."),

@@ -36,7 +36,9 @@ class State:
                  piece: int = 64, form: str = "auto", chunk: int = 0, threads: int = 0, state_limit: int = 0,
                  levels: int = 0, rope_theta: float = 0.0):
         self.variant = parse(attention)
-        self.dtype = str(dtype).replace("torch.", "")
+        self.dtype = np.dtype(dtype).name if isinstance(dtype, (type, np.dtype)) else str(dtype).replace("torch.", "")
+        if hasattr(piece, "__index__") and piece < 1:
+            raise ArgumentError(f"piece is {piece}; it must be 1 or more")
         if self.dtype not in DTYPES:
             raise ArgumentTypeError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype}")
         self.piece = piece
@@ -77,7 +79,7 @@ class State:
     def _feed_numpy(self, values: Sequence[Any]) -> Any:
         if self._place is not CPU:
             raise ArgumentTypeError(f"q is a NumPy array, and the state is on {self._place.name}")
-        arrays = [_numpy.as_array(value, name) for value, name in zip(values, self.variant.operands)]
+        arrays = [_numpy.plain(_numpy.as_array(value, name)) for value, name in zip(values, self.variant.operands)]
         if arrays[0].ndim != 4 or not arrays[0].size:
             raise ArgumentError(f"q has the shape {arrays[0].shape}; (B, H, T, D) is needed")
         for name, array in zip(self.variant.operands, arrays):

@@ -5,8 +5,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
+from ._kept import kept, restored
 from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, UnsupportedError, check, ffi, lib
-from ._numpy import ALIGNMENT, as_offsets
+from ._numpy import as_offsets
 from ._plans import CPU, Options, Place, Plan, empty_output, pool, sizes_of
 from ._variants import Variant
 from ._variants import described_scale as _described_scale
@@ -60,8 +61,9 @@ def _check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
             raise ArgumentError(f"{name} is on {tensor.device}, and q on {device}")
         if tensor.dtype not in _FLOATING:
             raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; a floating type is needed")
-        if tensor.layout != torch.strided:
-            raise ArgumentTypeError(f"{name} has the layout {tensor.layout}; only plain (strided) tensors are taken")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "is nested" if tensor.is_nested else f"has the layout {tensor.layout}"
+            raise ArgumentTypeError(f"{name} {kind}; only plain (strided) tensors are taken")
 
 
 _autocasts: Callable[[str], bool]
@@ -82,23 +84,27 @@ def _computed(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[List[Tensor], torch.dtype]:
-    """Operands in the type in which the library computes, and the type that the result has. Tensors stay as they are
-    if they have it; learned vectors are small, and follow."""
+def rounded(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[List[Tensor], torch.dtype]:
+    """Operands in the type that the result has, and this type: q's, or autocast's. Tensors stay as they are if they have it;
+    learned vectors are small, and have the type in which the library computes."""
     device, dtype = tensors[0].device, tensors[0].dtype
     autocast = dtype != torch.float64 and device.type in _DEVICES and _autocasts(device.type)
     result = _autocast_type(device.type) if autocast else dtype
-    computed = _computed(result, device)
-    learned = torch.float32 if computed == torch.bfloat16 else computed
-    converted = []
+    learned = torch.float64 if result == torch.float64 else torch.float32
+    found = []
     for name, tensor in zip(names, tensors):
         vector = name in vectors
         if result == dtype and not vector and tensor.dtype != dtype:
             raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; like q it must be {dtype}")
         if not vector and result != dtype:
             tensor = tensor.to(result)  # autocast rounds what goes in
-        converted.append(_plain(tensor.to(learned if vector else computed)))
-    return converted, result
+        found.append(_plain(tensor.to(learned if vector else result)))
+    return found, result
+
+
+def widened(tensors: Sequence[Tensor]) -> List[Tensor]:
+    """Rounded operands in the type in which the library computes."""
+    return [tensor.to(_computed(tensor.dtype, tensor.device)) for tensor in tensors]
 
 
 # ---- calls of the library
@@ -183,12 +189,15 @@ def _readable(tensor: Tensor) -> Tensor:
     return tensor if taken else tensor.contiguous()
 
 
-def _run_backward(variant: Variant, d_o: Tensor, tensors: Sequence[Tensor], saved: Tensor, documents: Optional[Any],
-                  options: Options, wanted: Sequence[bool]) -> List[Optional[Tensor]]:
+def _run_backward(variant: Variant, d_o: Tensor, o: Optional[Tensor], part: Tensor, operands: Sequence[Tensor],
+                  documents: Optional[Any], options: Options, wanted: Sequence[bool]) -> List[Optional[Tensor]]:
+    """The gradients of the rounded operands; o and part: what was kept (_kept.py)."""
+    tensors = widened(operands)
+    saved = restored(variant, o, part, tensors[0].dtype)
     plan = _take_plan(variant, tensors, options)
     try:
         plan.documents(documents)
-        d_o = _readable(d_o)
+        d_o = _readable(d_o.to(tensors[0].dtype))
         plan.d_o.set_strides(d_o.stride())
         results: List[Optional[Tensor]] = []
         for index, (tensor, want) in enumerate(zip(tensors, wanted)):
@@ -198,21 +207,19 @@ def _run_backward(variant: Variant, d_o: Tensor, tensors: Sequence[Tensor], save
             results.append(gradient)
         plan.inputs.set_addresses([tensor.data_ptr() for tensor in tensors])
         plan.gradients.set_addresses([x.data_ptr() if x is not None else 0 for x in results])
-        if saved.data_ptr() % ALIGNMENT:  # part of another tensor
-            saved = saved.clone()
         plan.backward(d_o.data_ptr(), saved.data_ptr())
     finally:
         pool.give_back(plan)
-    return results
+    return [gradient.to(x.dtype) if gradient is not None else None for gradient, x in zip(results, operands)]
 
 
 class _Gradient(torch.autograd.Function):
     """The backward pass as a function, so that asking for its gradient is refused with a reason."""
 
     @staticmethod
-    def forward(ctx: Any, call: Tuple[Any, ...], d_o: Tensor, saved: Tensor, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: Tuple[Any, ...], d_o: Tensor, o: Optional[Tensor], part: Tensor, *tensors: Tensor) -> Any:
         variant, documents, options, wanted = call
-        return tuple(_run_backward(variant, d_o, tensors, saved, documents, options, wanted))
+        return tuple(_run_backward(variant, d_o, o, part, tensors, documents, options, wanted))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -227,23 +234,27 @@ def _twice() -> SoftrnnError:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Tuple[Any, ...], *tensors: Tensor) -> Tensor:
-        plan = call[0]
-        if plan.place is CPU:
-            saved = torch.empty(plan.saved_bytes, dtype=torch.uint8)
-        else:
-            saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
-        ctx.call = call[1:]
-        ctx.save_for_backward(saved, *tensors)  # hooks, offloading and checkpointing see all of it
-        return _forward(plan, tensors, call[2], saved)
+        plan, wide, *ctx.call = call
+        variant, documents, _ = ctx.call
+        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
+        o = _forward(plan, wide, documents, saved)
+        part = kept(variant, plan.shape, o.dtype, saved)
+        o = o.to(tensors[0].dtype)
+        # hooks, offloading and checkpointing see all of it
+        ctx.save_for_backward(part, o if variant.keeps_output else None, *tensors)
+        return o
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor) -> Any:
         variant, documents, options = ctx.call
-        saved, *tensors = ctx.saved_tensors
+        part, o, *tensors = ctx.saved_tensors
         call = (variant, documents, options, ctx.needs_input_grad[1:])
+        if is_traced((d_o, *tensors)):  # by what sees the backward pass alone
+            return (None, *traced_gradients(variant, d_o, o, part, tensors, documents, options))
+        _refuse_batched(d_o)
         if torch.is_grad_enabled():  # create_graph=True
-            return (None,) + _Gradient.apply(call, d_o, saved, *tensors)
-        return (None,) + tuple(_run_backward(variant, d_o, tensors, saved, documents, options, call[3]))
+            return (None,) + _Gradient.apply(call, d_o, o, part, *tensors)
+        return (None,) + tuple(_run_backward(variant, d_o, o, part, tensors, documents, options, call[3]))
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -261,23 +272,25 @@ def nothing(shape: Tuple[int, ...], tensors: Sequence[Tensor]) -> Optional[Tenso
 
 def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any], options: Options) -> Tensor:
     """o (B, H, T, Dv), with gradients."""
-    plan, result = _waiting_plan(variant, tensors, options), None
+    plan, wide, result = _waiting_plan(variant, tensors, options), tensors, None
     if plan is None:
         _check_tensors(variant.operands, tensors)
-        tensors, result = _converted(variant.operands, variant.vectors, tensors)
+        tensors, result = rounded(variant.operands, variant.vectors, tensors)
         if not tensors[0].numel():
             empty = nothing(empty_output(variant, [tuple(tensor.shape) for tensor in tensors]), tensors)
             if empty is not None:
                 return empty.to(result)
-        plan = _take_plan(variant, tensors, options)
+        with torch.no_grad():
+            wide = widened(tensors)
+        plan = _take_plan(variant, wide, options)
     try:
         offsets = None
         if documents is not None:
             offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
         if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
-            o = _Attention.apply((plan, variant, offsets, options), *tensors)
+            o = _Attention.apply((plan, wide, variant, offsets, options), *tensors)
         else:
-            o = _forward(plan, tensors, offsets, None)
+            o = _forward(plan, wide, offsets, None)
     finally:
         pool.give_back(plan)
     return o if result is None else o.to(result)
@@ -287,6 +300,7 @@ def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
     """The next tokens of a State."""
     names = state.variant.operands
     _check_tensors(names, tensors)
+    tensors = [_plain(tensor) for tensor in tensors]
     for name, tensor in zip(names, tensors):
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(f"{name} asks for a gradient, which a state does not give: use softrnn.attention, or "
@@ -313,16 +327,29 @@ _is_compiling = getattr(_compiler, "is_compiling", lambda: False)
 described_scale = getattr(_compiler, "assume_constant_result", lambda function: function)(_described_scale)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _transforms = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+_is_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda tensor: False)
 _unpack_dual: Callable[[Tensor], Any] = torch.autograd.forward_ad.unpack_dual
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func (vmap, grad) is at work."""
+    return _transforms() is not None
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
     """Whether torch wants to know what is computed (torch.compile, make_fx, torch.jit.trace, FlopCounterMode) or changes it
     (vmap, func.grad): the operator says so, where a call of the library would pass unseen."""
-    if _is_compiling() or _modes() or torch._C._get_tracing_state() is not None or _transforms() is not None:
+    if _is_compiling() or _modes() or torch._C._get_tracing_state() is not None or is_transformed():
         return True
     return any([type(tensor) not in _PLAIN or tensor.is_meta for tensor in tensors if isinstance(tensor, Tensor)])
+
+
+def _refuse_batched(d_o: Tensor) -> None:
+    """torch.autograd's own batches of gradients, which no operator can have a rule for."""
+    if _is_batched(d_o):
+        raise UnsupportedError("gradients of several outputs at once (is_grads_batched=True, vectorize=True) are not computed by "
+                               "torch.autograd here: use torch.func.jacrev or torch.vmap, or call it once for each")
 
 
 def refuse_tangents(tensors: Sequence[Any]) -> None:
@@ -338,8 +365,13 @@ def refuse_tangents(tensors: Sequence[Any]) -> None:
 
 if hasattr(torch.library, "custom_op"):
     from ._operator import attention as traced
+    from ._operator import gradients as traced_gradients
 else:
 
     def traced(attention: Union[str, Variant], values: Tuple[Any, ...], documents: Optional[Any],
                options: Options) -> Tensor:
         raise UnsupportedError("q is not a plain tensor, or torch traces or transforms the call; both need torch 2.4 or newer")
+
+    def traced_gradients(variant: Variant, d_o: Tensor, o: Optional[Tensor], part: Tensor, operands: Sequence[Tensor],
+                         documents: Optional[Any], options: Options) -> Tuple[Tensor, ...]:
+        raise UnsupportedError("torch traces or transforms the backward pass, which needs torch 2.4 or newer")

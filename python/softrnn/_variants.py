@@ -63,6 +63,10 @@ class Variant:
         self.operands = tuple(text(operand.name) for operand in found)
         self.vectors = tuple(text(operand.name) for operand in found if not operand.tensor)
         self._shares_queries = found[0].sizes[1] == 1  # heads share q and k; else k and v
+        # backward needs the output and row statistics: o times the row's normaliser is the numerator
+        self.keeps_output = (
+            all(self.axes[name] == "none" for name in ("norm", "output_gate", "skip", "sink")) and not self.axes["post_gate"] and
+            not self.axes["epsilon"] and self.axes["normaliser"] in ("row_sum", "none", "value_power"))
 
     def _smallest(self) -> Any:
         """A problem with this variant in which heads share something, for questions that do not depend on sizes."""

@@ -11,6 +11,7 @@ all layers, or by layers, "0-3:norm,4-:order:2".
 import re
 import weakref
 from functools import partial
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
@@ -18,14 +19,17 @@ import torch
 from torch import Tensor
 from transformers import (AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationMixin, LlamaConfig,
                           LlamaForCausalLM, PreTrainedModel)
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ._attention import attention as attend
 from ._caches import Memory, StatesCache, count_of
+from ._layer import is_described
 from ._library import ArgumentError, FormatError, UnsupportedError
 from ._state import State
+from ._torch import is_traced, is_transformed
 from ._variants import Variant, parse
 from .lab import Model
 from .nn import Attention, AttentionState
@@ -85,11 +89,23 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor], B: int) -> O
     given = mask if mask is not None else positions
     if given is None or given.dim() != 2 or given.shape[1] < 2:
         return None
-    if torch.compiler.is_compiling():
+    if _is_traced(given):
         return _all_documents(given.expand(B, -1), mask is not None)
     last, version = _last, None if given.is_inference() else (given._version, B)  # one read: threads share it
     if version is not None and last[0]() is given and last[1] == version:
         return last[2]
+    offsets = _found_documents(mask, given, B)
+    _last = (weakref.ref(given), version, offsets)
+    return offsets
+
+
+def _is_traced(tensor: Tensor) -> bool:
+    """Whether torch records what is computed of a tensor, or knows its sizes alone: its numbers can decide nothing then."""
+    return torch.compiler.is_compiling() or (is_traced((tensor,)) and not is_transformed())
+
+
+def _found_documents(mask: Optional[Tensor], given: Tensor, B: int) -> Optional[Tensor]:
+    """The offsets of documents in a mask, or in positions; None: each row is one."""
     if mask is not None:
         follows = mask[:, 1:].bool() == mask[:, :-1].bool()
         begins = mask[:, 0].bool() + (mask[:, 1:].bool() & ~mask[:, :-1].bool()).sum(1)
@@ -98,18 +114,16 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor], B: int) -> O
                                    "of padding before and after it")
     else:
         follows = given[:, 1:] == given[:, :-1] + 1
-    offsets = None
-    if not bool(follows.all()):
-        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1).repeat(B // len(follows), 1))
-    _last = (weakref.ref(given), version, offsets)
-    return offsets
+    if bool(follows.all()):
+        return None
+    return _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1).repeat(B // len(follows), 1))
 
 
 @torch.library.custom_op("softrnn::documents", mutates_args=())
 def _all_documents(given: Tensor, is_mask: bool) -> Tensor:
-    """_documents for torch.compile, from a mask or from positions (B, T): B*T + 1 offsets, the last of which repeat the end,
+    """_documents for compilers and tracers, from a mask or from positions (B, T): B*T + 1 offsets, the last of which repeat the end,
     since a graph knows no size that depends on numbers."""
-    offsets = _documents(given if is_mask else None, None if is_mask else given, len(given))
+    offsets = _found_documents(given if is_mask else None, given, len(given))
     tokens, T = given.numel(), given.shape[1]
     found = offsets if offsets is not None else torch.arange(0, tokens + 1, T)
     return torch.cat((found, found.new_full((tokens + 1 - len(found),), tokens)))
@@ -148,22 +162,28 @@ class AttentionCache(StatesCache):
     def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor],
              sinks: Dict[str, Tensor]) -> Tensor:
         """What layer number `layer` gives for the next tokens; mask (B, T), or None: true for tokens, false for padding."""
+        if layer not in self.asked:
+            raise UnsupportedError("this model computes attention more than once with the keys of a layer: generate with "
+                                   "past_key_values=transformers.DynamicCache()")
         self.asked.discard(layer)
         kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
         dtype = query.dtype if kept else torch.float32
         if layer not in self.memories:
             (_, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
             sizes = dict(H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)
-            self.memories[layer] = Memory(lambda B: State(variant, B=B, **sizes),  # type: ignore[arg-type]
-                                          self.apart, self.rewinds)
+            self.memories[layer] = Memory(partial(_new_state, variant, sizes), self.apart, self.rewinds)
         inputs = tuple(x.detach().to(dtype) for x in (query, key, value))
         learned = {name: x.detach().to(torch.float32 if dtype == torch.bfloat16 else dtype) for name, x in sinks.items()}
-        return self.memories[layer].feed(partial(State.feed, **learned), 2, inputs, mask).to(query.dtype)
+        return self.memories[layer].feed(partial(State.feed, **learned), 2, inputs, mask).to(query.dtype)  # type: ignore[arg-type]
 
     def reset(self) -> None:
         """The next token is the first, also after a pass that ended in between."""
         super().reset()
         self.asked.clear()
+
+
+def _new_state(variant: str, sizes: Dict[str, Any], B: int) -> State:
+    return State(variant, B=B, **sizes)
 
 
 def _cache_kind(config: Any, mode: Any, keywords: Dict[str, Any]) -> Dict[str, bool]:
@@ -179,14 +199,20 @@ _prepare_cache = GenerationMixin._prepare_cache_for_generation
 
 def _prepare_states(self: Any, generation_config: Any, model_kwargs: Dict[str, Any], generation_mode: Any,
                     *others: Any) -> Any:
-    """transformers asks here for the cache that a call of generate() works with: AttentionCache where that can be."""
+    """transformers asks here for the cache that a call of generate() works with: AttentionCache in place of one that holds
+    nothing but keys and values."""
     mask = model_kwargs.get("attention_mask")
-    if (self.config._attn_implementation == "softrnn" and generation_config.use_cache is not False and
-            model_kwargs.get("past_key_values") is None and generation_config.cache_implementation is None and
-            (mask is None or mask.dim() == 2)):
+    wanted = (self.config._attn_implementation == "softrnn" and generation_config.cache_implementation is None and
+              model_kwargs.get("past_key_values") is None and (mask is None or mask.dim() == 2))
+    prepared = _prepare_cache(self, generation_config, model_kwargs, generation_mode, *others)
+    if wanted and _holds_keys_alone(model_kwargs.get("past_key_values")):
         model_kwargs["past_key_values"] = AttentionCache(**_cache_kind(generation_config, generation_mode, model_kwargs))
-        return None
-    return _prepare_cache(self, generation_config, model_kwargs, generation_mode, *others)
+    return prepared
+
+
+def _holds_keys_alone(cache: Any) -> bool:
+    """Whether every layer of a cache keeps keys and values; layers that are no attention keep other states."""
+    return type(cache) is DynamicCache and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
 
 
 GenerationMixin._prepare_cache_for_generation = _prepare_states
@@ -264,12 +290,15 @@ def _mask(**keywords: Any) -> Optional[Tensor]:
     """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
     cache has room for tokens to come, and None otherwise."""
     mask: Optional[Tensor] = keywords.get("attention_mask")
-    if torch.compiler.is_compiling():  # what a mask holds is not known there: attention_forward takes one of all tokens too
-        mask = mask[:, -keywords["kv_length"]:] if mask is not None else None
+    if mask is not None and _is_traced(mask):  # what a mask holds is not known there: attention_forward takes one of all tokens too
+        mask = mask[:, -keywords["kv_length"]:]
     else:
         mask = flash_attention_mask(**keywords)
     where = keywords.get("cache_position")  # before transformers 5
-    end = int(where[-1]) + 1 if where is not None else int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
+    if where is None:
+        end = int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
+    else:
+        end = int(keywords["kv_length"]) if _is_traced(where) else int(where[-1]) + 1
     _refuse_other_masks(keywords, end)
     if mask is None and end < int(keywords["kv_length"]):
         mask = torch.ones(int(keywords["batch_size"]), end, dtype=torch.bool)
@@ -338,9 +367,10 @@ class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
 
 
 def _has_parts(config: SoftrnnConfig) -> bool:
-    """Whether the model has parts of published families, which only softrnn.lab computes."""
-    words = ("qk_norm=", "rope_part=", "rope_pairs=", "rope_theta=", "softmax_scale=", "block_norm=")
-    return bool(config.softrnn_parts) or config.mlp_type == "plain" or any(word in config.softrnn_attention for word in words)
+    """Whether the model has parts of published families, or layers with token shifts, which only softrnn.lab computes."""
+    if config.softrnn_parts or config.mlp_type == "plain":
+        return True
+    return not all(map(is_described, set(layer_variants(config.softrnn_attention, config.num_hidden_layers))))
 
 
 class StateCache(StatesCache):
@@ -431,9 +461,9 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     def __init__(self, config: SoftrnnConfig):
         config._attn_implementation = "softrnn"  # masks of padding only
         if _has_parts(config):
-            raise UnsupportedError("the model has norms, positions, activations or multipliers that a Llama does not have: load "
-                                   "it with from_pretrained or softrnn.lab.Model; `softrnn convert` writes a published model's "
-                                   "own files again")
+            raise UnsupportedError("the model has norms, positions, token shifts, activations or multipliers that a Llama does "
+                                   "not have: load it with from_pretrained or softrnn.lab.Model; `softrnn convert` writes a "
+                                   "published model's own files again")
         super().__init__(config)
         self.variants = layer_variants(config.softrnn_attention, config.num_hidden_layers)
         self.prefix_tokens = max(variant.prefix_tokens for variant in self.variants)
@@ -447,13 +477,20 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, folder: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Also what is no Llama with another attention (Avey, parts of published families): a LabForCausalLM."""
+        """Also what is no Llama with another attention (Avey, RWKV-7, parts of published families): a LabForCausalLM."""
         config = keywords.get("config")
         if config is None:
             config = SoftrnnConfig.from_pretrained(folder)
         if config.softrnn_attention.startswith("avey") or _has_parts(config):
             return LabForCausalLM(config, folder)
         return super().from_pretrained(folder, *arguments, **keywords)
+
+    def get_correct_attn_implementation(self, requested_attention: Optional[str], *others: Any, **keywords: Any) -> Any:
+        """Its attention is that of the variant; others would be given masks that it does not take."""
+        if requested_attention not in (None, "softrnn"):
+            raise UnsupportedError(f'attn_implementation="{requested_attention}" is not for a model that softrnn made: its '
+                                   "attention is that of config.softrnn_attention")
+        return super().get_correct_attn_implementation("softrnn", *others, **keywords)
 
     def _init_weights(self, module: Any) -> None:
         if not isinstance(module, Attention):
@@ -468,8 +505,9 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
     def forward(self, input_ids: Optional[Tensor] = None, past_key_values: Optional[StateCache] = None,
                 attention_mask: Optional[Tensor] = None, position_ids: Optional[Tensor] = None,
-                inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None,
-                **keywords: Any) -> Any:
+                inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None, labels: Optional[Tensor] = None,
+                logits_to_keep: Union[int, Tensor] = 0, **keywords: Any) -> Any:
+        # Trainer and generate() look for labels and logits_to_keep by name.
         front = self.prefix_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
         if self.prefix_tokens:
             keywords.pop("cache_position", None)  # of transformers before version 5, which counts no tokens in front
@@ -482,13 +520,13 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -T:]
         if front:
             input_ids = self._with_front(input_ids, attention_mask, front)
-            labels = keywords.pop("labels", None)
             if labels is not None:
-                keywords["labels"] = torch.nn.functional.pad(labels, (front, 0), value=-100)
+                labels = torch.nn.functional.pad(labels, (front, 0), value=-100)
             if past_key_values is not None:
                 past_key_values.front = front
         output = super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-                                 inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, **keywords)
+                                 inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, labels=labels,
+                                 logits_to_keep=logits_to_keep, **keywords)
         if front and input_ids is not None and output.logits is not None and \
                 output.logits.shape[1] == input_ids.shape[1]:
             output.logits = output.logits[:, front:]
@@ -507,7 +545,7 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 
 def _front_mask(mask: Optional[Tensor], front: int) -> Optional[Tensor]:
     """A mask of padding (B, T) for sequences that start with `front` tokens more: (B, front + T)."""
-    if mask is None or bool(mask.all()):
+    if mask is None or not _is_traced(mask) and bool(mask.all()):
         return None
     shifted = [torch.nn.functional.pad(mask.bool(), (n, front - n)) for n in range(front + 1)]
     return torch.stack(shifted).any(0)
@@ -563,6 +601,8 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Dict[str, Any], mode: Any,
                                       batch_size: int, *others: Any) -> Any:
+        if (generation_config.num_beams or 1) > 1:
+            raise UnsupportedError("a model of softrnn.lab generates without beams: num_beams must be 1")
         if model_kwargs.get("past_key_values") is None:
             sequences = batch_size * (generation_config.num_return_sequences or 1)
             model_kwargs["past_key_values"] = SessionCache(self.lab_model, sequences)
@@ -592,6 +632,7 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
                 "attention_mask": attention_mask}
 
     def save_pretrained(self, save_directory: Any, **keywords: Any) -> None:
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
         self.lab_model.save(save_directory)
 
 

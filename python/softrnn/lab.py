@@ -13,6 +13,7 @@ pandas and matplotlib are imported where they are used.
 import html
 import io
 import json
+import numbers
 import os
 import re
 import shutil
@@ -29,7 +30,8 @@ from ._library import (PACKAGE, ArgumentError, ArgumentTypeError, FileError, Sof
                        text, unstoppable)
 from ._variants import Variant, parse
 
-__all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "convert", "prepare", "settings", "study", "train"]
+__all__ = ["Model", "Run", "Session", "Step", "Student", "Study", "Tokenizer", "convert", "distil", "prepare", "settings",
+           "study", "train"]
 
 lab = _open("libsoftrnn_lab")
 
@@ -44,6 +46,9 @@ def _tell_leak(attention: str) -> None:
                       "a whole text are not those of a model that predicts; avey_causal is", stacklevel=3)
 
 
+_INT32 = np.iinfo(np.int32)
+
+
 def _path(where: Any, argument: str) -> bytes:
     if not isinstance(where, (str, Path)):
         raise ArgumentTypeError(f"{argument} must be a path, not {type(where).__name__}")
@@ -55,7 +60,25 @@ def _ids(values: Any, argument: str) -> np.ndarray:
     ids = np.asarray(values)
     if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or not ids.size:
         raise ArgumentTypeError(f"{argument} must be token ids (T) or (B, T), not {ids.dtype} {ids.shape}")
+    if ids.min() < _INT32.min or ids.max() > _INT32.max:
+        raise ArgumentError(f"{argument} has a token of {ids.min() if ids.min() < 0 else ids.max()}, which is none")
     return np.ascontiguousarray(np.atleast_2d(ids), dtype=np.int32)
+
+
+def _whole(value: Any, argument: str, least: int = 0, most: int = _INT32.max) -> int:
+    """A whole number that C takes."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentTypeError(f"{argument} must be a whole number, not {type(value).__name__}")
+    number = int(value.__index__())
+    if not least <= number <= most:
+        raise ArgumentError(f"{argument} is {number}; it must be from {least} to {most}")
+    return number
+
+
+def _number(value: Any, argument: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's are
+        raise ArgumentTypeError(f"{argument} must be a number, not {type(value).__name__}")
+    return float(value)
 
 
 def _numbers(array: np.ndarray) -> Any:
@@ -79,30 +102,31 @@ def _program() -> str:
     return found
 
 
-def _run_command(words: Sequence[Any], options: Dict[str, Any]) -> None:
-    """softrnn words --option value ..; its message as an exception where it fails."""
-    arguments = [str(word) for word in words]
+def _run_command(command: str, files: Sequence[Any], options: Dict[str, Any]) -> None:
+    """softrnn command --option=value .. [-- files]; its message as an exception where it fails."""
+    arguments = command.split()
     for name, value in options.items():
         if value is not None and value is not False:
-            arguments += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+            arguments.append("--" + name.replace("_", "-") + ("" if value is True else f"={value}"))
+    arguments += ["--", *map(str, files)] if files else []
     done = subprocess.run([_program(), *arguments], text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if done.returncode:
         kind = ArgumentError if done.returncode == 2 else SoftrnnError
-        raise kind(done.stderr.strip() or f"softrnn {arguments[0]} ended with status {done.returncode}")
+        raise kind(done.stderr.strip() or f"softrnn {command} ended with status {done.returncode}")
 
 
 def prepare(out: Any, *files: Any, tokenizer: Any = "bytes", **options: Any) -> Path:
     """Text files (plain, JSON lines, compressed) to a folder of token shards, as `softrnn data prepare` does; gives the folder, which
     train(data=...) takes. tokenizer: "bytes", a tokenizer's file, or the folder of a model. options: those of the command: field,
     validation, seed, shard_tokens, document_bytes, invalid, no_end, overwrite, threads."""
-    _run_command(["data", "prepare", *files], {"tokenizer": tokenizer, "out": out, **options})
+    _run_command("data prepare", files, {"tokenizer": tokenizer, "out": out, **options})
     return Path(out)
 
 
 def convert(where: Any, out: Any, **options: Any) -> Path:
     """A model in another format, as `softrnn convert` does: a folder in Hugging Face layout, a run or a llama2.c .bin, to a new
     folder or a .bin; gives where it is. options: tokenizer, type ("float32", "bfloat16", "float16")."""
-    _run_command(["convert"], {"in": where, "out": out, **options})
+    _run_command("convert", (), {"in": where, "out": out, **options})
     return Path(out)
 
 
@@ -124,23 +148,30 @@ class Tokenizer:
         else:
             check(lab.srnl_tokenizer_load(out, _path(where, "where")))
         self._tokenizer = owned(out, lab.srnl_tokenizer_free)
+        self._where = where
         self.vocabulary = int(lab.srnl_tokenizer_vocabulary(self._tokenizer[0]))
         begin, end = lab.srnl_tokenizer_begin(self._tokenizer[0]), lab.srnl_tokenizer_end(self._tokenizer[0])
         self.begin: Optional[int] = begin if begin >= 0 else None  # of a text
         self.end: Optional[int] = end if end >= 0 else None
 
+    def __reduce__(self) -> Any:
+        return Tokenizer, (self._where,)
+
     @classmethod
     def train(cls, out: Any, *files: Any, vocabulary: int, **options: Any) -> "Tokenizer":
         """Learns a byte-level BPE from text files, writes it as the tokenizer.json `out` and gives it, as `softrnn tokenizer train`
         does. vocabulary: tokens in all. options: special (``<|endoftext|>``), ties, threads."""
-        _run_command(["tokenizer", "train", *files], {"vocab": vocabulary, "out": out, **options})
+        _run_command("tokenizer train", files, {"vocab": vocabulary, "out": out, **options})
         return cls(out)
 
     def encode(self, value: Union[str, bytes]) -> List[int]:
         """The ids of a text; neither begin nor end is added."""
         if not isinstance(value, (str, bytes)):
             raise ArgumentTypeError(f"a text is needed, not {type(value).__name__}")
-        characters = value.encode("utf-8") if isinstance(value, str) else value
+        try:
+            characters = value.encode("utf-8") if isinstance(value, str) else value
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the text is no Unicode: {error}") from None
         count = ffi.new("size_t *", len(characters) + 8)
         ids = ffi.new("int32_t[]", 0)
         while len(ids) < count[0]:
@@ -150,7 +181,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
-        values = ffi.new("int32_t[]", [int(token) for token in ids])
+        values = ffi.new("int32_t[]", [_whole(token, "a token", _INT32.min) for token in ids])
         count = ffi.new("size_t *")
         check(lab.srnl_tokenizer_decode(self._tokenizer[0], values, len(values), ffi.NULL, 0, count))
         characters = ffi.new("char[]", count[0] + 1)
@@ -201,8 +232,9 @@ class Model:
 
     def __init__(self, where: Any, device: str = "cpu", threads: int = 0, bf16: bool = False):
         out = ffi.new("srnl_model **")
-        check(lab.srnl_model_load(out, _path(where, "where"), encoded(device, "device"), threads, bf16))
+        check(lab.srnl_model_load(out, _path(where, "where"), encoded(device, "device"), _whole(threads, "threads"), bf16))
         self._model = owned(out, lab.srnl_model_free)
+        self._arguments = (str(where), device, threads, bf16)
         self.where = str(where)
         self.vocabulary = int(lab.srnl_model_vocabulary(self._model[0]))
         self.layers = int(lab.srnl_model_layers(self._model[0]))
@@ -309,6 +341,10 @@ class Model:
         """Writes config.json and model.safetensors into an existing folder; dtype: float32, bfloat16 or float16."""
         check(lab.srnl_model_save(self._model[0], _path(folder, "folder"), encoded(dtype, "dtype")))
 
+    def __reduce__(self) -> Any:
+        """pickle and copy keep where the model is, and load it from there again."""
+        return Model, self._arguments
+
     def __repr__(self) -> str:
         kinds = list(dict.fromkeys(map(str, self.attention))) or [self._attention(0)]
         return f"<softrnn.lab.Model {self.where}: {self.layers} layers of {', '.join(kinds)}, {self.parameters} parameters>"
@@ -322,7 +358,7 @@ class Session:
 
     def __init__(self, model: Model, B: int = 1):
         out = ffi.new("srnl_session **")
-        check(lab.srnl_session_create(out, model._model[0], B))
+        check(lab.srnl_session_create(out, model._model[0], _whole(B, "B", 1)))
         self._session = owned(out, lab.srnl_session_free, model._model)
         self.model = model
         self.B = B
@@ -343,7 +379,8 @@ class Session:
     def next(self, temperature: float = 0.0, top_p: float = 0.0, top_k: int = 0, seed: int = 0) -> np.ndarray:
         """The next token of every sequence (B), which is also fed."""
         ids = np.empty(self.B, np.int32)
-        sampling = ffi.new("srnl_sampling *", [temperature, top_p, top_k, seed])
+        sampling = ffi.new("srnl_sampling *", [_number(temperature, "temperature"), _number(top_p, "top_p"),
+                                               _whole(top_k, "top_k"), _whole(seed, "seed", most=2 ** 64 - 1)])
         check(lab.srnl_session_next(self._session[0], _numbers(ids), sampling))
         return ids
 
@@ -532,6 +569,64 @@ class Run:
 
 
 # ---- figures
+
+
+# ---- from a trained model to an RNN
+
+
+class Student:
+    """What `softrnn distil` made in a folder: the copy, and a Run for every stage."""
+
+    def __init__(self, folder: Any):
+        self.folder = Path(folder)
+        if not (self.folder / "plan" / "copy.yaml").exists():
+            raise FileError(f"{folder}: no student is made in this folder")
+        planned = [name for name in ("align", "distil", "tune") if (self.folder / "plan" / f"{name}.yaml").exists()]
+        self.stages: Dict[str, Run] = {name: Run(self.folder / name) for name in planned
+                                       if (self.folder / name / "run.yaml").exists()}
+
+    @property
+    def checkpoint(self) -> Path:
+        """The model folder of the student: the last checkpoint of the last stage, else the copy. AutoModelForCausalLM reads it, once
+        softrnn.hf is imported."""
+        for run in reversed(list(self.stages.values())):
+            found = sorted((run.folder / "checkpoints").glob("step-*"))
+            if found:
+                return found[-1]
+        return self.folder / "copy"
+
+    def model(self, **options: Any) -> Model:
+        """The student; options: those of Model."""
+        return Model(self.checkpoint, **options)
+
+    @property
+    def layers(self) -> Dict[str, Any]:
+        """layers.json of rank_layers=True; {} without."""
+        return _read_json(self.folder / "layers.json")
+
+    def __repr__(self) -> str:
+        return f"<softrnn.lab.Student of {', '.join(self.stages) or 'no stage yet'} in {self.folder}>"
+
+
+def distil(out: Any, teacher: Any = None, attention: Any = None, data: Any = None, *, resume: bool = False,
+           **options: Any) -> Student:
+    """Puts another attention into a trained model and teaches it what the model does, stage by stage, as `softrnn distil` does in a
+    process of its own; gives the Student.
+
+    teacher: a model folder, a run or a llama2.c .bin; attention: a variant, or one by layers; data: a text or what train takes.
+    options: those of the command, with _ for -: keep, stages, align_steps, distil_rate, learn, lora_rank, kl, rank_layers, ... and
+    settings of train. resume=True continues the stages in the folder; an interrupt leaves a checkpoint.
+
+        student = softrnn.lab.distil("runs/gla", "runs/softmax", "gla", "text.txt", keep="0", align_steps=100)
+        student.model().generate("Once upon")
+    """
+    values = {**{"teacher": teacher, "attention": attention, "data": data}, **options}
+    given = {name: value for name, value in values.items() if value is not None}
+    if not resume and None in (teacher, attention, data):
+        raise ArgumentTypeError("a student needs a teacher, an attention and data")
+    where = _path(out, "out").decode()
+    _run_command("distil", (), {"resume" if resume else "out": where, **given})
+    return Student(out)
 
 
 def _axes(count: int) -> List[Any]:

@@ -8,6 +8,7 @@ torch.Size([2, 10, 64])
 """
 
 import copy
+from operator import attrgetter
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
@@ -165,6 +166,11 @@ class Attention(nn.Module):
             owner = getattr(owner, part)
         setattr(owner, last, value)
 
+    def _tensor(self, name: str) -> Tensor:
+        """A parameter, or what torch.func.functional_call or a parametrization has put in its place."""
+        found: Tensor = attrgetter(name)(self)
+        return found
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def reset_parameters(self) -> None:
         """First values, as softrnn train draws them; torch's generator gives the seed."""
@@ -223,7 +229,7 @@ class Attention(nn.Module):
             return x
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _OWN_NORM_EPSILON)
-        return wide.to(x.dtype) * self.get_parameter(self.layer.own_norm)
+        return wide.to(x.dtype) * self._tensor(self.layer.own_norm)
 
     def _operands(self, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> Dict[str, Any]:
         """What the equation reads."""
@@ -236,7 +242,7 @@ class Attention(nn.Module):
         found: Dict[str, Tensor] = {}
         for o in self.layer.operands:
             if not o.over_tokens:
-                found[o.name] = self.get_parameter(o.learned or "").reshape(o.shape)
+                found[o.name] = self._tensor(o.learned or "").reshape(o.shape)
                 continue
             columns = _columns(convolved if o.convolved else projected, o.first, o.columns)
             heads = (o.shape[1],) + o.shape[3:]
@@ -250,12 +256,12 @@ class Attention(nn.Module):
             for o in self.layer.operands:  # columns with a bias of their own
                 if o.over_tokens and o.learned and not o.convolved and p.first <= o.first < p.first + p.outputs:
                     before = o.first - p.first
-                    y = y + nn.functional.pad(self.get_parameter(o.learned), (before, p.outputs - before - o.columns))
+                    y = y + nn.functional.pad(self._tensor(o.learned), (before, p.outputs - before - o.columns))
             row.append((p.first, y))
         return row
 
     def _convolve(self, c: Convolution, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> Tensor:
-        """Each column over its document's last tokens, then SiLU; the last tap meets the token itself."""
+        """Each column over its document's last tokens, then SiLU unless it is plain; the last tap meets the token itself."""
         module: Any = self.get_submodule(c.name)
         before = state.before.get(c.name) if state is not None else None
         if before is None:
@@ -271,7 +277,7 @@ class Attention(nn.Module):
                 module.weight[:, 0, c.taps - 1 - back]
         if module.bias is not None:
             y = y + module.bias
-        return nn.functional.silu(y)
+        return y if c.plain else nn.functional.silu(y)
 
 
 def _positions(B: int, T: int, documents: Any, state: Optional[AttentionState], device: Any) -> Tensor:

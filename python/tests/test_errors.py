@@ -112,6 +112,7 @@ class Refused(unittest.TestCase):
         self.refused("k is of type torch.float32", kind=TypeError, **{**x, "k": x["k"].float()})
         self.refused("q is of type torch.int64", kind=TypeError, **{n: a.long() for n, a in x.items()})
         self.refused("v has the layout", **{**x, "v": x["v"].to_sparse()})
+        self.refused("q is nested", **{**x, "q": torch.nested.nested_tensor([x["q"][0]])})
         self.refused("v: numbers of the last axis", **{**x, "v": x["v"].repeat_interleave(2, 3)[..., ::2]})
         self.refused("k has the shape", **{**x, "k": x["k"][:, :, :3]})
         self.refused("k is on meta, and q on cpu", **{**x, "k": x["k"].to("meta")})

@@ -1,6 +1,7 @@
 """transformers: softrnn as an attention implementation, and models of any variant."""
 import copy
 import os
+import pickle
 import tempfile
 import unittest
 from pathlib import Path
@@ -63,6 +64,21 @@ class Transformers(unittest.TestCase):
             made = theirs.generate(torch.tensor(ids[:1]), max_new_tokens=8, do_sample=False)[0, 9:].tolist()
             self.assertEqual(made, expected, attention)
 
+    def test_students(self):
+        """RNNs and hybrids that softrnn.lab.distil made of a Llama."""
+        ids = np.arange(18).reshape(2, 9) * 7 % 200
+        options = dict(data=self.folder / "text.txt", length=16, batch=2, align_steps=2, distil_steps=2, validate_every=0,
+                       threads=1)
+        _, teacher = self.checkpoint("softmax", kv_heads=4)
+        for attention, keep, learn in (("gla", "", "all"), ("gla", "", "lora"), ("gated_delta_net", "0", "all"),
+                                       ("order:2", "1", "all"), ("softmax,window=3", "", "all")):
+            where = self.folder / str(len(list(self.folder.iterdir())))
+            student = softrnn.lab.distil(where, teacher, attention, keep=keep, learn=learn, **options)
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(student.checkpoint)
+            with torch.no_grad():
+                logits = theirs(torch.tensor(ids)).logits.numpy()
+            np.testing.assert_allclose(logits, student.model().logits(ids), atol=1e-5, err_msg=attention)
+
     def test_state_has_a_fixed_size(self):
         _, folder = self.checkpoint("order:2")
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -109,7 +125,7 @@ class Transformers(unittest.TestCase):
             yield attention, transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def padded(self, ids, lengths):
-        """The first tokens of ids (B, T), so many of each, with padding on the left."""
+        """The first tokens of ids (B, T), the given number of each, with padding on the left."""
         T = max(lengths)
         rows, mask = torch.zeros(len(lengths), T, dtype=torch.long), torch.zeros(len(lengths), T, dtype=torch.long)
         for b, length in enumerate(lengths):
@@ -126,6 +142,8 @@ class Transformers(unittest.TestCase):
         self.assertGreater(len({tuple(row.tolist()) for row in samples}), 1)
         with self.assertRaisesRegex(softrnn.ArgumentError, "3 sequences are fed to a cache of 1"):
             model(samples, past_key_values=softrnn.hf.SessionCache(model.lab_model, 1))
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "without beams"):
+            model.generate(prompt, max_new_tokens=3, num_beams=2)
 
     def test_padded_batches(self):
         """Sequences of different lengths generate side by side what each generates alone."""
@@ -177,7 +195,8 @@ class Transformers(unittest.TestCase):
             with torch.no_grad():
                 whole = model(ids).logits
                 model(ids[:, :8], past_key_values=cache)
-                other = copy.deepcopy(cache)
+                # a StateCache is that of its model, which pickle would copy too
+                other = pickle.loads(pickle.dumps(cache)) if name == "linear_elu" else copy.deepcopy(cache)
                 model(ids.flip(1)[:, :3], past_key_values=cache)
                 cache.crop(-5)
                 self.assertEqual((cache.get_seq_length(), other.get_seq_length()), (6, 8), name)
@@ -306,6 +325,8 @@ class Transformers(unittest.TestCase):
             torch.testing.assert_close(packed[:, 5:], model(ids[:, 5:]).logits, atol=1e-5, rtol=1e-4)
 
     def test_compiled_without_graph_breaks(self):
+        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+            self.skipTest("this torch cannot compile the masks of transformers")
         config = softrnn.hf.SoftrnnConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
                                           num_attention_heads=4, num_key_value_heads=4, softrnn_attention="0:gate,1-:mamba2")
         ids, mask = torch.randint(1, 97, (2, 12)), torch.ones(2, 12, dtype=torch.long)
@@ -321,6 +342,38 @@ class Transformers(unittest.TestCase):
                 gradients = [torch.autograd.grad(out.loss, list(model.parameters())) for out in (found, expected)]
                 for a, b in zip(*gradients):
                     torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+    def test_sizes_alone(self):
+        """Models on the meta device, in a FakeTensorMode and in make_fx, whose graph holds for other masks."""
+        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+            self.skipTest("this torch has no autocast on the meta device, which transformers asks for")
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.proxy_tensor import make_fx
+        ids, masks = torch.randint(1, 97, (2, 12)), torch.ones(2, 2, 12, dtype=torch.long)
+        masks[0, 0, :4], masks[1, 1, :2] = 0, 0
+        for name, model in self.models_with_states():
+            def logits(ids, mask):
+                return model(ids, attention_mask=mask, use_cache=False).logits
+            with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+                self.assertEqual(logits(fake.from_tensor(ids), fake.from_tensor(masks[0])).shape[:2], (2, 12))
+            graph = make_fx(logits, tracing_mode="fake", _allow_non_fake_inputs=True)(ids, masks[0])
+            for mask in masks:
+                seen = mask.bool()
+                torch.testing.assert_close(graph(ids, mask)[seen], logits(ids, mask)[seen], atol=1e-5, rtol=1e-4,
+                                           msg=lambda m: f"{name}: {m}")
+            copy.deepcopy(model).to("meta")(ids.to("meta"), attention_mask=masks[0].to("meta"), labels=ids.to("meta"),
+                                            use_cache=False).loss.backward()
+
+    def test_what_transformers_looks_for_by_name(self):
+        """The arguments that Trainer passes on, and the one by which generate() asks for the last logits alone."""
+        from transformers.utils import generic
+        for kind in (softrnn.hf.SoftrnnForCausalLM, softrnn.hf.LabForCausalLM):
+            self.assertEqual(generic.find_labels(kind), ["labels"])
+        for attention in ("norm", "linear_elu,prefix_tokens=2"):
+            model, ids = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint(attention)[1]), torch.arange(9)[None]
+            self.assertTrue(model._supports_logits_to_keep())
+            with torch.no_grad():
+                torch.testing.assert_close(model(ids, logits_to_keep=2).logits, model(ids).logits[:, -2:])
 
     def test_training_step_and_saving(self):
         _, folder = self.checkpoint("gate")
@@ -394,6 +447,44 @@ class Transformers(unittest.TestCase):
         self.compare_with_eager(transformers.MistralForCausalLM(transformers.MistralConfig(
             vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, sliding_window=8)))
+
+    def test_models_whose_cache_holds_other_states(self):
+        """Layers that are no attention keep what they need in transformers' own cache."""
+        if not hasattr(transformers, "Lfm2Config"):
+            self.skipTest("this transformers has no Lfm2")
+        torch.manual_seed(0)
+        self.compare_with_eager(transformers.Lfm2ForCausalLM(transformers.Lfm2Config(
+            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            layer_types=["conv", "full_attention"])))
+
+    def test_attention_computed_twice_is_refused(self):
+        """A state would see the keys twice."""
+        torch.manual_seed(0)
+        model = transformers.DiffLlamaForCausalLM(transformers.DiffLlamaConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2))
+        model = model.eval()
+        ids, settings = torch.randint(3, 97, (1, 9)), dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
+        expected = model.generate(ids, **settings)
+        model.set_attn_implementation("softrnn")
+        if model.config._attn_implementation != "softrnn":
+            self.skipTest("in this transformers the model computes its attention itself")
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "more than once"):
+            model.generate(ids, **settings)
+        self.assertTrue(torch.equal(model.generate(ids, past_key_values=transformers.DynamicCache(), **settings), expected))
+
+    def test_what_only_the_laboratory_computes_is_saved(self):
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("avey_causal")[1])
+        model.save_pretrained(self.folder / "new" / "folder")
+        again = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "new" / "folder")
+        ids = torch.arange(5)[None]
+        torch.testing.assert_close(copy.deepcopy(again)(ids).logits, model(ids).logits)
+
+    def test_other_implementations_are_refused(self):
+        """Their masks would not be those of padding."""
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("norm")[1])
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "config.softrnn_attention"):
+            model.set_attn_implementation("sdpa")
+        self.assertEqual(model.config._attn_implementation, "softrnn")
 
     def test_soft_caps(self):
         torch.manual_seed(0)

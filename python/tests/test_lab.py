@@ -1,9 +1,11 @@
 """The laboratory: models, tokenizers, training, studies, records."""
+import copy
 import gc
 import importlib.util
 import json
 import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -209,6 +211,28 @@ class Lab(unittest.TestCase):
                 call()
             self.assertTrue(any(word in str(caught.exception) for word in words.split("|")), str(caught.exception))
 
+    def test_numbers_that_c_cannot_hold_are_refused(self):
+        model = self.run_.model
+        session, bits = model.session(), softrnn.ArgumentError
+        session.feed([[97]])
+        for kind, call in ((bits, lambda: model.logits([[2 ** 40]])), (bits, lambda: session.feed([[2 ** 40]])),
+                           (bits, lambda: session.next(seed=-1)), (bits, lambda: model.tokenizer.decode([2 ** 40])),
+                           (softrnn.ArgumentTypeError, lambda: session.next(temperature=1.0, top_k=2.5)),
+                           (softrnn.ArgumentTypeError, lambda: session.next(temperature="warm")),
+                           (softrnn.ArgumentTypeError, lambda: model.tokenizer.decode(["a"])),
+                           (softrnn.ArgumentTypeError, lambda: model.session("2")),
+                           (bits, lambda: softrnn.lab.Model(self.run_.folder, threads=-1)),
+                           (bits, lambda: model.tokenizer.encode("\ud800"))):
+            with self.assertRaises(kind):
+                call()
+
+    def test_models_are_pickled_and_copied(self):
+        """As the place from which they are loaded again."""
+        model, ids = self.run_.model, [[1, 2, 3]]
+        for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+            np.testing.assert_array_equal(other.logits(ids), model.logits(ids))
+        self.assertEqual(pickle.loads(pickle.dumps(model.tokenizer)).encode("cat"), model.tokenizer.encode("cat"))
+
     def test_result(self):
         """What a training leaves is its result, also without a study around it."""
         result = self.run_.result
@@ -253,6 +277,28 @@ class Lab(unittest.TestCase):
         self.assertIn("nowhere", str(caught.exception))
         with self.assertRaises(softrnn.ArgumentError):
             softrnn.lab.prepare(self.folder / "y", self.text, nonesuch=3)
+        with self.assertRaises(softrnn.SoftrnnError):  # a file, not an option
+            softrnn.lab.prepare(self.folder / "z", "--help")
+
+    def test_student(self):
+        options = dict(length=16, batch=2, validate_every=0, align_steps=2, distil_steps=2, threads=1)
+        student = softrnn.lab.distil(self.folder / "student", self.run_.folder, "gla", self.text, keep="0", stages="align,distil", **options)
+        self.assertEqual(list(student.stages), ["align", "distil"])
+        model, teacher = student.model(), softrnn.lab.Model(self.run_.folder)
+        self.assertEqual(str(model.attention[0]), str(teacher.attention[0]))
+        self.assertNotEqual(str(model.attention[1]), str(teacher.attention[1]))
+        again = softrnn.lab.distil(self.folder / "student", resume=True)
+        self.assertEqual(again.checkpoint, student.checkpoint)
+        self.assertIn("align, distil", repr(again))
+        with self.assertRaisesRegex(softrnn.SoftrnnError, "not a known variant"):
+            softrnn.lab.distil(self.folder / "s", self.run_.folder, "nonesuch", self.text)
+        for useless in ({"state_bytes": 4}, {"lora_rank": 4}):
+            with self.assertRaisesRegex(softrnn.ArgumentError, "goes with"):
+                softrnn.lab.distil(self.folder / "s", self.run_.folder, "gla", self.text, **useless, **options)
+        with self.assertRaises(softrnn.ArgumentTypeError):
+            softrnn.lab.distil(self.folder / "s", self.run_.folder)
+        with self.assertRaises(softrnn.FileError):
+            softrnn.lab.Student(self.folder)
 
     def test_shown(self):
         self.assertEqual(dir(softrnn.lab), sorted(softrnn.lab.__all__))

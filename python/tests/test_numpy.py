@@ -255,6 +255,19 @@ class Edges(unittest.TestCase):
         with self.assertRaises(softrnn.ArgumentError):
             softrnn.attention(**operands("softmax"), layout="thd")
 
+    def test_gradients_with_layout_and_scale(self):
+        x = operands("gate", H=2, Hkv=2, T=5, D=4, Dv=4)
+        d_o = np.random.default_rng(5).normal(size=(1, 2, 5, 4))
+        scaled = softrnn.gradients(d_o, **x, attention="gate", scale=0.3)
+        own = softrnn.gradients(d_o, **{**x, "q": x["q"] * 0.6}, attention="gate")  # 0.3 sqrt(D) times as large
+        np.testing.assert_allclose(scaled.pop("q"), 0.6 * own.pop("q"), atol=1e-15)
+        for name in scaled:
+            np.testing.assert_array_equal(scaled[name], own[name], err_msg=name)
+        turned = softrnn.gradients(d_o.swapaxes(1, 2), **{name: value.swapaxes(1, 2) for name, value in x.items()}, attention="gate",
+                                   scale=0.3, layout="bthd")
+        for name in scaled:
+            np.testing.assert_array_equal(turned[name].swapaxes(1, 2), scaled[name], err_msg=name)
+
     def test_swapped_axes_are_told(self):
         swapped = np.ones((3, 1, 300, 4, 8))
         with self.assertWarnsRegex(UserWarning, "300 heads of 4 tokens.*bthd"):
@@ -406,6 +419,18 @@ class States(unittest.TestCase):
             whole = softrnn.attention(**inputs, attention=variant)
             np.testing.assert_allclose(np.concatenate(parts, axis=2), whole, atol=1e-9, err_msg=str(variant))
             self.assertEqual(state.position, 11)
+
+    def test_what_a_state_is_made_of(self):
+        for dtype in (np.float64, np.dtype("float64"), "float64"):
+            self.assertEqual(softrnn.State("softmax", H=2, D=4, dtype=dtype).dtype, "float64")
+        with self.assertRaisesRegex(softrnn.ArgumentTypeError, "not int8"):
+            softrnn.State("softmax", H=2, D=4, dtype=np.int8)
+        with self.assertRaisesRegex(softrnn.ArgumentError, "piece is 0"):
+            softrnn.State("softmax", H=2, D=4, piece=0)
+        x = operands("softmax", H=2, Hkv=1, T=5, D=4, Dv=4)
+        wide = {name: np.broadcast_to(x[name], (1, 2, 5, 4)) for name in "kv"}
+        np.testing.assert_array_equal(softrnn.State("softmax", H=2, D=4, dtype="float64").feed(**{**x, **wide}),
+                                      softrnn.attention(**x))
 
     def test_save_and_load(self):
         inputs = operands("order:2", T=8, H=2, Hkv=2, D=4, Dv=4)

@@ -118,6 +118,20 @@ static srnn_status look(sr_focus *layers, const sr_focus_request *r) {
     return status;
 }
 
+srnn_status sr_focus_distances(double *distances, const sr_focus_request *r) {
+    const sr_model_config *c = &r->model->config;
+    looking l = {.request = r};
+    srnn_status status = prepare_look(&l);
+    if (status == SRNN_OK)
+        status = look_at_rows(&l);
+    for (int i = 0; i < c->L * c->H && status == SRNN_OK; i++)
+        distances[i] = l.sums[i].queries ? l.sums[i].distance / (double)l.sums[i].queries : NAN;
+    sr_logit_rows_free(l.rows);
+    free(l.sums);
+    free(l.losses);
+    return status;
+}
+
 /* ---- orders */
 
 /* Order and error about the centre that needs the lowest order, or else errs least at order 2; a

@@ -27,6 +27,10 @@ typedef struct sr_focus_request {
     double tolerance;
 } sr_focus_request;
 
+/* distances (L, H) = the mean distance of each head alone; NAN where it is not measured. Window,
+ * orders and tolerance of the request do not matter. */
+srnn_status sr_focus_distances(double *distances, const sr_focus_request *request);
+
 /* layers (L) receives the measures. */
 srnn_status sr_focus_measure(sr_focus *layers, const sr_focus_request *request);
 

@@ -153,7 +153,8 @@ bool srnl_layer_convolution_at(const srnl_layer *layer, srnl_layer_convolution *
                                             .source = conv->from.first,
                                             .to = conv->to.first,
                                             .columns = conv->to.count,
-                                            .taps = conv->width};
+                                            .taps = conv->width,
+                                            .plain = conv->plain};
     return true;
 }
 

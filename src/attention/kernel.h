@@ -26,6 +26,13 @@ typedef struct sr_saved {
 
 typedef struct sr_attention_kernel sr_attention_kernel;
 
+/* Keys and values of T tokens that come before those of the plan, in another part of the rows. A
+ * call with them adds them to what forward has saved so far, or gives their gradients. */
+typedef struct sr_earlier_keys {
+    int64_t gap;          /* tokens from the first of these keys to the first query; 0: none */
+    const int32_t *first; /* (B, T): the first of these keys that each query sees; T: none */
+} sr_earlier_keys;
+
 /* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
 enum { SR_PLAN_COUNTERS = 2 };
 
@@ -49,6 +56,7 @@ struct srnn_plan {
     size_t scratch_bytes;
 
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
+    sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
 };
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head
@@ -169,6 +177,9 @@ typedef struct sr_attention_kernels {
 
     /* Whether the kernel of a plan takes an initial state and leaves a final one (srnn_states). */
     bool (*carries_states)(const srnn_plan *plan);
+
+    /* Whether it takes earlier keys (sr_earlier_keys). NULL: none does. */
+    bool (*takes_earlier)(const srnn_plan *plan);
 } sr_attention_kernels;
 
 /* How many running sums a carry has in all. */

@@ -57,12 +57,13 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
         const size_t errors = difference > allowed /* each is at least one error */
                                   ? difference
                                   : typing_errors(word, length, words[i], other_length);
-        if (errors <= allowed && errors < length && errors < fewest) {
+        const bool begins = strncasecmp(word, words[i], length) == 0;
+        if (errors <= allowed && errors < length &&
+            (errors < fewest || (errors == fewest && begins))) {
             fewest = errors;
             nearest = words[i];
         }
-        if (!abbreviated && length >= SHORTEST_ABBREVIATION &&
-            strncasecmp(word, words[i], length) == 0)
+        if (!abbreviated && length >= SHORTEST_ABBREVIATION && begins)
             abbreviated = words[i];
     }
     return nearest ? nearest : abbreviated;

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /* The element of `words` that was probably meant by `word`: the one with the fewest typing errors
- * (letters missing, added, exchanged or swapped; case costs nothing), else one it abbreviates. The
- * first of equals; NULL if none is near. */
+ * (letters missing, added, exchanged or swapped; case costs nothing), of equals one that it begins;
+ * else one it abbreviates. NULL if none is near. */
 const char *sr_nearest_word(const char *word, const char *const *words, size_t count);
 
 /* Whether a text is UTF-8 as JSON requires it: well-formed, no overlong sequences, no

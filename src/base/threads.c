@@ -310,3 +310,15 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
     give_back(helpers);
     (void)allow_libraries(threads);
 }
+
+/* ---- waiting for devices */
+
+static atomic_bool asleep;
+
+void sr_wait_asleep(void) {
+    atomic_store(&asleep, true);
+}
+
+bool sr_waits_asleep(void) {
+    return atomic_load(&asleep);
+}

@@ -3,7 +3,12 @@
 #define SR_BASE_THREADS_H
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* A task. `worker` is 0 .. workers-1 and unique among tasks running at one time: it selects scratch
  * memory and must not influence results, so that they do not depend on the number of threads. */
@@ -26,8 +31,17 @@ int sr_workers_worth(double operations, int workers);
  * mask to restore with pthread_sigmask. */
 void sr_signals_block(sigset_t *before);
 
+/* From now on threads of this process wait for devices by sleeping, not by polling: there are more
+ * of them than cores. */
+void sr_wait_asleep(void);
+bool sr_waits_asleep(void);
+
 /* The number of threads to use for the setting `requested`; 0: OMP_NUM_THREADS, else every core
  * this process has. */
 int sr_thread_count(int requested);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -4,9 +4,11 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "data/tokenizer/files/copy.h"
+#include "distil/decays.h"
 #include "distil/tokens.h"
 #include "files/file.h"
 #include "files/folder.h"
+#include "files/json.h"
 #include "model/config/layers.h"
 #include "model/files/model_folder.h"
 #include "train/model_open.h"
@@ -37,7 +39,7 @@ srnn_status sr_stages_parse(bool stages[SR_STAGES], const char *text) {
         int stage;
         if (!find_stage(&stage, at, length))
             return SR_FAIL(SRNN_ERR_ARGUMENT,
-                           "no stage is called %.*s: they are copy, align, distil and tune",
+                           "stage \"%.*s\" is unknown: expected copy, align, distil or tune",
                            (int)length, at);
         stages[stage] = true;
         at += length + (at[length] == ',');
@@ -66,9 +68,17 @@ static srnn_status has_plan(bool *has, const char *folder, sr_stage stage) {
     return SRNN_OK;
 }
 
+srnn_status sr_distil_has_plan(bool *has, const char *folder) {
+    return has_plan(has, folder, SR_STAGE_COPY);
+}
+
+srnn_status sr_distil_has_stage(bool *has, const char *folder, sr_stage stage) {
+    return has_plan(has, folder, stage);
+}
+
 /* ---- the plan */
 
-/* replaced (L) = the layers that are not kept. */
+/* replaced (L), which the caller frees in any case = the layers that are not kept. */
 static srnn_status find_replaced(bool **replaced, int L, const char *keep) {
     void *memory;
     bool any = false;
@@ -81,8 +91,6 @@ static srnn_status find_replaced(bool **replaced, int L, const char *keep) {
     }
     if (status == SRNN_OK && !any)
         status = SR_FAIL(SRNN_ERR_ARGUMENT, "every layer is kept: nothing is left to replace");
-    if (status != SRNN_OK)
-        free(*replaced);
     return status;
 }
 
@@ -101,12 +109,20 @@ static srnn_status name_replaced(char **list, const char *teacher, const char *k
         status = sr_alloc(&memory, BYTES, 1);
     if (status == SRNN_OK) {
         sr_layers_print(memory, BYTES, replaced, model->config.L);
-        free(replaced);
         *list = memory;
     }
+    free(replaced);
     sr_model_free(model);
     sr_backend_free(cpu);
     return status;
+}
+
+/* Align moves new numbers, distil and tune also what the teacher has learned, which a larger rate
+ * spoils. */
+static double rate_of(const sr_distil_request *r, sr_stage stage) {
+    if (r->rates[stage] > 0)
+        return r->rates[stage];
+    return r->common->learning_rate * (stage == SR_STAGE_ALIGN ? SR_ALIGN_RATE : 1);
 }
 
 /* What stage `stage` of the request is asked to do, in settings that are copies of the common
@@ -120,8 +136,9 @@ static srnn_status set_stage(sr_run_settings *s, const sr_distil_request *r, sr_
         stage == SR_STAGE_DISTIL && r->reversed ? SR_OBJECTIVE_REVERSE_KL : objectives[stage];
     SR_TRY(sr_run_settings_text(&s->attention_of, all ? "" : replaced));
     SR_TRY(sr_run_settings_text(&s->attention, "")); /* that of the copy */
+    s->adapter_rank = stage == SR_STAGE_ALIGN ? 0 : r->adapter_rank;
     s->steps = r->steps[stage];
-    s->learning_rate = r->rates[stage] > 0 ? r->rates[stage] : s->learning_rate;
+    s->learning_rate = rate_of(r, stage);
     s->warmup = s->warmup < s->steps / 10 ? s->warmup : s->steps / 10;
     return SRNN_OK;
 }
@@ -154,6 +171,8 @@ static srnn_status write_copy(const char *folder, sr_run_settings *common, const
 static srnn_status write_stages(const char *folder, sr_run_settings *common,
                                 const sr_distil_request *r, const char *replaced) {
     char last[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(last, folder, "plan"));
+    SR_TRY(sr_json_replace(sr_distil_request_json(r), last, "request.json", JSON_INDENT(1)));
     SR_TRY(sr_path_join(last, folder, names[SR_STAGE_COPY]));
     for (int stage = SR_STAGE_ALIGN; stage < SR_STAGES; stage++) {
         if (!r->stages[stage])
@@ -206,6 +225,41 @@ static srnn_status save_copy(const char *folder, const sr_model *student,
     return sr_folder_rename(writing, path);
 }
 
+/* *request = what was requested of the folder; NULL if an earlier version made it. */
+static srnn_status read_request(json_t **request, const char *folder) {
+    char path[SR_PATH_BYTES];
+    *request = NULL;
+    SR_TRY(sr_path_join(path, folder, "plan"));
+    return sr_path_has(path, "request.json")
+               ? sr_json_read(request, path, "request.json", "softrnn-distil-request")
+               : SRNN_OK;
+}
+
+srnn_status sr_distil_is_from_scratch(bool *from_scratch, const char *folder) {
+    json_t *request;
+    SR_TRY(read_request(&request, folder));
+    *from_scratch = json_is_true(json_object_get(request, "from_scratch"));
+    json_decref(request);
+    return SRNN_OK;
+}
+
+/* What the request changes in a copy. */
+static srnn_status change_copy(sr_model *student, const char *folder, const sr_run_settings *s,
+                               const bool *replaced) {
+    json_t *request;
+    size_t set;
+    SR_TRY(read_request(&request, folder));
+    const bool from_scratch = json_is_true(json_object_get(request, "from_scratch"));
+    const bool decays = json_is_true(json_object_get(request, "decays_of_teacher"));
+    json_decref(request);
+    if (decays)
+        return sr_student_start_decays(student, &set, s, replaced);
+    if (!from_scratch)
+        return SRNN_OK;
+    SR_TRY(sr_model_initialise(student, s->initial_range, (uint64_t)s->seed));
+    return sr_model_narrow(student);
+}
+
 static srnn_status copy_with(sr_backend *cpu, const char *folder, const sr_run_settings *s,
                              sr_student_parts *parts) {
     sr_model *teacher, *student = NULL;
@@ -216,6 +270,8 @@ static srnn_status copy_with(sr_backend *cpu, const char *folder, const sr_run_s
         status = sr_layers_parse(memory, teacher->config.L, s->attention_of);
     if (status == SRNN_OK)
         status = sr_student_create(&student, parts, teacher, s, memory);
+    if (status == SRNN_OK)
+        status = change_copy(student, folder, s, memory);
     if (status == SRNN_OK)
         status = save_copy(folder, student, s);
     free(memory);
@@ -300,6 +356,54 @@ srnn_status sr_distil_continue(const char *folder) {
         return SRNN_OK;
     SR_TRY(sr_distil_plan(&s, folder, SR_STAGE_COPY));
     const srnn_status status = copy(folder, &s, &parts);
+    sr_run_settings_free(&s);
+    return status;
+}
+
+/* ---- whether a plan is that of a request */
+
+static srnn_status other_plan(const char *folder, const char *what) {
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "%s: there is a student with another %s in this folder; use another folder, or "
+                   "remove it",
+                   folder, what);
+}
+
+/* What the plan derived is taken from it: the layers, and the text in the teacher's tokens. */
+static srnn_status check_settings(const char *folder, const sr_run_settings *planned,
+                                  const sr_run_settings *common) {
+    sr_run_settings s;
+    SR_TRY(sr_run_settings_create(&s));
+    srnn_status status = sr_run_settings_copy(&s, common);
+    if (status == SRNN_OK)
+        status = sr_run_settings_absolute(&s);
+    if (status == SRNN_OK)
+        status = sr_run_settings_text(&s.attention_of, planned->attention_of);
+    if (status == SRNN_OK && sr_path_has(folder, "tokens"))
+        status = sr_run_settings_text(&s.data, planned->data);
+    if (status == SRNN_OK && sr_path_has(folder, "tokens"))
+        status = sr_run_settings_text(&s.validation, planned->validation);
+    const char *differs = status == SRNN_OK ? sr_run_settings_difference(planned, &s) : NULL;
+    sr_run_settings_free(&s);
+    return differs ? other_plan(folder, differs) : status;
+}
+
+srnn_status sr_distil_check(const char *folder, const sr_distil_request *request) {
+    bool planned;
+    json_t *before, *now = sr_distil_request_json(request);
+    sr_run_settings s;
+    SR_TRY(has_plan(&planned, folder, SR_STAGE_COPY));
+    srnn_status status = planned ? read_request(&before, folder) : SRNN_OK;
+    if (planned && status == SRNN_OK) {
+        status = json_equal(before, now) ? SRNN_OK : other_plan(folder, "request");
+        json_decref(before);
+    }
+    json_decref(now);
+    SR_TRY(status);
+    if (!planned)
+        return SRNN_OK;
+    SR_TRY(sr_distil_plan(&s, folder, SR_STAGE_COPY));
+    status = check_settings(folder, &s, request->common);
     sr_run_settings_free(&s);
     return status;
 }

@@ -21,8 +21,9 @@ static srnn_status replace_all(sr_model_config *config, const sr_model_config *t
     return sr_model_config_attention(config, s->attention);
 }
 
-static srnn_status student_config(sr_model_config *config, const sr_model_config *teacher,
-                                  const sr_run_settings *s, const bool *replaced) {
+srnn_status sr_student_config(sr_model_config *config, const sr_model_config *teacher,
+                              const sr_run_settings *s, const bool *replaced) {
+    *config = (sr_model_config){0};
     if (!sr_mixer_row_of(teacher)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a model of Avey has no attention to replace");
     SR_TRY(replace_all(config, teacher, s));
@@ -133,7 +134,7 @@ srnn_status sr_student_create(sr_model **student, sr_student_parts *parts, const
     sr_model_config config = {0};
     *student = NULL;
     *parts = (sr_student_parts){0};
-    srnn_status status = student_config(&config, &teacher->config, s, replaced);
+    srnn_status status = sr_student_config(&config, &teacher->config, s, replaced);
     if (status == SRNN_OK)
         status = sr_model_create(student, teacher->backend, &config);
     sr_model_config_free(&config);

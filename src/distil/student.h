@@ -13,6 +13,11 @@ typedef struct sr_student_parts {
     int replaced;   /* layers with another attention */
 } sr_student_parts;
 
+/* *config = the teacher's shape with settings->attention in the layers `replaced` (L); free with
+ * sr_model_config_free, also on failure. */
+srnn_status sr_student_config(sr_model_config *config, const sr_model_config *teacher,
+                              const sr_run_settings *settings, const bool *replaced);
+
 /* *student = a model with the teacher's weights and, in the layers `replaced` (L), the attention
  * settings->attention; heads of keys and values are as wide as the teacher's unless the settings
  * say otherwise. Tensors with a name and shape of the teacher are copies; the others begin as in

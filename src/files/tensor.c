@@ -2,6 +2,7 @@
 #include "files/tensor.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -53,6 +54,14 @@ bool sr_tensor_has_shape(const sr_tensor *tensor, int rank, const int64_t *shape
         if (tensor->shape[i] != shape[i])
             return false;
     return true;
+}
+
+void sr_shape_print(char text[SR_SHAPE_BYTES], int rank, const int64_t *shape) {
+    size_t length = (size_t)snprintf(text, SR_SHAPE_BYTES, "(");
+    for (int i = 0; i < rank; i++)
+        length += (size_t)snprintf(text + length, SR_SHAPE_BYTES - length, "%s%lld", i ? ", " : "",
+                                   (long long)shape[i]);
+    snprintf(text + length, SR_SHAPE_BYTES - length, ")");
 }
 
 /* ---- conversions: memcpy because the data of a file may be unaligned */

@@ -46,6 +46,10 @@ bool sr_tensor_measure(sr_tensor *tensor);
 /* True if the tensor has exactly these sizes: sr_tensor_has_shape(t, 2, (const int64_t[]){H, D}) */
 bool sr_tensor_has_shape(const sr_tensor *tensor, int rank, const int64_t *shape);
 
+/* "(2, 3)", of up to SR_TENSOR_MAX_RANK sizes. */
+enum { SR_SHAPE_BYTES = 22 * SR_TENSOR_MAX_RANK + 3 };
+void sr_shape_print(char text[SR_SHAPE_BYTES], int rank, const int64_t *shape);
+
 /* out (count) = the numbers, rounded to nearest if float is narrower; bool gives 0 and 1. */
 void sr_tensor_to_float(float *out, const sr_tensor *tensor);
 void sr_tensor_to_double(double *out, const sr_tensor *tensor);

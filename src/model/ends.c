@@ -12,7 +12,7 @@ static srnn_status scale(const sr_model *model, sr_matrix x, double multiplier) 
 
 srnn_status sr_ends_embed(const sr_model *model, sr_matrix x, const int32_t *ids) {
     sr_backend *backend = model->backend;
-    SR_TRY(backend->embed_forward(backend, x, model->master.embedding, ids));
+    SR_TRY(backend->embed_forward(backend, x, sr_model_embedding(model), ids));
     return scale(model, x, model->config.embedding_multiplier);
 }
 

@@ -52,6 +52,9 @@ srnn_status sr_lesson_begin(sr_pass *pass) {
                    : SR_FAIL(SRNN_ERR_ARGUMENT, "this objective needs a teacher");
     if (!(lesson->temperature >= 0))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a temperature must be above 0");
+    if (pass->part.count > 1)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a teacher's rows cannot be divided among context "
+                                             "ranks: use data-parallel ranks");
     SR_TRY(check_sizes(pass));
     if (sr_lesson_is_layerwise(pass))
         SR_TRY(check_layers(pass));

@@ -19,6 +19,7 @@ typedef struct sr_lesson {
     sr_model *teacher;  /* borrowed, on the same backend; NULL: none, for SR_OBJECTIVE_TEXT alone */
     double temperature; /* of KL; 0: 1 */
     const bool *layers; /* (L), borrowed: those that SR_OBJECTIVE_LAYERS compares; NULL: all */
+    float z_loss;       /* of SR_OBJECTIVE_TEXT: sr_cross_entropy's z */
 } sr_lesson;
 
 /* How far one layer is from its teacher, summed over positions that have a target. */

@@ -81,16 +81,21 @@ static double attention_cache_bytes(const sr_model_config *c, double T) {
     return bytes;
 }
 
-/* Of the pairs that a token sees, or of writing a state and reading it, whichever is less, as
- * form=auto chooses. */
-static double layer_flops(const sr_model_config *c, int layer, double T) {
+sr_layer_flops sr_attention_layer_flops(const sr_model_config *c, int layer, double T) {
     const sr_layer_sizes *s = &c->sizes[layer];
     const srnn_attention *a = &c->attention[layer];
     const double keys = (a->pool ? T / a->pool : T) / 2;
-    const double pairs = 2.0 * s->H * (s->D + s->Dv) * keys;
     const size_t numbers = srnn_attention_state_numbers(a, s->D, s->Dv);
     const double readings = (double)s->H * (s->levels ? s->levels : 1);
-    return numbers ? fmin(pairs, 2.0 * (double)numbers * (readings + states_of(c, layer))) : pairs;
+    return (sr_layer_flops){
+        .pairs = 2.0 * s->H * (s->D + s->Dv) * keys,
+        .state = numbers ? 2.0 * (double)numbers * (readings + states_of(c, layer)) : INFINITY};
+}
+
+/* Whichever is less, as form=auto chooses. */
+static double layer_flops(const sr_model_config *c, int layer, double T) {
+    const sr_layer_flops flops = sr_attention_layer_flops(c, layer, T);
+    return fmin(flops.pairs, flops.state);
 }
 
 static double attention_flops(const sr_model_config *c, double T) {

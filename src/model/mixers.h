@@ -33,6 +33,13 @@ typedef struct sr_mixer_row {
     double (*flops)(const sr_model_config *config, double T);
 } sr_mixer_row;
 
+/* FLOPs of one attention layer, forward, per token of a row of T: of the pairs that a token sees,
+ * and of writing a state and reading it (INFINITY: there is none). */
+typedef struct sr_layer_flops {
+    double pairs, state;
+} sr_layer_flops;
+sr_layer_flops sr_attention_layer_flops(const sr_model_config *config, int layer, double T);
+
 const sr_mixer_row *sr_mixer_row_at(sr_mixer_kind kind);
 const sr_mixer_row *sr_mixer_row_of(const sr_model_config *config);
 

@@ -126,7 +126,16 @@ static bool only_enters_products(const sr_tensor_spec *spec) {
     const int slot = spec->slot, projection = slot - SR_LAYER_PROJECTIONS;
     const bool projects = slot < SR_LAYER_CONVS && projection % 2 == 0; /* biases follow weights */
     return projects || slot == SR_LAYER_OUTPUT || slot == SR_BLOCK_GATE_WEIGHT ||
-           slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT || slot == SR_MODEL_HEAD;
+           slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT ||
+           slot == SR_BLOCK_ROUTER_WEIGHT ||
+           (slot >= SR_BLOCK_SHARED_ROUTER_WEIGHT && slot < SR_BLOCK_SLOTS) ||
+           slot == SR_MODEL_HEAD;
+}
+
+/* Whether a model without masters has the tensor in its working copy alone. Where masters are only
+ * stored elsewhere, the embedding is read as floats. */
+static bool only_works(const sr_model *model, const sr_tensor_spec *spec) {
+    return only_enters_products(spec) || (model->read_only && spec->slot == SR_MODEL_EMBEDDING);
 }
 
 static srnn_status lay_out_wide(sr_model *model) {
@@ -137,7 +146,7 @@ static srnn_status lay_out_wide(sr_model *model) {
     model->wide_parts = memory;
     for (size_t i = 0; i < table->count; i++) {
         const sr_tensor_spec *spec = &table->specs[i];
-        if (only_enters_products(spec))
+        if (only_works(model, spec))
             continue;
         model->wide_parts[model->wide_count++] =
             (sr_share){(int64_t)spec->start, (int64_t)model->wide_numbers, (int64_t)spec->count};
@@ -150,21 +159,58 @@ static void point_to_wide(sr_model *model) {
     const sr_share *part = model->wide_parts;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        const bool product = only_enters_products(spec);
-        point(&model->master, spec, product ? NULL : model->wide + (part++)->at);
+        const bool works = only_works(model, spec);
+        point(&model->master, spec, works ? NULL : model->wide + (part++)->at);
     }
 }
 
-srnn_status sr_model_drop_masters(sr_model *model) {
+static srnn_status make_wide(sr_model *model) {
     srnn_device *device = model->backend->device;
     void *memory;
     SR_TRY(lay_out_wide(model));
-    sr_device_release(device, model->weights);
-    model->weights = NULL;
     SR_TRY(sr_device_allocate(device, &memory, model->wide_numbers * sizeof *model->wide));
     model->wide = memory;
     point_to_wide(model);
     return sr_device_zero(device, memory, model->wide_numbers * sizeof *model->wide);
+}
+
+srnn_status sr_model_drop_masters(sr_model *model) {
+    sr_device_release(model->backend->device, model->weights);
+    model->weights = NULL;
+    return make_wide(model);
+}
+
+/* The working copy and what is read as floats. */
+static srnn_status make_read_only(sr_model *model) {
+    const size_t bytes = model->table.numbers * sr_element_bytes(SRNN_BF16);
+    SR_TRY(sr_device_allocate(model->backend->device, &model->working, bytes));
+    SR_TRY(sr_device_zero(model->backend->device, model->working, bytes));
+    SR_TRY(sr_model_pointers_make(&model->worker, model, model->working, SRNN_BF16));
+    SR_TRY(sr_model_pointers_make(&model->master, model, NULL, SRNN_F32));
+    return make_wide(model);
+}
+
+sr_matrix sr_model_place(const sr_model *model, const sr_tensor_spec *spec) {
+    const srnn_dtype working = model->read_only ? SRNN_BF16 : model->backend->number;
+    void *at = sr_number_at(model->working, (int64_t)spec->start, working);
+    if (model->weights)
+        return sr_matrix_of(model->weights + spec->start, 1, (int64_t)spec->count, SRNN_F32);
+    for (size_t i = 0; i < model->wide_count; i++)
+        if (model->wide_parts[i].first == (int64_t)spec->start)
+            return sr_matrix_of(model->wide + model->wide_parts[i].at, 1, (int64_t)spec->count,
+                                SRNN_F32);
+    return sr_matrix_of(at, 1, (int64_t)spec->count, working);
+}
+
+sr_matrix sr_model_embedding(const sr_model *model) {
+    const bool wide = model->master.embedding;
+    return sr_matrix_of(wide ? model->master.embedding : model->worker.embedding, model->config.V,
+                        model->config.C, wide ? SRNN_F32 : SRNN_BF16);
+}
+
+sr_linear sr_model_head(const sr_model *model) {
+    return (sr_linear){model->worker.head, NULL, model->config.V, model->narrow,
+                       model->backend->fp8_head};
 }
 
 static srnn_status fill(sr_model *model, const sr_model_config *config) {
@@ -173,6 +219,10 @@ static srnn_status fill(sr_model *model, const sr_model_config *config) {
     SR_TRY(sr_model_config_check(config));
     SR_TRY(sr_model_config_copy(&model->config, config));
     SR_TRY(sr_model_tensors(&model->table, config));
+    if (model->read_only) {
+        SR_TRY(make_read_only(model));
+        return make_rope_tables(model);
+    }
     const size_t bytes = model->table.numbers * sizeof(float);
     SR_TRY(sr_device_allocate(backend->device, &memory, bytes));
     model->weights = memory;
@@ -181,12 +231,15 @@ static srnn_status fill(sr_model *model, const sr_model_config *config) {
     return make_rope_tables(model);
 }
 
-srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config) {
+static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_config *config,
+                          bool read_only) {
     void *memory;
     *model = NULL;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **model));
     sr_model *created = memory;
     created->backend = backend;
+    created->read_only = read_only;
+    created->narrow = read_only && backend->number == SRNN_F32;
     const srnn_status status = fill(created, config);
     if (status != SRNN_OK) {
         sr_model_free(created);
@@ -194,6 +247,15 @@ srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_mode
     }
     *model = created;
     return SRNN_OK;
+}
+
+srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config) {
+    return create(model, backend, config, false);
+}
+
+srnn_status sr_model_create_read_only(sr_model **model, sr_backend *backend,
+                                      const sr_model_config *config) {
+    return create(model, backend, config, true);
 }
 
 void sr_model_free(sr_model *model) {
@@ -231,8 +293,18 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
     return status == SRNN_OK ? sr_model_narrow(model) : status;
 }
 
+/* Of the experts that a token does not see. */
+static size_t idle_numbers(const sr_model_config *c) {
+    const sr_experts *e = &c->experts;
+    const size_t one = 3 * (size_t)c->C * (size_t)e->width;
+    size_t layers = 0;
+    for (int layer = 0; layer < c->L; layer++)
+        layers += sr_model_config_has_experts(c, layer);
+    return layers * (size_t)(e->count - e->chosen) * one;
+}
+
 size_t sr_model_multiplying(const sr_model *model) {
     const sr_model_config *c = &model->config;
     const size_t embedding = (size_t)c->V * (size_t)c->C;
-    return sr_tensor_table_learned(&model->table) - (c->tied ? 0 : embedding);
+    return sr_tensor_table_learned(&model->table) - (c->tied ? 0 : embedding) - idle_numbers(c);
 }

@@ -18,7 +18,14 @@ typedef enum sr_block_slot {
     SR_BLOCK_UP_BIAS,
     SR_BLOCK_DOWN_WEIGHT,
     SR_BLOCK_DOWN_BIAS,
-    SR_BLOCK_SLOTS,
+    /* Where the MLP is a mixture of experts, those above have the experts' one after the other. */
+    SR_BLOCK_ROUTER_WEIGHT,
+    SR_BLOCK_ROUTER_BIAS,
+    SR_BLOCK_SHARED_ROUTER_WEIGHT,
+    SR_BLOCK_SHARED_GATE_WEIGHT = SR_BLOCK_SHARED_ROUTER_WEIGHT + 2,
+    SR_BLOCK_SHARED_UP_WEIGHT = SR_BLOCK_SHARED_GATE_WEIGHT + 2,
+    SR_BLOCK_SHARED_DOWN_WEIGHT = SR_BLOCK_SHARED_UP_WEIGHT + 2,
+    SR_BLOCK_SLOTS = SR_BLOCK_SHARED_DOWN_WEIGHT + 2,
 } sr_block_slot;
 
 /* One decoder layer's tensors in an arena, NULL where it has none. */
@@ -56,6 +63,11 @@ typedef struct sr_model {
      * layer has no RoPE; layers with the same angles share one, owned by the first. */
     float **rope_tables;
 
+    /* The working copy is bf16 though the backend's numbers are float: of a model to be read on a
+     * CPU. */
+    bool narrow;
+    bool read_only; /* made by sr_model_create_read_only */
+
     /* Of a model without its masters (sr_model_drop_masters): the tensors used as floats. */
     float *wide; /* (wide_numbers), device memory; NULL: it has its masters */
     size_t wide_numbers, wide_count;
@@ -65,6 +77,20 @@ typedef struct sr_model {
 /* A model with weights that are all zero; the backend must outlive it. */
 srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config);
 void sr_model_free(sr_model *model);
+
+/* A model for inference alone, on a backend whose products are bf16: matrices and embedding are
+ * bf16, the other tensors float (sr_model_drop_masters), and there is no float copy. The numbers
+ * are not set; sr_model_place says where each tensor's belong. */
+srnn_status sr_model_create_read_only(sr_model **model, sr_backend *backend,
+                                      const sr_model_config *config);
+
+/* Where the numbers of a tensor lie, device memory, and of which type: its master, or what a model
+ * without masters has. */
+sr_matrix sr_model_place(const sr_model *model, const sr_tensor_spec *spec);
+
+/* The embedding (V, C), and the head's product. */
+sr_matrix sr_model_embedding(const sr_model *model);
+sr_linear sr_model_head(const sr_model *model);
 
 /* Sets the weights to their initial values for this seed; `range`: the standard deviation of
  * matrices, Hugging Face's initializer_range. */

@@ -15,6 +15,11 @@ typedef struct sr_pass_setup {
     int64_t documents;
     srnn_form form; /* of attention */
 
+    /* The rows are parts of longer ones, whose other parts other passes compute at the same time
+     * with the same calls; T is that of the part, and losses and gradients are of its tokens.
+     * NULL: they are whole. Copied. */
+    const sr_row_part *part;
+
     sr_lesson lesson; /* what losses and gradients of training are; { 0 }: those of the text */
 
     sr_observer observer; /* of every layer in every forward pass; { 0 }: none */
@@ -34,8 +39,16 @@ typedef struct sr_pass sr_pass;
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
 
-/* Other documents from now on, as in the setup. Takes no memory. */
-srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
+/* Other documents from now on, as in the setup. Takes no memory. `before` (B): the number of tokens
+ * before the row that belong to its first document, where rows are parts; NULL: all that the rows
+ * have before their part. */
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents,
+                              const int32_t *before);
+
+/* In these layers (L) every token is a document of its own until the next sr_pass_documents: they
+ * see what a state that is zeroed before each token leaves. Layers that share their attention with
+ * one outside of the set are refused, and so are passes with gradients. */
+srnn_status sr_pass_isolate(sr_pass *pass, const bool *layers);
 
 /* Bytes that the pass holds, with its teacher's activations but not its weights. */
 size_t sr_pass_bytes(const sr_pass *pass);
@@ -60,7 +73,8 @@ srnn_status sr_pass_divergences(sr_pass *pass, float *divergences, const int32_t
 srnn_status sr_pass_layer_errors(sr_pass *pass, sr_layer_error *errors, const int32_t *ids,
                                  const int32_t *targets);
 
-/* The losses of the lesson, and adds the gradient of scale * sum(losses) to the gradients. */
+/* The losses of the lesson, and adds the gradient of scale * sum(losses + z-loss) to the
+ * gradients. */
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 
@@ -69,6 +83,14 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
  * pass, because the first one is recorded where the device can do that. */
 srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
                          const int32_t *targets, double scale);
+
+/* From now on every forward pass raises largest (L, H), device memory, to the largest score of each
+ * head. Fails where no layer has scores in the sense of sr_attention_layer_heads; others are left
+ * alone. */
+srnn_status sr_pass_watch_scores(sr_pass *pass, float *largest);
+
+/* What makes the scores of a layer that is watched; false: it is not. */
+bool sr_pass_heads(const sr_pass *pass, int layer, sr_head_rows *q, sr_head_rows *k);
 
 /* The gradients: an arena laid out by the model's table, in backend memory. NULL unless train. */
 float *sr_pass_gradient(sr_pass *pass);

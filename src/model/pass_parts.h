@@ -24,18 +24,20 @@ struct sr_pass {
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
     int32_t *host_positions;            /* (rows) */
-    float *losses;                      /* (rows), device memory */
-    int32_t *hits;                      /* (rows), device memory */
-    int32_t *host_hits;                 /* (rows) */
-    float *x;                           /* (rows, C): what the last norm reads */
-    float *last;                        /* (block_rows, C): the last layer's output, often x */
-    void *normed;                       /* (rows, C), number type: the last norm's */
-    float *rstd;                        /* (rows) */
-    void *d_normed;                     /* (rows, C), number type */
-    sr_block_gradient d;                /* (block_rows, C) */
-    float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
-    void *logits;                       /* (logit_rows, V), number type */
-    void *capped;                       /* the same once more, for the gradient of capped ones */
+    int32_t *starts; /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
+    sr_row_part part;
+    float *losses;       /* (rows), device memory */
+    int32_t *hits;       /* (rows), device memory */
+    int32_t *host_hits;  /* (rows) */
+    float *x;            /* (rows, C): what the last norm reads */
+    float *last;         /* (block_rows, C): the last layer's output, often x */
+    void *normed;        /* (rows, C), number type: the last norm's */
+    float *rstd;         /* (rows) */
+    void *d_normed;      /* (rows, C), number type */
+    sr_block_gradient d; /* (block_rows, C) */
+    float *d_x;          /* (rows, C): the gradient of x, often d.wide */
+    void *logits;        /* (logit_rows, V), number type */
+    void *capped;        /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
     sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;

@@ -25,7 +25,10 @@ struct sr_session {
     float *first_values;     /* (B*T, columns of v): of RWKV-7's first layer; or NULL */
     void *normed;            /* (B*T, C), number type, device memory */
     float *rstd;             /* (B*T), device memory */
-    void *logits;            /* (B, V), number type, device memory */
+    void *logits;            /* (logit_rows, V), number type, device memory */
+    int64_t logit_rows;      /* B, or more where losses are wanted */
+    float *losses;           /* (logit_rows), device memory; NULL: losses are not wanted */
+    int32_t *targets, *hits; /* the same */
     int32_t *chosen;         /* (B): the most probable tokens, device memory */
     int64_t position;
     int T;        /* tokens of the piece that is being fed */
@@ -42,6 +45,7 @@ static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
                       .mixer = session->kinds.of_layer[layer],
                       .master = &session->model->master.block[layer],
                       .worker = &session->model->worker.block[layer],
+                      .narrow = session->model->narrow,
                       .rows = rows,
                       .layer = layer};
 }
@@ -49,6 +53,24 @@ static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
 /* Layers with a state. */
 static int state_count(const sr_session *session) {
     return session->states ? session->model->config.L : 0;
+}
+
+/* Losses are computed for one tile of rows at a time. */
+static srnn_status take_losses(sr_session *session, int64_t rows) {
+    enum { LOSS_ROWS = 128 };
+    void *memory;
+    session->logit_rows = session->setup.B;
+    if (!session->setup.losses)
+        return SRNN_OK;
+    const int64_t tile = rows < LOSS_ROWS ? rows : LOSS_ROWS;
+    session->logit_rows = tile > session->setup.B ? tile : session->setup.B;
+    SR_TRY(take(session, &memory, (size_t)session->logit_rows, sizeof *session->losses));
+    session->losses = memory;
+    SR_TRY(take(session, &memory, (size_t)session->logit_rows, sizeof *session->targets));
+    session->targets = memory;
+    SR_TRY(take(session, &memory, (size_t)session->logit_rows, sizeof *session->hits));
+    session->hits = memory;
+    return SRNN_OK;
 }
 
 static srnn_status take_all(sr_session *session) {
@@ -76,7 +98,8 @@ static srnn_status take_all(sr_session *session) {
     SR_TRY(take(session, &memory, B, sizeof *session->chosen));
     session->chosen = memory;
     SR_TRY(take(session, &session->normed, rows * C, number));
-    return take(session, &session->logits, B * (size_t)c->V, number);
+    SR_TRY(take_losses(session, (int64_t)rows));
+    return take(session, &session->logits, (size_t)session->logit_rows * (size_t)c->V, number);
 }
 
 /* All tokens are kept for the ranker, so memory grows with the text like a KV cache. */
@@ -139,9 +162,10 @@ void sr_session_free(sr_session *session) {
     if (!session)
         return;
     srnn_device *device = session->backend->device;
-    void *const memory[] = {session->saved,  session->ids,    session->positions,
-                            session->x,      session->normed, session->rstd,
-                            session->logits, session->chosen, session->first_values};
+    void *const memory[] = {session->saved,  session->ids,     session->positions,
+                            session->x,      session->normed,  session->rstd,
+                            session->logits, session->chosen,  session->first_values,
+                            session->losses, session->targets, session->hits};
     sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);
@@ -238,7 +262,7 @@ static sr_rmsnorm last_norm(const sr_session *session) {
 }
 
 static sr_linear head_of(const sr_session *session) {
-    return (sr_linear){session->model->worker.head, NULL, session->model->config.V};
+    return sr_model_head(session->model);
 }
 
 static sr_matrix logits_of(const sr_session *session) {
@@ -389,6 +413,43 @@ srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_
         SR_TRY(fetch_logits(session, logits + (size_t)t * V, (size_t)T * V));
     }
     return session->backend->argmax(session->backend, session->chosen, logits_of(session));
+}
+
+/* Losses and hits of `rows` rows from `first` on, whose norm is there. */
+static srnn_status losses_of_tile(sr_session *session, float *losses, int32_t *hits,
+                                  const int32_t *targets, int64_t first, int64_t rows) {
+    sr_backend *backend = session->backend;
+    srnn_device *device = backend->device;
+    const sr_model_config *c = &session->model->config;
+    const sr_linear head = head_of(session);
+    const sr_matrix logits = sr_matrix_of(session->logits, rows, c->V, backend->number);
+    const sr_matrix normed = sr_matrix_of(
+        sr_number_at(session->normed, first * c->C, backend->number), rows, c->C, backend->number);
+    const size_t count = (size_t)rows;
+    SR_TRY(sr_device_copy_in(device, session->targets, targets + first, count * sizeof *targets));
+    SR_TRY(backend->linear_forward(backend, logits, (sr_matrix){0}, normed, &head, 1));
+    SR_TRY(sr_ends_logits(session->model, logits));
+    SR_TRY(backend->cross_entropy(backend, session->losses, session->hits, logits,
+                                  &(sr_cross_entropy){.targets = session->targets}));
+    SR_TRY(sr_device_copy_out(device, losses + first, session->losses, count * sizeof *losses));
+    return sr_device_copy_out(device, hits + first, session->hits, count * sizeof *hits);
+}
+
+srnn_status sr_session_losses(sr_session *session, float *losses, int32_t *hits, const int32_t *ids,
+                              const int32_t *targets, int T) {
+    const int64_t rows = (int64_t)session->setup.B * T;
+    if (!session->losses)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "this session was created without losses");
+    SR_TRY(load(session, ids, T));
+    SR_TRY(layers_forward(session));
+    SR_TRY(norm_all(session));
+    advance(session);
+    for (int64_t first = 0; first < rows; first += session->logit_rows) {
+        const int64_t left = rows - first;
+        SR_TRY(losses_of_tile(session, losses, hits, targets, first,
+                              left < session->logit_rows ? left : session->logit_rows));
+    }
+    return SRNN_OK;
 }
 
 int64_t sr_session_position(const sr_session *session) {

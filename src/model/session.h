@@ -9,6 +9,7 @@ typedef struct sr_session_setup {
     int T;              /* the longest piece */
     srnn_form form;     /* of attention, as in srnn_problem for states */
     size_t state_limit; /* as in srnn_problem */
+    bool losses;        /* sr_session_losses will be called */
 } sr_session_setup;
 
 typedef struct sr_session sr_session;
@@ -47,6 +48,12 @@ srnn_status sr_session_chosen(sr_session *session, int32_t *next);
 
 /* The first with the logits (B, T, V) of what follows each of them. */
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T);
+
+/* Feeds ids (B, T) and gives the losses (B, T) of targets (B, T), all in host memory: minus the log
+ * probability of each target, 0 where it is negative; hits (B, T) = 1 where the target is the most
+ * probable token. The setup must have `losses`. Afterwards there is no sr_session_chosen. */
+srnn_status sr_session_losses(sr_session *session, float *losses, int32_t *hits, const int32_t *ids,
+                              const int32_t *targets, int T);
 
 /* Tokens fed since the start; bytes of all states now; whether none of them grows. */
 int64_t sr_session_position(const sr_session *session);

@@ -47,7 +47,46 @@ static srnn_status add_alpha(sr_tensor_table *table, int layer) {
     return SRNN_OK;
 }
 
+/* A matrix of every expert, (count, rows, columns), and a bias of each where MLPs have one. */
+static srnn_status add_stack(sr_tensor_table *table, const sr_model_config *c, int slot,
+                             int layer) {
+    const bool down = slot == SR_BLOCK_DOWN_WEIGHT;
+    const int rows = down ? c->C : c->experts.width, columns = down ? c->experts.width : c->C;
+    const char *name = down ? "down_proj" : slot == SR_BLOCK_UP_WEIGHT ? "up_proj" : "gate_proj";
+    sr_tensor_spec weight = {.rank = 3,
+                             .shape = {c->experts.count, rows, columns},
+                             .initialiser = SR_INIT_NORMAL,
+                             .slot = slot};
+    sr_tensor_spec bias = {.rank = 2, .shape = {c->experts.count, rows}, .slot = slot + 1};
+    snprintf(weight.name, sizeof weight.name, "model.layers.%d.mlp.experts.%s.weight", layer, name);
+    snprintf(bias.name, sizeof bias.name, "model.layers.%d.mlp.experts.%s.bias", layer, name);
+    SR_TRY(sr_tensor_table_add(table, &weight));
+    return c->mlp_bias ? sr_tensor_table_add(table, &bias) : SRNN_OK;
+}
+
+static srnn_status add_experts(sr_tensor_table *table, const sr_model_config *c, int layer) {
+    const sr_experts *e = &c->experts;
+    const int C = c->C, shared = e->shared_width;
+    SR_TRY(add(table, SR_BLOCK_ROUTER_WEIGHT, layer, "mlp.router.weight", e->count, C));
+    if (e->router_bias)
+        SR_TRY(add(table, SR_BLOCK_ROUTER_BIAS, layer, "mlp.router.bias", e->count, 0));
+    SR_TRY(add_stack(table, c, SR_BLOCK_GATE_WEIGHT, layer));
+    SR_TRY(add_stack(table, c, SR_BLOCK_UP_WEIGHT, layer));
+    SR_TRY(add_stack(table, c, SR_BLOCK_DOWN_WEIGHT, layer));
+    if (!shared)
+        return SRNN_OK;
+    SR_TRY(add(table, SR_BLOCK_SHARED_ROUTER_WEIGHT, layer, "mlp.shared_router.weight", 1, C));
+    SR_TRY(add(table, SR_BLOCK_SHARED_GATE_WEIGHT, layer, "mlp.shared_expert.gate_proj.weight",
+               shared, C));
+    SR_TRY(add(table, SR_BLOCK_SHARED_UP_WEIGHT, layer, "mlp.shared_expert.up_proj.weight", shared,
+               C));
+    return add(table, SR_BLOCK_SHARED_DOWN_WEIGHT, layer, "mlp.shared_expert.down_proj.weight", C,
+               shared);
+}
+
 static srnn_status add_mlp(sr_tensor_table *table, const sr_model_config *c, int layer) {
+    if (sr_model_config_has_experts(c, layer))
+        return add_experts(table, c, layer);
     if (c->activation == SR_ACTIVATION_XIELU)
         SR_TRY(add_alpha(table, layer));
     if (c->mlp == SR_MLP_SWIGLU || c->mlp == SR_MLP_GATED) {

@@ -20,6 +20,7 @@
 typedef struct sr_activation_function {
     sr_activation which;
     float positive, negative; /* XIELU only: softplus(alpha_p), beta + softplus(alpha_n) */
+    float limit, sharpness;
 } sr_activation_function;
 
 SR_ACTIVATION float sr_activation_sigmoid(float x) {
@@ -32,7 +33,7 @@ SR_ACTIVATION float sr_activation_softplus(float x) {
 
 /* Reads the two learned parameters of XIELU. */
 SR_ACTIVATION sr_activation_function sr_activation_of(const sr_mlp_activation *a) {
-    sr_activation_function f = {a->function, 0, 0};
+    sr_activation_function f = {a->function, 0, 0, a->limit, a->sharpness};
     if (a->function == SR_ACTIVATION_XIELU) {
         f.positive = sr_activation_softplus(*a->alpha_p);
         f.negative = SR_XIELU_BETA + sr_activation_softplus(*a->alpha_n);
@@ -65,8 +66,23 @@ SR_ACTIVATION float sr_activation_value(const sr_activation_function *f, float x
     case SR_ACTIVATION_XIELU:
         return x > 0 ? f->positive * x * x + SR_XIELU_BETA * x
                      : (sr_xielu_below(x) - x) * f->negative + SR_XIELU_BETA * x;
+    case SR_ACTIVATION_SILU_CLAMPED:
+        x = x > f->limit ? f->limit : x;
+        return x * sr_activation_sigmoid(f->sharpness * x);
     }
     return 0;
+}
+
+/* What a gate multiplies, and its slope. */
+SR_ACTIVATION float sr_activation_gated(const sr_activation_function *f, float up) {
+    if (f->which != SR_ACTIVATION_SILU_CLAMPED)
+        return up;
+    return (up > f->limit ? f->limit : up < -f->limit ? -f->limit : up) + 1.0f;
+}
+
+SR_ACTIVATION float sr_activation_gated_slope(const sr_activation_function *f, float up) {
+    return f->which == SR_ACTIVATION_SILU_CLAMPED && (up > f->limit || up < -f->limit) ? 0.0f
+                                                                                       : 1.0f;
 }
 
 SR_ACTIVATION float sr_activation_slope(const sr_activation_function *f, float x) {
@@ -89,6 +105,10 @@ SR_ACTIVATION float sr_activation_slope(const sr_activation_function *f, float x
     case SR_ACTIVATION_XIELU:
         return x > 0 ? 2.0f * f->positive * x + SR_XIELU_BETA
                      : sr_xielu_below(x) * f->negative + SR_XIELU_BETA;
+    case SR_ACTIVATION_SILU_CLAMPED: {
+        const float s = sr_activation_sigmoid(f->sharpness * x);
+        return x > f->limit ? 0.0f : s * (1.0f + f->sharpness * x * (1.0f - s));
+    }
     }
     return 0;
 }

@@ -37,6 +37,9 @@ typedef struct sr_linear {
     const void *weight; /* (N, K), number type */
     const float *bias;  /* (N) or NULL */
     int64_t N;
+    bool narrow; /* the weight is bf16, on a backend whose numbers are float and products bf16 */
+    bool fp8; /* linear_forward and linear_backward may round operands to 8 bits, on a backend that
+                  * does so */
 } sr_linear;
 
 typedef struct sr_linear_gradient {
@@ -46,6 +49,16 @@ typedef struct sr_linear_gradient {
 } sr_linear_gradient;
 
 enum { SR_LINEAR_GROUP_MAX = 8 };
+
+/* The backward pass of linear layers with a common input. */
+typedef struct sr_linear_backward {
+    sr_matrix d_x; /* (rows, K): written */
+    sr_matrix d_y; /* (rows, sum of N) */
+    sr_matrix x;   /* (rows, K) */
+    const sr_linear *layers;
+    const sr_linear_gradient *gradients; /* added to */
+    int count;
+} sr_linear_backward;
 
 typedef struct sr_rmsnorm {
     const float *x;      /* (rows, C) */
@@ -105,6 +118,9 @@ typedef enum sr_activation {
     /* arXiv 2411.13010, with beta 0.5: a x^2 + x/2 above 0, else (e^x - 1 - x) b + x/2, with
      * a = softplus(alpha_p), b = 0.5 + softplus(alpha_n) */
     SR_ACTIVATION_XIELU,
+    /* gpt-oss: x sigmoid(sharpness x) of x = min(x, limit); what it gates is clamped to +- limit,
+     * plus 1 */
+    SR_ACTIVATION_SILU_CLAMPED,
 } sr_activation;
 
 /* The activation of an MLP: out (rows, F) = f(x), or f(gate) * up of x (rows, 2F), gate first. */
@@ -112,7 +128,28 @@ typedef struct sr_mlp_activation {
     sr_activation function;
     bool gated;
     const float *alpha_p, *alpha_n; /* (1) each, of XIELU */
+    float limit, sharpness;         /* of SILU_CLAMPED */
 } sr_mlp_activation;
+
+/* How a router chooses experts for each row, from its logits (rows, count), or (rows, count + 1)
+ * with a shared expert. The `chosen` largest of softmax over `count` logits, the first of equals,
+ * are the weights of their experts, divided by their sum if `renormalised`; the other weights are
+ * 0. The last weight is the sigmoid of its logit: of the shared expert, which sees every row. */
+typedef struct sr_routing {
+    int count, chosen;
+    bool renormalised, shared;
+} sr_routing;
+
+enum { SR_EXPERTS_MAX = 1024 };
+
+/* The rows that one expert sees: those with a weight. */
+typedef struct sr_expert_rows {
+    const float *weights; /* (rows, columns): of all experts */
+    float *d_weights;     /* as weights: their gradient; NULL in forward passes */
+    int64_t columns;
+    int expert;      /* its column */
+    int32_t *places; /* (rows): workspace; expert_gather writes it, the other functions read it */
+} sr_expert_rows;
 
 /* A norm followed by linear layers, for inference. */
 typedef struct sr_norm_linear {
@@ -138,7 +175,7 @@ typedef struct sr_short_conv {
     int64_t T;                /* tokens in a batch row; rows = B * T */
 
     /* (B, width - 1, channels) of x's type: the tokens before the first token of each batch row,
-     * oldest first; NULL: none. Read by forward where a token's position says that it has such
+     * oldest first; NULL: none. Read where a token's position says that it has such
      * predecessors. */
     const void *history;
 } sr_short_conv;
@@ -170,6 +207,15 @@ typedef struct sr_ranking {
     void *saved; /* rank_bytes: forward writes, backward reads */
 } sr_ranking;
 
+/* The loss of rows of logits: minus the log probability of each target. */
+typedef struct sr_cross_entropy {
+    const int32_t *targets; /* (rows): negative: the row is ignored */
+    float scale;            /* of the gradient; 0: none */
+    /* z-loss (Chowdhery et al. 2022, 5): adds z log(sum exp logits)^2 to what the gradient is of,
+     * not to the losses */
+    float z;
+} sr_cross_entropy;
+
 /* How far a student's distribution over tokens is from a teacher's, row by row. With p = softmax of
  * the teacher's logits over the temperature t and q of the student's: t^2 sum p log(p / q), or
  * reversed, t^2 sum q log(q / p). The factor keeps gradients of one size at any temperature. */
@@ -191,14 +237,15 @@ typedef struct sr_square_error {
 
 /* Step stats, in device memory: the host writes them before the step and reads them after it. */
 typedef struct sr_step_stats {
-    double loss;          /* sum over the targets */
-    double squares;       /* sum of squares of the gradient */
-    double learning_rate; /* written by the host */
-    double gradient_norm; /* gradient norm of the mean loss, before clipping */
-    int64_t targets;      /* that count */
-    int64_t hits;         /* targets that have the largest logit */
-    int64_t updates;      /* that AdamW has made */
-    int64_t applied;      /* 0: loss or gradient was not finite, so the update was skipped */
+    double loss;           /* sum over the targets */
+    double squares;        /* sum of squares of the gradient */
+    double learning_rate;  /* written by the host */
+    double gradient_norm;  /* gradient norm of the mean loss, before clipping */
+    double gradient_scale; /* the factor of the gradient: to the mean over targets, and clipping */
+    int64_t targets;       /* that count */
+    int64_t hits;          /* targets that have the largest logit */
+    int64_t updates;       /* that AdamW has made */
+    int64_t applied;       /* 0: loss or gradient was not finite, so the update was skipped */
 } sr_step_stats;
 
 typedef struct sr_number_range {
@@ -220,6 +267,42 @@ typedef struct sr_adamw {
     double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
 
+/* Muon for n consecutive numbers of a matrix (train/muon.h): its momentum M, its direction U and,
+ * once U is orthogonal, its update. */
+typedef struct sr_muon_part {
+    float *weight, *mean;  /* (n); mean is M */
+    const float *gradient; /* (n): multiplied by the step stats' gradient_scale */
+    float *direction;      /* (n): U; may be the gradient's memory */
+    void *working;         /* (n), as in sr_adamw */
+    int64_t n;
+    double momentum, weight_decay, step_size; /* the last: of the learning rate */
+} sr_muon_part;
+
+/* The scores of a layer: scale <q_i, k_j> of a token and those of its document that it sees. */
+typedef struct sr_scores {
+    srnn_tensor q;            /* (B, H, T, D), number type */
+    srnn_tensor k;            /* (B, Hkv, T, D): H / Hkv heads of q read one of k */
+    const int32_t *positions; /* (B*T) of each token in its document */
+    int64_t B, H, Hkv, T, D;
+    int64_t window; /* i - j < window; 0: any j <= i */
+    float scale;
+} sr_scores;
+
+/* QK-clip (Kimi K2, arXiv 2507.20534): n consecutive numbers of the rows of a weight, or of a bias,
+ * that make queries or keys. Where a head's largest score is above the limit, its numbers are
+ * multiplied by limit / score, or by the square root of that. */
+typedef struct sr_head_weights {
+    float *weight; /* (n) */
+    void *working; /* (n), as in sr_adamw */
+    int64_t n;
+    int64_t first;        /* of all heads' numbers */
+    int64_t head_numbers; /* that one head has */
+    const float *largest; /* (parts, stride): of each head the largest score is that of all parts */
+    int64_t parts, stride;
+    float limit;
+    bool root;
+} sr_head_weights;
+
 /* The next range of [0, n), starting at `from`, in which weight decay is on everywhere or off
  * everywhere: its end, and which. */
 int64_t sr_adamw_piece(const sr_adamw *adamw, int64_t from, bool *decays);
@@ -228,6 +311,8 @@ typedef struct sr_backend sr_backend;
 struct sr_backend {
     srnn_device *device;   /* its memory; owned */
     srnn_dtype number;     /* of operands of GEMMs: float or bf16 */
+    bool fp8_head;         /* the output layer may compute in FP8 */
+    srnn_dtype product;    /* what GEMMs round them to: bf16 on a CPU where `number` is float */
     int64_t logit_numbers; /* number of logits that the output layer should compute at a time */
     int threads;
     void (*destroy)(sr_backend *backend);
@@ -236,9 +321,9 @@ struct sr_backend {
     srnn_status (*narrow)(sr_backend *backend, void *out, const float *x, int64_t n);
     srnn_status (*widen)(sr_backend *backend, float *out, const void *x, int64_t n);
 
-    /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r]
-     * < 0 */
-    srnn_status (*embed_forward)(sr_backend *backend, sr_matrix out, const float *weight,
+    /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C), float or bf16,
+     * without gaps between its rows; zero if ids[r] < 0 */
+    srnn_status (*embed_forward)(sr_backend *backend, sr_matrix out, sr_matrix weight,
                                  const int32_t *ids);
     /* Adds to d_weight (V, C). */
     srnn_status (*embed_backward)(sr_backend *backend, float *d_weight, sr_matrix d_out,
@@ -255,6 +340,8 @@ struct sr_backend {
     /* Adds d_y^T x to each weight's gradient and the column sums of d_y to each bias's. */
     srnn_status (*linear_backward_weight)(sr_backend *backend, const sr_linear_gradient *layers,
                                           int count, sr_matrix d_y, sr_matrix x);
+    /* Both. */
+    srnn_status (*linear_backward)(sr_backend *backend, const sr_linear_backward *of);
 
     /* ---- out (rows, C), number type, = x / sqrt(mean x^2 + epsilon) * weight */
     srnn_status (*rmsnorm_forward)(sr_backend *backend, void *out, const sr_rmsnorm *norm);
@@ -281,6 +368,31 @@ struct sr_backend {
     srnn_status (*activation_backward)(sr_backend *backend, sr_matrix d_x, float *const d_alpha[2],
                                        sr_matrix d_out, sr_matrix x,
                                        const sr_mlp_activation *activation);
+
+    /* ---- routers of experts: weights (rows, columns of the logits); d_logits has the shape of
+     * logits and is written */
+    srnn_status (*route_forward)(sr_backend *backend, float *weights, sr_matrix logits,
+                                 const sr_routing *routing);
+    srnn_status (*route_backward)(sr_backend *backend, sr_matrix d_logits, const float *d_weights,
+                                  const float *weights, sr_matrix logits,
+                                  const sr_routing *routing);
+
+    /* ---- one expert: *out = its rows of x, in memory for all of them. out->rows becomes their
+     * number, or all rows of x on devices whose weights the host does not see: those without a
+     * weight have no effect then. */
+    srnn_status (*expert_gather)(sr_backend *backend, sr_matrix *out, sr_matrix x,
+                                 const sr_expert_rows *of);
+    /* y (rows of x, C), float, += its rows, float or number type, times their weights if
+     * `weighted`. */
+    srnn_status (*expert_add)(sr_backend *backend, sr_matrix y, sr_matrix rows,
+                              const sr_expert_rows *of, bool weighted);
+    /* Given the gradient d_out of its weighted output, gathered: of->d_weights gets the gradient of
+     * its weights, with d_activated = d_out times the last layer's matrix, whose
+     * input is `activated` and whose bias may be NULL. Then both gradients are multiplied by the
+     * weights. */
+    srnn_status (*expert_weigh_backward)(sr_backend *backend, sr_matrix d_out,
+                                         sr_matrix d_activated, sr_matrix activated,
+                                         const float *bias, const sr_expert_rows *of);
 
     /* ---- norms of any kind: out has the shape of norm->x, number type */
     srnn_status (*norm_forward)(sr_backend *backend, sr_matrix out, const sr_norm *norm);
@@ -315,14 +427,20 @@ struct sr_backend {
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
-    /* Writes d_x; adds to d_weight and d_bias (or NULL); destroys d_out. conv->history is
-     * not used. */
+    /* Writes d_x; adds to d_weight and d_bias (or NULL); d_out becomes the gradient before SiLU. */
     srnn_status (*short_conv_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv);
     /* history (as conv->history, another array) = the last inputs of each batch row: those of
      * conv->x, preceded by older ones if it is short. */
     srnn_status (*short_conv_history)(sr_backend *backend, void *history,
                                       const sr_short_conv *conv);
+    /* Adds to d_history (as conv->history), given the d_out that short_conv_backward left. */
+    srnn_status (*short_conv_history_backward)(sr_backend *backend, void *d_history,
+                                               sr_matrix d_out, const sr_short_conv *conv);
+
+    /* Zeroes row b of states (B, numbers), float, where positions[b * T] is 0. */
+    srnn_status (*clear_starts)(sr_backend *backend, sr_matrix states, const int32_t *positions,
+                                int64_t T);
 
     /* ---- Avey's contextualizer, number type: out (rows, x.columns - mixed) */
     size_t (*context_mix_bytes)(const sr_backend *backend, const sr_context_mix *mix);
@@ -345,10 +463,10 @@ struct sr_backend {
 
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits are overwritten with
-     * the gradient of scale * sum(losses); if scale is 0, they are undefined. A negative target is
-     * ignored: loss, hit and gradient 0. */
+     * the gradient of scale * sum(losses + z-loss); if scale is 0, they are undefined. A negative
+     * target is ignored: loss, hit and gradient 0. */
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
-                                 sr_matrix logits, const int32_t *targets, float scale);
+                                 sr_matrix logits, const sr_cross_entropy *of);
 
     /* ---- losses[r] = the divergence; the student's logits are overwritten with the gradient of
      * scale * sum(losses); if scale is 0, they are undefined. Rows that are not counted: 0. */
@@ -369,8 +487,28 @@ struct sr_backend {
     srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
     /* ---- optimizer step with the learning rate of the step stats, if its loss and gradient are
-     * finite; sets gradient_norm, applied and updates */
+     * finite; sets gradient_norm, gradient_scale, applied and updates */
     srnn_status (*adamw)(sr_backend *backend, sr_step_stats *stats, const sr_adamw *adamw);
+
+    /* ---- Muon, after AdamW has decided whether the step is applied; if not, nothing is written:
+     * M = momentum M + (1 - momentum) gradient, U = momentum M + (1 - momentum) gradient */
+    srnn_status (*muon_direction)(sr_backend *backend, const sr_step_stats *stats,
+                                  const sr_muon_part *part);
+    /* out (n), number type, = x / (sqrt(squares of the stats) + 1e-7) */
+    srnn_status (*muon_normalise)(sr_backend *backend, void *out, const sr_step_stats *stats,
+                                  const float *x, int64_t n);
+    /* out = a I + b P + c Q, all (n, n); P and out have the number type */
+    srnn_status (*muon_polynomial)(sr_backend *backend, sr_matrix out, sr_matrix P, const float *Q,
+                                   const float factors[3]);
+    /* weight = (1 - rate weight_decay) weight - rate step_size U */
+    srnn_status (*muon_update)(sr_backend *backend, const sr_step_stats *stats,
+                               const sr_muon_part *part);
+
+    /* ---- QK-clip: raises largest (H) to each head's largest score; and, if the stats say that the
+     * step is applied, multiplies weights of heads whose scores are finite and too large */
+    srnn_status (*largest_scores)(sr_backend *backend, float *largest, const sr_scores *of);
+    srnn_status (*limit_scores)(sr_backend *backend, const sr_step_stats *stats,
+                                const sr_head_weights *of);
 };
 
 /* Settings of a backend. */
@@ -378,6 +516,9 @@ typedef struct sr_backend_settings {
     const char *device; /* "cpu", "cuda", "cuda:1"; NULL: cpu */
     int threads;        /* CPU threads; 0: one per core */
     bool bf16;          /* GEMMs in bf16 with float accumulation */
+    bool fp8;           /* the same, with operands of 8 bits where a layer allows it; GPUs only */
+    bool fp8_head;      /* the output layer too */
+    size_t fp8_bytes;   /* workspace of such operands; 0: a 256th of the GPU's memory */
 } sr_backend_settings;
 
 /* Creates a backend. Fails with SRNN_ERR_UNSUPPORTED and the name of the missing component if the
@@ -385,7 +526,9 @@ typedef struct sr_backend_settings {
 srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings);
 void sr_backend_free(sr_backend *backend);
 
-/* norm_linear_forward and norm_swiglu_forward as a sequence of the other functions of the table. */
+/* linear_backward, norm_linear_forward and norm_swiglu_forward as a sequence of the other functions
+ * of the table. */
+srnn_status sr_linear_backward_steps(sr_backend *backend, const sr_linear_backward *of);
 srnn_status sr_norm_linear_steps(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
 srnn_status sr_norm_swiglu_steps(sr_backend *backend, sr_matrix out, sr_matrix up,
                                  const sr_norm_linear *of);

@@ -27,7 +27,7 @@ void sr_collective_close(sr_collective *collective); /* accepts NULL */
 /* Progress of the device. */
 typedef struct sr_collective_state {
     bool done;
-    bool waits; /* it has finished its own work and is at a join, waiting for other ranks */
+    bool waits; /* it is at a join, waiting for other ranks */
 } sr_collective_state;
 
 /* Called before a step is launched: resets the progress. */
@@ -56,10 +56,18 @@ srnn_status sr_collective_scatter(sr_collective *collective, float *own, const f
 srnn_status sr_collective_gather(sr_collective *collective, void *all, srnn_dtype dtype,
                                  sr_divided divided);
 
+/* All-gather of shards of any size: rank r has [bounds[r], bounds[r + 1]) of `all`. */
+srnn_status sr_collective_exchange(sr_collective *collective, float *all, const int64_t *bounds);
+
 /* All-reduce: sums over the ranks, in place. */
 srnn_status sr_collective_sum(sr_collective *collective, float *numbers, int64_t count);
 srnn_status sr_collective_sum_doubles(sr_collective *collective, double *numbers, int64_t count);
 srnn_status sr_collective_sum_integers(sr_collective *collective, int64_t *numbers, int64_t count);
+
+/* Messages between two ranks, which wait for each other; those of one rank to another are received
+ * in the order in which they were sent. */
+srnn_status sr_collective_send(sr_collective *collective, const void *data, size_t bytes, int to);
+srnn_status sr_collective_receive(sr_collective *collective, void *data, size_t bytes, int from);
 
 #ifdef __cplusplus
 }

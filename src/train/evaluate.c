@@ -2,6 +2,8 @@
 #include "train/evaluate.h"
 
 #include "base/memory.h"
+#include "model/session.h"
+#include "train/parallel/context.h"
 #include "train/parallel/evaluation_parts.h"
 
 #include <ctype.h>
@@ -11,11 +13,13 @@
 /* Arrays for one batch shape. */
 typedef struct evaluator {
     sr_pass *pass;
-    int32_t *ids, *targets; /* (B, T) */
+    sr_context context;
+    int32_t *ids, *targets; /* (B, T), then those of this rank's part of the rows */
     int64_t *offsets;       /* (B*T + 1) */
+    int32_t *before;        /* (B) */
     float *losses;          /* (B, T) */
     int64_t positions;      /* B*T */
-    int T;
+    int B, T;
     int front; /* prefix tokens of the model, empty ids before every sequence */
 } evaluator;
 
@@ -26,10 +30,17 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T) {
-    const sr_pass_setup setup = {.B = B, .T = T};
-    *e = (evaluator){.T = T, .front = sr_model_config_prefix_tokens(&model->config)};
+/* `together`: whose ranks may share rows; NULL: none do. */
+static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T,
+                                  const sr_evaluation *together) {
+    sr_ranks *ranks = together && together->ranks ? together->ranks : sr_ranks_alone();
+    const int shared = together && together->context_ranks ? together->context_ranks : 1;
+    *e = (evaluator){.B = B, .T = T, .front = sr_model_config_prefix_tokens(&model->config)};
+    SR_TRY(sr_context_open(&e->context, ranks, model->backend, shared, T));
+    const sr_pass_setup setup = {
+        .B = B, .T = e->context.tokens, .part = sr_context_part(&e->context)};
     SR_TRY(sr_pass_create(&e->pass, model, &setup));
+    SR_TRY(numbers(&e->before, (size_t)B, sizeof *e->before));
     e->positions = (int64_t)B * T;
     const size_t positions = (size_t)e->positions;
     SR_TRY(numbers(&e->ids, positions, sizeof *e->ids));
@@ -40,15 +51,35 @@ static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T) {
 
 static void evaluator_close(evaluator *e) {
     sr_pass_free(e->pass);
+    sr_context_close(&e->context);
+    free(e->before);
     free(e->ids);
     free(e->targets);
     free(e->offsets);
     free(e->losses);
 }
 
+/* Where to add this rank's part of the next batch; NULL: the batch is another group's. */
+static srnn_status next_batch(sr_evaluation_parts *parts, const evaluator *e,
+                              sr_evaluation **mine) {
+    *mine = NULL;
+    for (int part = 0; part < e->context.count; part++) {
+        sr_evaluation *own;
+        SR_TRY(sr_evaluation_parts_next(parts, &own));
+        *mine = own ? own : *mine;
+    }
+    return SRNN_OK;
+}
+
+/* Reduces the batch to this rank's part of its rows. */
+static void take_part(evaluator *e, sr_batch *batch) {
+    if (e->context.count > 1)
+        sr_batch_cut(batch, e->before, e->T, e->context.part.first, e->context.tokens);
+}
+
 static srnn_status add_batch(sr_evaluation *result, evaluator *e) {
     SR_TRY(sr_pass_evaluate(e->pass, e->losses, &result->correct, e->ids, e->targets));
-    for (int64_t i = 0; i < e->positions; i++) {
+    for (int64_t i = 0; i < (int64_t)e->B * e->context.tokens; i++) {
         result->loss_sum += e->targets[i] >= 0 ? (double)e->losses[i] : 0.0;
         result->targets += e->targets[i] >= 0;
     }
@@ -106,7 +137,10 @@ static srnn_status count_row(byte_count *c, int64_t *bytes, const int32_t *ids,
     return finish_text(c, bytes);
 }
 
+/* Of whole rows, on the rank that has their beginning. */
 static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e) {
+    if (e->context.part.index > 0)
+        return SRNN_OK;
     for (int64_t first = 0; c->decoder && first < e->positions; first += e->T)
         SR_TRY(count_row(c, bytes, e->ids + first, e->targets + first, e->T));
     return SRNN_OK;
@@ -117,7 +151,7 @@ static srnn_status add_source(sr_evaluation_parts *parts, evaluator *e, byte_cou
     const sr_source *source = rows->source;
     for (int64_t i = 0; i < rows->batches; i++) {
         sr_evaluation *result;
-        SR_TRY(sr_evaluation_parts_next(parts, &result));
+        SR_TRY(next_batch(parts, e, &result));
         if (!result)
             continue;
         sr_batch batch = {
@@ -126,9 +160,10 @@ static srnn_status add_source(sr_evaluation_parts *parts, evaluator *e, byte_cou
         forget_repeats(&batch, source, rows->split, i);
         if (!source->exact)
             sr_batch_front(&batch, source->T, e->front);
-        SR_TRY(sr_pass_documents(e->pass, batch.offsets, batch.documents));
-        SR_TRY(add_batch(result, e));
         SR_TRY(count_bytes(c, &result->bytes, e));
+        take_part(e, &batch);
+        SR_TRY(sr_pass_documents(e->pass, batch.offsets, batch.documents, e->before));
+        SR_TRY(add_batch(result, e));
     }
     return SRNN_OK;
 }
@@ -138,7 +173,7 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
     evaluator e;
     byte_count c = {.tokenizer = rows->tokenizer};
     sr_evaluation_parts parts = {.ranks = result->ranks};
-    srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T);
+    srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T, result);
     if (status == SRNN_OK && rows->tokenizer)
         status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
@@ -155,7 +190,7 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
 srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
                               float *logits) {
     evaluator e;
-    srnn_status status = evaluator_open(&e, model, batch->B, T);
+    srnn_status status = evaluator_open(&e, model, batch->B, T, NULL);
     if (status == SRNN_OK) {
         memcpy(e.ids, batch->ids, (size_t)e.positions * sizeof *e.ids);
         memcpy(e.targets, batch->targets, (size_t)e.positions * sizeof *e.targets);
@@ -178,6 +213,14 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
     return status;
 }
 
+static srnn_status check_tokens(const sr_tokens *tokens) {
+    return tokens->count >= 2
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "the text has %zu token%s: nothing to predict; two or more are needed",
+                         tokens->count, tokens->count == 1 ? "" : "s");
+}
+
 /* Fills rows of T tokens: the model's prefix tokens, then the text from token `first` on. Positions
  * past the end of the text have no target. Returns the first token of the next batch. */
 static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
@@ -197,26 +240,125 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
     evaluator e = {0};
     sr_evaluation_parts parts = {.ranks = result->ranks};
     srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
-    if (status == SRNN_OK && tokens.count < 2)
-        status =
-            SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
     if (status == SRNN_OK)
-        status = evaluator_open(&e, model, B, T);
+        status = check_tokens(&tokens);
+    if (status == SRNN_OK)
+        status = evaluator_open(&e, model, B, T, result);
     if (status == SRNN_OK && e.front >= T)
         status =
             SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the model puts %d in front", T, e.front);
     for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
         sr_evaluation *mine;
         next = fill_rows(&e, &tokens, next);
-        status = sr_evaluation_parts_next(&parts, &mine);
-        if (status == SRNN_OK && mine)
-            status = add_batch(mine, &e);
+        status = next_batch(&parts, &e, &mine);
+        if (status != SRNN_OK || !mine)
+            continue;
+        sr_batch batch = {.B = B, .ids = e.ids, .targets = e.targets, .offsets = e.offsets};
+        take_part(&e, &batch);
+        status = add_batch(mine, &e);
     }
     if (status == SRNN_OK)
         status = sr_evaluation_parts_end(&parts, result);
     sr_evaluation_parts_free(&parts);
     result->bytes += (int64_t)text->count;
     evaluator_close(&e);
+    sr_tokens_free(&tokens);
+    return status;
+}
+
+/* ---- a text as one sequence */
+
+/* A piece of it. */
+typedef struct text_piece {
+    int32_t *ids, *targets, *hits; /* (T) */
+    float *losses;                 /* (T) */
+    int T;
+} text_piece;
+
+static srnn_status text_piece_open(text_piece *p, int T) {
+    *p = (text_piece){.T = T};
+    SR_TRY(numbers(&p->ids, (size_t)T, sizeof *p->ids));
+    SR_TRY(numbers(&p->targets, (size_t)T, sizeof *p->targets));
+    SR_TRY(numbers(&p->hits, (size_t)T, sizeof *p->hits));
+    return numbers(&p->losses, (size_t)T, sizeof *p->losses);
+}
+
+static void text_piece_close(text_piece *p) {
+    free(p->ids);
+    free(p->targets);
+    free(p->hits);
+    free(p->losses);
+}
+
+static int64_t stream_positions(const sr_tokens *tokens, int front) {
+    return (int64_t)tokens->count - 1 + front;
+}
+
+static srnn_status check_positions(const sr_model *model, int64_t positions) {
+    const int64_t most = sr_model_config_most_positions(&model->config);
+    return positions <= most
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_LIMIT,
+                         "the text has %lld tokens, the model %lld RoPE positions: evaluate it in "
+                         "rows, without --stream",
+                         (long long)positions, (long long)most);
+}
+
+/* Position `at` of the sequence that has `front` prefix tokens before the text. */
+static void fill_piece(text_piece *p, const sr_tokens *tokens, int64_t at, int front, int count) {
+    for (int t = 0; t < count; t++) {
+        const int64_t token = at + t - front;
+        p->ids[t] = token < 0 ? 0 : (int32_t)tokens->ids[token];
+        p->targets[t] = token < 0 ? -1 : (int32_t)tokens->ids[token + 1];
+    }
+}
+
+static srnn_status stream_pieces(sr_evaluation *result, sr_session *session, text_piece *p,
+                                 const sr_tokens *tokens, int front) {
+    const int64_t positions = stream_positions(tokens, front);
+    for (int64_t at = 0; at < positions; at += p->T) {
+        const int count = (int)(positions - at < p->T ? positions - at : p->T);
+        fill_piece(p, tokens, at, front, count);
+        SR_TRY(sr_session_losses(session, p->losses, p->hits, p->ids, p->targets, count));
+        for (int t = 0; t < count; t++) {
+            result->loss_sum += (double)p->losses[t];
+            result->targets += p->targets[t] >= 0;
+            result->correct += p->hits[t];
+        }
+    }
+    result->state_bytes = sr_session_state_bytes(session);
+    result->state_grows = !sr_session_is_recurrent(session);
+    return SRNN_OK;
+}
+
+static srnn_status stream_text(sr_evaluation *result, sr_model *model, const sr_tokens *tokens,
+                               int T) {
+    const int front = sr_model_config_prefix_tokens(&model->config);
+    const int64_t positions = stream_positions(tokens, front);
+    const sr_session_setup setup = {
+        .B = 1, .T = positions < T ? (int)positions : T, .losses = true};
+    text_piece piece = {0};
+    sr_session *session = NULL;
+    SR_TRY(check_positions(model, positions));
+    srnn_status status = text_piece_open(&piece, setup.T);
+    if (status == SRNN_OK)
+        status = sr_session_create(&session, model, &setup);
+    if (status == SRNN_OK)
+        status = stream_pieces(result, session, &piece, tokens, front);
+    sr_session_free(session);
+    text_piece_close(&piece);
+    return status;
+}
+
+srnn_status sr_evaluate_stream(sr_evaluation *result, sr_model *model,
+                               const sr_tokenizer *tokenizer, const sr_bytes *text, int T) {
+    sr_tokens tokens = {0};
+    srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
+    if (status == SRNN_OK)
+        status = check_tokens(&tokens);
+    if (status == SRNN_OK)
+        status = stream_text(result, model, &tokens, T);
+    result->bytes += (int64_t)text->count;
     sr_tokens_free(&tokens);
     return status;
 }
@@ -246,7 +388,7 @@ static srnn_status judge(sr_evaluation *result, sr_model *model, const guess *g)
     sr_evaluation word = {0};
     evaluator e;
     const int front = sr_model_config_prefix_tokens(&model->config);
-    srnn_status status = evaluator_open(&e, model, 1, front + (int)g->tokens.count - 1);
+    srnn_status status = evaluator_open(&e, model, 1, front + (int)g->tokens.count - 1, NULL);
     if (status == SRNN_OK) {
         (void)fill_rows(&e, &g->tokens, 0);
         for (size_t i = 0; i + 1 < (size_t)front + g->context; i++)

@@ -13,8 +13,11 @@ typedef struct sr_evaluation {
     int64_t correct;      /* targets that were the most probable token */
     int64_t bytes;        /* of the targets' text; 0: unknown */
     int64_t cut, skipped; /* texts longer than the model's context */
+    size_t state_bytes;   /* of a stream: what its states hold at the end */
+    bool state_grows;     /* with the text: some layer keeps keys and values */
     /* share the batches of a source or a text; all receive the total. NULL: one process */
     sr_ranks *ranks;
+    int context_ranks; /* of them that share each row of a source or a text; 0: 1 */
 } sr_evaluation;
 
 /* How to treat a text that is longer than the model's context. */
@@ -47,6 +50,12 @@ srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_b
  * first from the BOS token if there is one. */
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
                              const sr_bytes *text, int B, int T);
+
+/* A whole text as one sequence, fed in pieces of T tokens with the states carried on: what every
+ * token is predicted from is the whole text before it. Memory is that of one piece and, where all
+ * layers have a state, does not grow with the text. */
+srnn_status sr_evaluate_stream(sr_evaluation *result, sr_model *model,
+                               const sr_tokenizer *tokenizer, const sr_bytes *text, int T);
 
 /* Tests whether greedy decoding after the rest of `text` gives its last word. Adds 1 to targets, 1
  * to correct if so, and the word's loss. The space before the word belongs to the word, unless it

@@ -21,7 +21,7 @@ static bool is_gguf(const char *where) {
 }
 
 srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where,
-                          const sr_load_progress *watcher) {
+                          const sr_load_setup *setup) {
     char path[SR_PATH_BYTES];
     if (sr_model_is_bin(where))
         return sr_model_load_llama2c(model, backend, where);
@@ -31,7 +31,7 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
                        "the model was published as",
                        where);
     SR_TRY(sr_checkpoint_model(path, where));
-    return sr_model_load_with_progress(model, backend, path, watcher);
+    return sr_model_load_as(model, backend, path, setup ? setup : &(sr_load_setup){0});
 }
 
 /* The name of a tensor that only `one` has, or that has another shape in it; NULL: none. */
@@ -79,11 +79,13 @@ static srnn_status copy_model(sr_model **changed, const sr_model *model,
 }
 
 srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
-                             const char *attention, const sr_load_progress *watcher) {
+                             const char *attention, const sr_load_setup *setup) {
     sr_model *own, *changed;
     sr_model_config config;
+    sr_load_setup whole = setup ? *setup : (sr_load_setup){0};
+    whole.read_only = false; /* its weights are copied */
     *model = NULL;
-    SR_TRY(sr_model_open(&own, backend, where, watcher));
+    SR_TRY(sr_model_open(&own, backend, where, &whole));
     srnn_status status = sr_model_config_copy(&config, &own->config);
     if (status == SRNN_OK)
         status = sr_model_config_attention(&config, attention);

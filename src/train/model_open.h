@@ -10,12 +10,12 @@
 /* `where` is a folder in Hugging Face layout, a run's folder (its last checkpoint), or a llama2.c
  * .bin file. */
 srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *where,
-                          const sr_load_progress *watcher); /* NULL: nobody watches */
+                          const sr_load_setup *setup); /* NULL: { 0 } */
 
 /* The same with another attention (as in --attention of a run), which must take exactly the tensors
  * that the model has. */
 srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
-                             const char *attention, const sr_load_progress *watcher);
+                             const char *attention, const sr_load_setup *setup);
 
 /* True if this is the name of a llama2.c .bin file. */
 bool sr_model_is_bin(const char *where);

@@ -45,7 +45,7 @@ typedef struct visit {
 typedef srnn_status visitor(const visit *visit, int which, const part *part);
 
 static srnn_status visit_all(visitor *see, const visit *v) {
-    const sr_tensor_table *table = &v->moments->model->table;
+    const sr_tensor_table *table = sr_trainer_table(v->moments->trainer);
     size_t shares;
     const sr_share *share = sr_trainer_shares(v->moments->trainer, &shares);
     for (size_t s = 0; s < shares; s++)
@@ -160,8 +160,9 @@ static srnn_status take_common(const sr_moment_files *m, int which, const part *
     if (common.count == 0)
         return SRNN_OK;
     *taken += (size_t)common.count;
-    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), tensor,
-                        (size_t)common.first, (size_t)common.count);
+    return sr_stream_in(m->model->backend,
+                        sr_matrix_of(moment_at(m, which, common.at), 1, common.count, SRNN_F32),
+                        tensor, (size_t)common.first);
 }
 
 static srnn_status read_tensor(const sr_moment_files *m, const sr_tensor *tensor, const char *path,
@@ -169,7 +170,7 @@ static srnn_status read_tensor(const sr_moment_files *m, const sr_tensor *tensor
     const sr_tensor_spec *spec;
     size_t first, shares;
     int which;
-    if (!parse_name(tensor->name, &m->model->table, &which, &spec, &first) ||
+    if (!parse_name(tensor->name, sr_trainer_table(m->trainer), &which, &spec, &first) ||
         tensor->count > spec->count - first || tensor->dtype != SR_DTYPE_F32 ||
         (tensor->count == spec->count && !sr_tensor_has_shape(tensor, spec->rank, spec->shape)))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is not of this model", path, tensor->name);

@@ -2,31 +2,42 @@
 #include "train/muon.h"
 
 #include "base/memory.h"
+#include "train/parallel/shares.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Five steps of X = a X + (b X X^T + c (X X^T)^2) X bring all singular values near 1. */
+/* Five steps of X = (a I + b X X^T + c (X X^T)^2) X bring all singular values near 1. */
 enum { STEPS = 5 };
-static const float a = 3.4445F, b = -4.7750F, c = 2.0315F;
-static const double tiny_norm = 1e-7, step_size = 0.2;
+static const float factors[3] = {3.4445F, -4.7750F, 2.0315F};
+static const double step_size = 0.2;
 
 struct sr_muon {
+    const sr_model *model;
     sr_muon_settings settings;
-    sr_backend *backend; /* float, for products */
-    bool owns_backend;
-    sr_number_range *others; /* (other_count) */
-    size_t other_count;
+    sr_learning others;
+    int64_t *bounds;         /* (ranks + 1) */
     size_t numbers, squares; /* elements of the largest matrix, and of its shorter side squared */
-    float *x, *y;            /* (numbers) */
-    float *product, *square; /* (squares) */
+    /* Device memory. In the number type: X, its successor (numbers), X X^T, the polynomial
+     * (squares); in float: its square (squares). The stats hold a matrix's sum of squares. */
+    void *x, *next, *product, *polynomial;
+    float *square;
+    sr_step_stats *norm;
 };
+
+/* The biases of a mixture's experts lie side by side, which makes no matrix of them. */
+static bool is_bias(const sr_tensor_spec *spec) {
+    static const char end[] = ".bias";
+    const size_t length = strlen(spec->name);
+    return length > strlen(end) && strcmp(spec->name + length - strlen(end), end) == 0;
+}
 
 /* Embedding and head use AdamW, as in the authors' code. */
 static bool takes(const sr_tensor_spec *spec) {
-    return spec->rank == 2 && (strncmp(spec->name, "model.layers.", 13) == 0 ||
-                               strncmp(spec->name, "model.blocks.", 13) == 0);
+    return spec->rank == 2 && !is_bias(spec) &&
+           (strncmp(spec->name, "model.layers.", 13) == 0 ||
+            strncmp(spec->name, "model.blocks.", 13) == 0);
 }
 
 static int64_t shorter_side(const sr_tensor_spec *spec) {
@@ -38,7 +49,7 @@ static int64_t longer_side(const sr_tensor_spec *spec) {
 }
 
 /* Gaps between tensors belong to the tensor before them. */
-static void find_others(sr_muon *muon, const sr_tensor_table *table) {
+static void find_others(sr_learning *others, const sr_tensor_table *table) {
     int64_t from = 0;
     for (size_t i = 0; i <= table->count; i++) {
         const bool last = i == table->count;
@@ -46,22 +57,62 @@ static void find_others(sr_muon *muon, const sr_tensor_table *table) {
             continue;
         const int64_t end = (int64_t)(last ? table->numbers : table->specs[i].start);
         if (end > from)
-            muon->others[muon->other_count++] = (sr_number_range){from, end};
+            others->learns[others->learns_count++] = (sr_share){from, from, end - from};
         if (!last)
             from = (int64_t)(table->specs[i].start + table->specs[i].count);
     }
 }
 
-static srnn_status take(float **out, size_t count) {
+/* ---- which rank makes which matrices orthogonal */
+
+/* Multiplications of one step of the iteration. */
+static double cost_of(const sr_tensor_spec *spec) {
+    const double side = (double)shorter_side(spec);
+    return takes(spec) ? side * side * (2 * (double)longer_side(spec) + side) : 0;
+}
+
+/* Consecutive matrices of about the same cost for each rank: a matrix belongs to the rank in whose
+ * part of the whole its middle lies. */
+static void divide(sr_muon *muon, const sr_tensor_table *table) {
+    const int ranks = muon->settings.ranks;
+    double all = 0, before = 0;
+    int next = 1;
+    for (size_t i = 0; i < table->count; i++)
+        all += cost_of(&table->specs[i]);
+    for (size_t i = 0; i < table->count; i++) {
+        const double cost = cost_of(&table->specs[i]);
+        const int rank = cost > 0 ? (int)((before + cost / 2) / all * ranks) : 0;
+        for (; next <= rank; next++)
+            muon->bounds[next] = (int64_t)table->specs[i].start;
+        before += cost;
+    }
+    for (; next <= ranks; next++)
+        muon->bounds[next] = (int64_t)table->numbers;
+}
+
+/* ---- making */
+
+static srnn_status take_device(const sr_muon *muon, void *out, size_t bytes) {
     void *memory;
-    SR_TRY(sr_alloc(&memory, count, sizeof(float)));
-    *out = memory;
+    SR_TRY(sr_device_allocate(muon->model->backend->device, &memory, bytes));
+    memcpy(out, &memory, sizeof memory);
     return SRNN_OK;
 }
 
-static srnn_status fill(sr_muon *muon, const sr_model *model) {
-    const sr_tensor_table *table = &model->table;
+static srnn_status take_lists(sr_muon *muon, const sr_tensor_table *table) {
     void *memory;
+    SR_TRY(sr_alloc(&memory, table->count + 1, sizeof *muon->others.learns));
+    muon->others.learns = memory;
+    find_others(&muon->others, table);
+    SR_TRY(sr_alloc_zero(&memory, (size_t)muon->settings.ranks + 1, sizeof *muon->bounds));
+    muon->bounds = memory;
+    divide(muon, table);
+    return SRNN_OK;
+}
+
+static srnn_status fill(sr_muon *muon) {
+    const sr_tensor_table *table = &muon->model->table;
+    const size_t bytes = sr_element_bytes(muon->model->backend->number);
     for (size_t i = 0; i < table->count; i++) {
         const sr_tensor_spec *spec = &table->specs[i];
         const size_t squares = takes(spec) ? (size_t)(shorter_side(spec) * shorter_side(spec)) : 0;
@@ -69,19 +120,13 @@ static srnn_status fill(sr_muon *muon, const sr_model *model) {
             muon->numbers = spec->count;
         muon->squares = squares > muon->squares ? squares : muon->squares;
     }
-    SR_TRY(sr_alloc(&memory, table->count + 1, sizeof *muon->others));
-    muon->others = memory;
-    find_others(muon, table);
-    SR_TRY(take(&muon->x, muon->numbers));
-    SR_TRY(take(&muon->y, muon->numbers));
-    SR_TRY(take(&muon->product, muon->squares));
-    SR_TRY(take(&muon->square, muon->squares));
-    muon->backend = model->backend;
-    if (model->backend->number == SRNN_F32)
-        return SRNN_OK;
-    const sr_backend_settings numbers = {.threads = model->backend->threads};
-    muon->owns_backend = true;
-    return sr_backend_create(&muon->backend, &numbers);
+    SR_TRY(take_lists(muon, table));
+    SR_TRY(take_device(muon, &muon->x, muon->numbers * bytes));
+    SR_TRY(take_device(muon, &muon->next, muon->numbers * bytes));
+    SR_TRY(take_device(muon, &muon->product, muon->squares * bytes));
+    SR_TRY(take_device(muon, &muon->polynomial, muon->squares * bytes));
+    SR_TRY(take_device(muon, &muon->square, muon->squares * sizeof(float)));
+    return take_device(muon, &muon->norm, sizeof *muon->norm);
 }
 
 srnn_status sr_muon_create(sr_muon **muon, const sr_model *model,
@@ -90,8 +135,9 @@ srnn_status sr_muon_create(sr_muon **muon, const sr_model *model,
     *muon = NULL;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **muon));
     sr_muon *created = memory;
+    created->model = model;
     created->settings = *settings;
-    const srnn_status status = fill(created, model);
+    const srnn_status status = fill(created);
     if (status != SRNN_OK) {
         sr_muon_free(created);
         return status;
@@ -103,103 +149,140 @@ srnn_status sr_muon_create(sr_muon **muon, const sr_model *model,
 void sr_muon_free(sr_muon *muon) {
     if (!muon)
         return;
-    if (muon->owns_backend)
-        sr_backend_free(muon->backend);
-    free(muon->others);
-    free(muon->x);
-    free(muon->y);
-    free(muon->product);
-    free(muon->square);
+    srnn_device *device = muon->model->backend->device;
+    sr_learning_free(&muon->others);
+    free(muon->bounds);
+    sr_device_release(device, muon->x);
+    sr_device_release(device, muon->next);
+    sr_device_release(device, muon->product);
+    sr_device_release(device, muon->polynomial);
+    sr_device_release(device, muon->square);
+    sr_device_release(device, muon->norm);
     free(muon);
 }
 
 size_t sr_muon_bytes(const sr_muon *muon) {
-    return 2 * (muon->numbers + muon->squares) * sizeof(float);
+    const size_t bytes = sr_element_bytes(muon->model->backend->number);
+    return 2 * (muon->numbers + muon->squares) * bytes + muon->squares * sizeof(float);
 }
 
-const sr_number_range *sr_muon_others(const sr_muon *muon, size_t *count) {
-    *count = muon->other_count;
-    return muon->others;
+const sr_learning *sr_muon_others(const sr_muon *muon) {
+    return &muon->others;
 }
 
-/* The layout of x, whose rows are the shorter side, in a matrix: element (r, c) is at r * row + c *
- * column. */
-typedef struct layout {
-    int64_t row, column;
-} layout;
-
-static layout layout_of(const sr_tensor_spec *spec) {
-    const int64_t rows = spec->shape[0], columns = spec->shape[1];
-    return rows <= columns ? (layout){columns, 1} : (layout){1, rows};
+const int64_t *sr_muon_bounds(const sr_muon *muon) {
+    return muon->bounds;
 }
 
-/* Updates the momentum; x = its direction, divided by its norm. */
-static void take_direction(sr_muon *muon, const sr_tensor_spec *spec, float *mean,
-                           const float *gradient, double scale) {
-    const float momentum = (float)muon->settings.momentum, scaled = (float)scale;
-    const float fresh = (float)(1 - muon->settings.momentum);
-    const layout at = layout_of(spec);
-    double squares = 0;
-    for (int64_t row = 0, i = 0; row < spec->shape[0]; row++)
-        for (int64_t column = 0; column < spec->shape[1]; column++, i++) {
-            const float g = scaled * gradient[i];
-            mean[i] = momentum * mean[i] + fresh * g;
-            const float u = momentum * mean[i] + fresh * g;
-            muon->x[row * at.row + column * at.column] = u;
-            squares += (double)u * (double)u;
-        }
-    const float inverse = (float)(1 / (sqrt(squares) + tiny_norm));
-    for (size_t i = 0; i < spec->count; i++)
-        muon->x[i] *= inverse;
+/* ---- shards of matrices */
+
+typedef srnn_status part_op(sr_backend *backend, const sr_step_stats *stats,
+                            const sr_muon_part *part);
+
+/* The part of a matrix that lies in a shard, if any. */
+static srnn_status visit(const sr_muon *muon, const sr_muon_arrays *a, const sr_tensor_spec *spec,
+                         const sr_share *share, part_op *op) {
+    const sr_model *model = muon->model;
+    const bool decays = muon->settings.decay_all || !spec->undecayed;
+    const sr_share tensor = {.first = (int64_t)spec->start, .count = (int64_t)spec->count};
+    const sr_share common = sr_share_common(&tensor, share);
+    if (common.count == 0)
+        return SRNN_OK;
+    const int64_t first = tensor.first + common.first, at = common.at;
+    return op(model->backend, a->stats,
+              &(sr_muon_part){
+                  .weight = a->weight ? a->weight + at : model->weights + first,
+                  .mean = a->mean + at,
+                  .gradient = a->gradient + at,
+                  .direction = a->direction + first,
+                  .working = sr_number_at(model->working, first, model->backend->number),
+                  .n = common.count,
+                  .momentum = muon->settings.momentum,
+                  .weight_decay = decays ? muon->settings.weight_decay : 0,
+                  .step_size = step_size * sqrt((double)longer_side(spec)),
+              });
 }
 
-/* x (rows, columns) becomes nearly orthogonal. */
-static srnn_status orthogonalise(sr_muon *muon, int64_t rows, int64_t columns) {
-    sr_backend *backend = muon->backend;
-    const sr_matrix none = {0}, x = sr_matrix_of(muon->x, rows, columns, SRNN_F32);
-    const sr_matrix y = sr_matrix_of(muon->y, rows, columns, SRNN_F32);
-    const sr_matrix product = sr_matrix_of(muon->product, rows, rows, SRNN_F32);
-    const sr_matrix square = sr_matrix_of(muon->square, rows, rows, SRNN_F32);
-    const sr_linear by_x = {.weight = muon->x, .N = rows};
-    const sr_linear by_product = {.weight = muon->product, .N = rows};
-    for (int step = 0; step < STEPS; step++) {
-        SR_TRY(backend->linear_forward(backend, product, none, x, &by_x, 1));
-        SR_TRY(backend->linear_forward(backend, square, none, product, &by_product, 1));
-        for (int64_t i = 0; i < rows * rows; i++)
-            muon->square[i] = b * muon->product[i] + c * muon->square[i];
-        SR_TRY(backend->linear_backward_input(backend, y, square, &by_x, 1));
-        for (int64_t i = 0; i < rows * columns; i++)
-            muon->x[i] = a * muon->x[i] + muon->y[i];
-    }
+static srnn_status visit_all(const sr_muon *muon, const sr_muon_arrays *arrays, part_op *op) {
+    const sr_tensor_table *table = &muon->model->table;
+    for (size_t s = 0; s < arrays->share_count; s++)
+        for (size_t i = 0; i < table->count; i++)
+            if (takes(&table->specs[i]))
+                SR_TRY(visit(muon, arrays, &table->specs[i], &arrays->shares[s], op));
     return SRNN_OK;
 }
 
-static srnn_status update(sr_muon *muon, sr_model *model, const sr_tensor_spec *spec,
-                          double learning_rate) {
-    const bool decays = muon->settings.decay_all || !spec->undecayed;
-    const float keep = (float)(1 - learning_rate * (decays ? muon->settings.weight_decay : 0));
-    const float by = (float)(learning_rate * step_size * sqrt((double)longer_side(spec)));
-    const int64_t start = (int64_t)spec->start;
-    const layout at = layout_of(spec);
-    float *weight = model->weights + start;
-    for (int64_t row = 0, i = 0; row < spec->shape[0]; row++)
-        for (int64_t column = 0; column < spec->shape[1]; column++, i++)
-            weight[i] = keep * weight[i] - by * muon->x[row * at.row + column * at.column];
-    if (model->working == model->weights)
-        return SRNN_OK;
-    void *working = sr_number_at(model->working, start, model->backend->number);
-    return model->backend->narrow(model->backend, working, weight, (int64_t)spec->count);
+srnn_status sr_muon_directions(const sr_muon *muon, const sr_muon_arrays *arrays) {
+    return visit_all(muon, arrays, muon->model->backend->muon_direction);
 }
 
-srnn_status sr_muon_update(sr_muon *muon, sr_model *model, float *mean, const float *gradient,
-                           double scale, double learning_rate) {
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        if (!takes(spec))
-            continue;
-        take_direction(muon, spec, mean + spec->start, gradient + spec->start, scale);
-        SR_TRY(orthogonalise(muon, shorter_side(spec), longer_side(spec)));
-        SR_TRY(update(muon, model, spec, learning_rate));
+srnn_status sr_muon_update(const sr_muon *muon, const sr_muon_arrays *arrays) {
+    return visit_all(muon, arrays, muon->model->backend->muon_update);
+}
+
+/* ---- Newton-Schulz */
+
+/* The product of x (rows, columns) with itself over its longer side: x x^T, or x^T x. */
+static srnn_status multiply_by_itself(sr_muon *muon, sr_matrix product, sr_matrix x) {
+    sr_backend *backend = muon->model->backend;
+    const int64_t n = product.rows;
+    if (x.rows <= x.columns)
+        return backend->linear_forward(backend, product, (sr_matrix){0}, x,
+                                       &(sr_linear){.weight = x.data, .N = n}, 1);
+    SR_TRY(sr_device_zero(backend->device, muon->square, (size_t)(n * n) * sizeof(float)));
+    SR_TRY(backend->linear_backward_weight(
+        backend, &(sr_linear_gradient){.weight = muon->square, .N = n}, 1, x, x));
+    return backend->narrow(backend, product.data, muon->square, n * n);
+}
+
+/* next = polynomial x, or x polynomial, whichever fits. */
+static srnn_status multiply_by_polynomial(sr_muon *muon, sr_matrix next, sr_matrix polynomial,
+                                          sr_matrix x) {
+    sr_backend *backend = muon->model->backend;
+    if (x.rows <= x.columns)
+        return backend->linear_backward_input(backend, next, polynomial,
+                                              &(sr_linear){.weight = x.data, .N = x.rows}, 1);
+    return backend->linear_forward(backend, next, (sr_matrix){0}, x,
+                                   &(sr_linear){.weight = polynomial.data, .N = x.columns}, 1);
+}
+
+static srnn_status iterate(sr_muon *muon, sr_matrix *x, sr_matrix *next) {
+    sr_backend *backend = muon->model->backend;
+    const int64_t n = x->rows <= x->columns ? x->rows : x->columns;
+    const sr_matrix product = sr_matrix_of(muon->product, n, n, backend->number);
+    const sr_matrix polynomial = sr_matrix_of(muon->polynomial, n, n, backend->number);
+    const sr_matrix square = sr_matrix_of(muon->square, n, n, SRNN_F32), out = *next;
+    SR_TRY(multiply_by_itself(muon, product, *x));
+    SR_TRY(backend->linear_forward(backend, square, (sr_matrix){0}, product,
+                                   &(sr_linear){.weight = product.data, .N = n}, 1));
+    SR_TRY(backend->muon_polynomial(backend, polynomial, product, muon->square, factors));
+    SR_TRY(multiply_by_polynomial(muon, out, polynomial, *x));
+    *next = *x;
+    *x = out;
+    return SRNN_OK;
+}
+
+/* The direction (the matrix's numbers) becomes nearly orthogonal. */
+static srnn_status orthogonalise(sr_muon *muon, const sr_tensor_spec *spec, float *direction) {
+    sr_backend *backend = muon->model->backend;
+    const int64_t n = (int64_t)spec->count;
+    sr_matrix x = sr_matrix_of(muon->x, spec->shape[0], spec->shape[1], backend->number);
+    sr_matrix next = sr_matrix_of(muon->next, spec->shape[0], spec->shape[1], backend->number);
+    SR_TRY(backend->stats_squares(backend, muon->norm, direction, n));
+    SR_TRY(backend->muon_normalise(backend, x.data, muon->norm, direction, n));
+    for (int step = 0; step < STEPS; step++)
+        SR_TRY(iterate(muon, &x, &next));
+    return backend->widen(backend, direction, x.data, n);
+}
+
+srnn_status sr_muon_orthogonalise(sr_muon *muon, float *direction) {
+    const sr_tensor_table *table = &muon->model->table;
+    const int64_t *bounds = muon->bounds + muon->settings.rank;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        const int64_t start = (int64_t)spec->start;
+        if (takes(spec) && start >= bounds[0] && start < bounds[1])
+            SR_TRY(orthogonalise(muon, spec, direction + start));
     }
     return SRNN_OK;
 }

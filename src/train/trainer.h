@@ -10,7 +10,7 @@
 
 typedef enum sr_optimizer {
     SR_OPTIMIZER_ADAMW = 0,
-    SR_OPTIMIZER_MUON, /* for the matrices of layers; AdamW for the rest. On CPUs */
+    SR_OPTIMIZER_MUON, /* for the matrices of layers; AdamW for the rest */
 } sr_optimizer;
 
 typedef struct sr_trainer_settings {
@@ -23,14 +23,19 @@ typedef struct sr_trainer_settings {
     double momentum; /* of Muon */
     bool decay_all;  /* weight decay for all tensors, also those that are usually exempt */
     double clip;     /* largest gradient norm; 0: no clipping */
+    double qk_clip;  /* largest score of attention, see train/qk_clip.h; 0: any */
     sr_schedule schedule;
     sr_lesson lesson; /* what is learned; its teacher must outlive the trainer */
     /* (L), borrowed: only the attention of these layers learns, everything else stays as it is, to
      * the bit. NULL: everything learns. Not with Muon */
     const bool *attention_of;
+    /* Above 0: only adapters of this rank learn, of the matrices of all layers, or of that
+     * attention (train/adapters.h). Alone, in float, with AdamW */
+    int adapter_rank;
+    int context_ranks; /* of them that share each row; 0: 1 */
     sr_ranks *ranks; /* share the batches of a step; NULL: one process. Must outlive the trainer */
-    bool whole;      /* each rank stores all moments, instead of its shard; always with Muon and
-                      * where only some tensors learn */
+    bool whole;      /* each rank stores all moments, instead of its shard; always where only some
+                      * tensors learn */
 } sr_trainer_settings;
 
 /* The outcome of one step. */
@@ -51,9 +56,25 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
                               const sr_trainer_settings *settings);
 void sr_trainer_free(sr_trainer *trainer);
 
-/* keep_weights: after the model's weights were written, stores this rank's shard. gather_weights:
- * before they are read, makes them complete until the next step; collective. Both are no-ops if
- * each rank has all weights. */
+/* Of a trainer with adapters, after the model's weights were written: they are what the adapters
+ * are added to. Sets the adapters to their initial values. A no-op without. */
+srnn_status sr_trainer_begin_adapters(sr_trainer *trainer, double range, uint64_t seed);
+
+/* Adapters apart from the model, in a checkpoint's folder. Reading adds them to what the model held
+ * in sr_trainer_begin_adapters. No-ops without. */
+srnn_status sr_trainer_write_adapters(const sr_trainer *trainer, const char *folder);
+srnn_status sr_trainer_read_adapters(sr_trainer *trainer, const char *folder);
+bool sr_trainer_has_adapters(const sr_trainer *trainer);
+
+/* Whether tensor `index` of the model's table has an adapter. */
+bool sr_trainer_adapts(const sr_trainer *trainer, size_t index);
+
+/* The tensors that the moments belong to: the model's, or its adapters'. */
+const sr_tensor_table *sr_trainer_table(const sr_trainer *trainer);
+
+/* scatter_weights: after the model's weights were written, stores this rank's shard.
+ * gather_weights: before they are read, makes them complete until the next step; collective. Both
+ * are no-ops if each rank has all weights. */
 srnn_status sr_trainer_scatter_weights(sr_trainer *trainer);
 srnn_status sr_trainer_gather_weights(sr_trainer *trainer);
 

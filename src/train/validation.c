@@ -8,7 +8,7 @@
 
 /* Adds the losses of the batch just computed to a sum and a count. */
 static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
-    const int64_t rows = (int64_t)trainer->settings.B * trainer->settings.T;
+    const int64_t rows = (int64_t)trainer->settings.B * trainer->context.tokens;
     for (int64_t row = 0; row < rows; row++) {
         *sum += (double)trainer->losses[row];
         *count += trainer->batch.targets[row] >= 0;
@@ -36,7 +36,7 @@ static double mean(double sum, int64_t count) {
     return count > 0 ? sum / (double)count : NAN;
 }
 
-/* One batch of the validation split. */
+/* One batch of the validation split, or this rank's part of it. */
 static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
                                   const sr_source *source, int64_t batch) {
     *result = (sr_batch_stats){0};
@@ -60,18 +60,12 @@ static srnn_status validate_lesson(sr_trainer *trainer, sr_batch_stats *result,
                   : SRNN_OK;
 }
 
-/* What ranks find of the batches, which are dealt to them round-robin. */
+/* What ranks find of the batches, whose units are dealt to them round-robin. */
 typedef struct validation_parts {
     int64_t rounds;
     sr_batch_stats *batches; /* (ranks, rounds) */
     sr_layer_error *errors;  /* (ranks, rounds, layers); NULL: layers are not learned */
 } validation_parts;
-
-static size_t part_of_batch(const sr_trainer *trainer, const validation_parts *parts,
-                            int64_t batch) {
-    const int64_t count = trainer->ranks->count;
-    return (size_t)(batch % count * parts->rounds + batch / count);
-}
 
 static sr_layer_error *errors_of_batch(const validation_parts *parts, const sr_validation *result,
                                        size_t part) {
@@ -81,9 +75,11 @@ static sr_layer_error *errors_of_batch(const validation_parts *parts, const sr_v
 static srnn_status validate_own(sr_trainer *trainer, const sr_validation *result,
                                 const sr_source *source, const validation_parts *parts) {
     sr_ranks *ranks = trainer->ranks;
-    for (int64_t i = ranks->rank; i < result->batches; i += ranks->count) {
-        const size_t part = part_of_batch(trainer, parts, i);
-        SR_TRY(validate_batch(trainer, &parts->batches[part], source, i));
+    const int64_t units = sr_trainer_units(trainer, result->batches);
+    for (int64_t unit = ranks->rank; unit < units; unit += ranks->count) {
+        const size_t part = sr_trainer_unit_at(trainer, unit, parts->rounds);
+        SR_TRY(
+            validate_batch(trainer, &parts->batches[part], source, unit / trainer->context.count));
         SR_TRY(
             validate_lesson(trainer, &parts->batches[part], errors_of_batch(parts, result, part)));
     }
@@ -102,6 +98,23 @@ static void add_layers(sr_validation *result, const sr_layer_error *errors) {
     }
 }
 
+/* The sum of the units of a batch; adds their errors of layers to the result. */
+static sr_batch_stats add_units(const sr_trainer *trainer, sr_validation *result,
+                                const validation_parts *parts, int64_t batch) {
+    sr_batch_stats sum = {0};
+    for (int64_t part = 0; part < trainer->context.count; part++) {
+        const int64_t unit = batch * trainer->context.count + part;
+        const size_t at = sr_trainer_unit_at(trainer, unit, parts->rounds);
+        const sr_batch_stats *one = &parts->batches[at];
+        sum.loss += one->loss;
+        sum.targets += one->targets;
+        sum.hits += one->hits;
+        sum.kl += one->kl;
+        add_layers(result, errors_of_batch(parts, result, at));
+    }
+    return sum;
+}
+
 static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
                                 const validation_parts *parts) {
     sr_batch_stats sum = {0};
@@ -109,14 +122,12 @@ static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, cons
     for (int layer = 0; layer < result->layers; layer++)
         result->errors[layer] = (sr_layer_error){0, 0};
     for (int64_t i = 0; i < result->batches; i++) {
-        const size_t part = part_of_batch(trainer, parts, i);
-        const sr_batch_stats *one = &parts->batches[part];
-        result->losses[i] = mean(one->loss, one->targets);
-        sum.loss += one->loss;
-        sum.targets += one->targets;
-        sum.hits += one->hits;
-        sum.kl += one->kl;
-        add_layers(result, errors_of_batch(parts, result, part));
+        const sr_batch_stats one = add_units(trainer, result, parts, i);
+        result->losses[i] = mean(one.loss, one.targets);
+        sum.loss += one.loss;
+        sum.targets += one.targets;
+        sum.hits += one.hits;
+        sum.kl += one.kl;
     }
     result->loss = mean(sum.loss, sum.targets);
     result->accuracy = mean((double)sum.hits, sum.targets);
@@ -138,9 +149,8 @@ srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source) {
     const int64_t fresh = fresh_batches(trainer, source);
     result->batches = result->batches < fresh ? result->batches : fresh;
-    const int64_t count = trainer->ranks->count;
-    validation_parts parts = {.rounds = (result->batches + count - 1) / count};
-    const size_t cells = (size_t)(count * parts.rounds);
+    validation_parts parts = {.rounds = sr_trainer_rounds(trainer, result->batches)};
+    const size_t cells = (size_t)(trainer->ranks->count * parts.rounds);
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, cells, sizeof *parts.batches));
     parts.batches = memory;

@@ -370,12 +370,16 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
     return status == SRNN_OK ? call_fetch(run) : status;
 }
 
-srnn_status probe_feed_tokens(attention_call *run) {
+srnn_status probe_feed_tokens(attention_call *run, int piece) {
     srnn_state *state;
     SR_TRY(srnn_state_create(&state, &run->problem));
     srnn_status status = call_send(run);
-    for (int t = 0; t < run->problem.T && status == SRNN_OK; t++)
-        status = feed_piece(run, state, t, 1);
+    const int T = run->problem.T;
+    for (int t = 0, single = 0, tokens; t < T && status == SRNN_OK; t += tokens) {
+        tokens = piece > 0 && single == 10 ? (piece < T - t ? piece : T - t) : 1;
+        single = tokens > 1 ? 0 : single + 1;
+        status = feed_piece(run, state, t, tokens);
+    }
     srnn_state_free(state);
     return status == SRNN_OK ? call_fetch(run) : status;
 }
@@ -433,19 +437,19 @@ static double strong_powers(const srnn_attention *a) {
 }
 
 /* For about half of all lengths T, one gate in 16 forgets everything; a fifth of these are
- * masks, as others write -inf. What follows such a gate, and other documents, must stay exact. */
+ * masks, -1e30 or -inf. What follows such a gate, and other documents, must stay exact. */
 static void strengthen_gates(attention_call *call, uint64_t seed) {
     const srnn_problem *p = &call->problem;
     const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);
     const double powers = strong_powers(&p->attention);
-    static const double MASK = 1e30;
     const bool masks = p->attention.value_gate != SRNN_VALUE_GATE_TIME_STEP;
     double *numbers = call->host.operand[SR_OPERAND_DECAY];
     if (!numbers || sr_random_below(seed, STREAM_STRONG, (uint64_t)p->T, 2) == 0)
         return;
     for (int64_t i = 0; i < sr_shape_numbers(&shape); i++) {
         const double uniform = sr_random_uniform(seed, STREAM_STRENGTH, (uint64_t)i);
-        const double strength = masks && uniform > 0.8 ? MASK : pow(10, 1 + powers * uniform);
+        const double mask = uniform > 0.9 ? (double)INFINITY : 1e30;
+        const double strength = masks && uniform > 0.8 ? mask : pow(10, 1 + powers * uniform);
         if (sr_random_below(seed, STREAM_PLACES, (uint64_t)i, 16) == 0)
             numbers[i] = (double)(float)strong_gate(&p->attention, strength);
     }

@@ -20,8 +20,9 @@ srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
  * pieces. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
-/* The same token by token in one state, as generation does. */
-srnn_status probe_feed_tokens(attention_call *run);
+/* The same token by token in one state, as generation does; a piece of `piece` tokens follows every
+ * 10th one (0: none). */
+srnn_status probe_feed_tokens(attention_call *run, int piece);
 
 /* A double probe, computed by the oracle, which is not a kernel. `oracle` must be freed. Its
  * operands are those of probe_create with this seed or, if these are so close to a clamp that float

@@ -96,6 +96,7 @@ static void layers_are_described(void **state) {
     assert_true(srnl_layer_convolution_at(layer, &convolution, 0));
     assert_string_equal(convolution.bias, "conv1d.bias");
     assert_int_equal(convolution.taps, 4);
+    assert_false(convolution.plain);
     assert_false(srnl_layer_convolution_at(layer, &convolution, 1));
     for (; srnl_layer_operand_at(layer, &operand, count); count++)
         assert_true(operand.over_tokens ? operand.columns > 0 : operand.learned != NULL);
@@ -111,6 +112,11 @@ static void layers_are_described(void **state) {
     assert_string_equal(srnl_layer_ends_of(layer).weight, "out_proj.weight");
     srnl_layer_free(layer);
     srnl_layer_free(NULL);
+    ok(srnn_attention_parse(&attention, "2mamba"));
+    ok(srnl_layer_create(&layer, &attention, &sizes));
+    assert_true(srnl_layer_convolution_at(layer, &convolution, 0));
+    assert_true(convolution.plain);
+    srnl_layer_free(layer);
     srnn_attention parted = {.wiring.qk_norm = SRNN_QK_NORM_HEAD};
     assert_int_equal(srnl_layer_create(&layer, &parted, &sizes), SRNN_ERR_UNSUPPORTED);
     sizes.kv_heads = 3;

@@ -421,6 +421,7 @@ static void strong_gates_leave_every_digit(void **state) {
                                         "score=exp,decay=log_sigmoid,normaliser=none,norm=l2",
                                         "gated_delta_net,decay=log_sigmoid",
                                         "softmax,decay=given",
+                                        "forget,decay=bounded,decay_bound=2.75",
                                         "order:2,decay=learned",
                                         "gla,decay=given,decay_divisor=1",
                                         "2mamba",

@@ -32,6 +32,8 @@ static void far_words_are_not(void **state) {
     for (size_t i = 0; i < sizeof far / sizeof *far; i++)
         assert_null(sr_nearest_word(far[i], words, WORDS));
     assert_null(sr_nearest_word("threads", words, 0));
+    static const char *const ends[] = {"2mamba", "mamba2"};
+    assert_string_equal(sr_nearest_word("mamba", ends, 2), "mamba2");
 }
 
 static void long_words_are_harmless(void **state) {

@@ -113,8 +113,29 @@ if [ $? != 1 ] || ! grep -q "could not write" "$work/err"; then
     failures=$((failures + 1))
 fi
 
+# A word of the command line is shown without its control characters.
+for word in $'\033[31mred' $'--\033[31mred' $'--steps=\033[31m'; do
+    "$program" data tasks "$word" 2>"$work/err"
+    if [ $? != 2 ] || grep -q $'\033' "$work/err"; then
+        echo "a control character of an argument is printed: $(cat -v "$work/err")"
+        failures=$((failures + 1))
+    fi
+done
+"$program" train --steps $'\033[31m' 2>"$work/err"
+"$program" $'\033[31m' 2>>"$work/err"
+! grep -q $'\033' "$work/err" || { echo "control characters: $(cat -v "$work/err")"; failures=$((failures + 1)); }
+
+# Nor are those of a text.
+printf 'a\033[31m\0b\tc\n%.0s' $(seq 20) >"$work/steering.txt"
+"$program" data show --length 16 --batch 1 "$work/steering.txt" >"$work/out" 2>&1
+if grep -q $'\033' "$work/out" || ! grep -qF 'a\x1b[31m\x00b'$'\t''c' "$work/out"; then
+    echo "data show prints control characters: $(cat -v "$work/out")"
+    failures=$((failures + 1))
+fi
+
 # Wrong values are wrong usage, and missing files are not created.
-expect 2 err "no preset is called nosuch" train --out "$work/run" --data recall --preset nosuch
+expect 1 err "no folder of shards: it has no data.json" train --out "$work/run" --data "$work"
+expect 2 err "no preset is called nosuch: they are tiny, mini" train --out "$work/run" --data recall --preset nosuch
 expect 2 err "there is no study.json" report "$work/nosuch"
 [ ! -e "$work/nosuch" ] || { echo "report makes the folder it is asked about"; failures=$((failures + 1)); }
 

@@ -129,6 +129,24 @@ static void measures_agree(void **state) {
     assert_true(fabs(eval_number(text, "bits_per_byte") / bits - 1) < 1e-6);
 }
 
+/* A text fed in pieces of any length has the loss of one row. */
+static void pieces_carry_on(void **state) {
+    (void)state;
+    assert_int_equal(sr_file_replace(path_of("row.txt"), "a long row..", 12), SRNN_OK);
+    static const char text[] = "--text row.txt --tokenizer bytes";
+    static const char *const members[] = {"loss", "accuracy", "targets", "bits_per_byte"};
+    for (int piece = 1; piece <= 13; piece += 4)
+        for (int state_kind = 0; state_kind < 2; state_kind++)
+            for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+                const char *attention = state_kind ? "--attention order:2" : "";
+                char row[256], pieces[256];
+                snprintf(row, sizeof row, "%s %s --batch 1", text, attention);
+                snprintf(pieces, sizeof pieces, "%s %s --stream %d", text, attention, piece);
+                const double want = eval_number(row, members[i]);
+                assert_true(fabs(eval_number(pieces, members[i]) - want) <= 1e-6 * fabs(want));
+            }
+}
+
 /* A text of bytes has a target for every byte but the first, for any row length, and bits per byte
  * are the total bits divided by the number of bytes. */
 static void every_target_counts(void **state) {
@@ -226,6 +244,9 @@ static void idle_options_are_refused(void **state) {
         {"--text small.txt --split train", "--split goes with --data only"},
         {"--text small.txt --layout packed", "--layout goes with --data"},
         {"--text small.txt --seed=2", "--seed goes with --data only"},
+        {"--data text.txt --stream 4", "--stream goes with --text only"},
+        {"--text small.txt --stream 4 --batch 2", "without --stream"},
+        {"--text small.txt --stream 4 --length 8", "without --stream"},
         {"--tokens good --batch 2", "--batch goes with --text or --data only"},
         {"--last-words words --length 4", "--length goes with --text"},
         {"--data recall:pairs=2,vocab=257,length=12 --length 8", "recall:length="},
@@ -250,6 +271,8 @@ static void wrong_usage(void **state) {
     assert_int_equal(run_eval("--model model"), 2);
     assert_int_equal(run_eval("--model model --data recall --text a"), 2);
     assert_int_equal(run_eval("--model model --text a --dump-logits b"), 2);
+    assert_int_equal(run_eval("--model model --text small.txt --stream 4"), 1);
+    assert_true(said("the model 12 RoPE positions"));
     assert_int_equal(run_eval("--model nothing --data recall"), 1);
     assert_int_equal(run_eval("--model model --data nothing.txt"), 1);
     assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 2);
@@ -298,17 +321,12 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_have_no_end),
-        cmocka_unit_test(attention_may_be_another),
-        cmocka_unit_test(splits_count_once),
-        cmocka_unit_test(measures_agree),
-        cmocka_unit_test(every_target_counts),
-        cmocka_unit_test(results_make_sense),
-        cmocka_unit_test(last_words_end_the_text),
-        cmocka_unit_test(words_may_end_in_a_space),
-        cmocka_unit_test(long_texts_have_a_line),
-        cmocka_unit_test(idle_options_are_refused),
-        cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(tasks_have_no_end),        cmocka_unit_test(attention_may_be_another),
+        cmocka_unit_test(splits_count_once),        cmocka_unit_test(measures_agree),
+        cmocka_unit_test(pieces_carry_on),          cmocka_unit_test(every_target_counts),
+        cmocka_unit_test(results_make_sense),       cmocka_unit_test(last_words_end_the_text),
+        cmocka_unit_test(words_may_end_in_a_space), cmocka_unit_test(long_texts_have_a_line),
+        cmocka_unit_test(idle_options_are_refused), cmocka_unit_test(wrong_usage),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

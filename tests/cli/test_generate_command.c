@@ -89,7 +89,8 @@ static void prompts_side_by_side(void **state) {
         }
         for (int batch = 1; batch <= 5; batch += 2) {
             snprintf(arguments, sizeof arguments,
-                     "--greedy --tokens 20 --prompts prompts --batch %d", batch);
+                     "--greedy --tokens 20 --prompts prompts --batch %d --prefill-chunk %d", batch,
+                     2 * batch - 1);
             assert_int_equal(generate(got, arguments), length);
             assert_memory_equal(got, want, length);
         }

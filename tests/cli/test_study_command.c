@@ -430,6 +430,15 @@ static void other_studies_are_refused(void **state) {
     assert_int_equal(finish(start(arguments)), 2);
     assert_true(said("text.norm.") && said("not one of the study"));
     plan_is_as_it_was(before, whole);
+    /* A study's folder is no run's, and a run's no study's. */
+    char run[2 * sizeof other];
+    const char *const train[] = {"train", "--out", whole, "--data", "recall", NULL};
+    assert_int_equal(finish(start(train)), 2);
+    assert_true(said("there is a study in this folder"));
+    snprintf(run, sizeof run, "%s/runs/text.softmax.1", whole);
+    const char *const in_run[] = {"study", yaml, "--out", run, "--text", text, NULL};
+    assert_int_equal(finish(start(in_run)), 2);
+    assert_true(said("there is a training run in this folder"));
 }
 
 /* While one study runs, another in its folder changes nothing. */

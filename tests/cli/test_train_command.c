@@ -621,6 +621,20 @@ static void changed_data_is_refused(void **state) {
     }
 }
 
+/* Adapters are added to a model that lies elsewhere. */
+static void changed_models_of_adapters_are_refused(void **state) {
+    (void)state;
+    assert_int_equal(shell("for seed in 1 2; do $S train --out base$seed --data text.txt --steps 1 "
+                           "--seed $seed " SIZES " || exit 1; done; ln -s base1 base"),
+                     0);
+    assert_int_equal(shell("$S train --out added --model base --lora-rank 2 --data text.txt "
+                           "--steps 4 --stop-step 2 " SIZES " && cp -r added copy"),
+                     0);
+    assert_int_equal(shell("$S train --resume added --stop-step 0"), 0);
+    assert_int_equal(shell("ln -sfn base2 base && $S train --resume copy --stop-step 0 2>said"), 1);
+    assert_int_equal(shell("grep -q 'not what the adapters of this run were added to' said"), 0);
+}
+
 static void a_missing_record_is_explained(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out moved --data text.txt --steps 4 --stop-step 2 " SIZES
@@ -628,6 +642,9 @@ static void a_missing_record_is_explained(void **state) {
                      0);
     assert_int_equal(shell("$S train --resume moved --stop-step 0 2>said"), 1);
     assert_int_equal(shell("grep -q 'metrics.jsonl: .*put it back.*--model moved' said"), 0);
+    assert_int_equal(shell("$S compare moved 2>said"), 1);
+    assert_int_equal(shell("grep -q 'moved/metrics.jsonl: no record.*moved or emptied' said"), 0);
+    assert_int_equal(shell("$S report moved && grep -q 'No records: moved' moved/report.html"), 0);
     assert_int_equal(
         shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved --stop-step 0"), 0);
 }
@@ -677,6 +694,11 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("$S train --out task2 --data recall:pairs=2,length=16 --steps 1 " SIZES
                            "2>said && ! grep -q 'no effect' said"),
                      0);
+    assert_int_equal(
+        shell("$S train --out never --data text.txt --objective kl --teacher o --z-loss "
+              "0.1 --steps 1 " SIZES "2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'z-loss 0.1 is a part of the cross entropy' said"), 0);
 }
 
 static int enter(void **state) {
@@ -718,6 +740,7 @@ int main(void) {
         cmocka_unit_test(checkpoints_belong_to_their_run),
         cmocka_unit_test(damaged_checkpoints_are_refused),
         cmocka_unit_test(changed_data_is_refused),
+        cmocka_unit_test(changed_models_of_adapters_are_refused),
         cmocka_unit_test(other_instructions_are_told),
         cmocka_unit_test(a_missing_record_is_explained),
         cmocka_unit_test(misunderstandings_are_told),

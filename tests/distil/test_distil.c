@@ -1,12 +1,16 @@
 /* test_distil.c: a teacher to a student in stages: what is copied, what learns, stages that stop
  * and resume. */
 #include "data/rows/source_open.h"
+#include "distil/measurement.h"
 #include "distil/ranking.h"
 #include "distil/spearman.h"
 #include "files/file.h"
 #include "files/folder.h"
+#include "files/json.h"
+#include "files/safetensors.h"
 #include "model/files/model_folder.h"
 #include "small_model.h"
+#include "train/adapters.h"
 #include "train/model_open.h"
 
 #include <stdio.h>
@@ -249,10 +253,10 @@ static void map_file(sr_mapping *file, sr_stage stage, const char *name) {
 
 /* Every stage, killed after each of its steps and resumed with other threads, ends with the bits of
  * one that was never stopped; so does a copy that was cut off. */
-static void stopping_changes_nothing(void **state) {
-    (void)state;
+static void stop_everywhere(int adapter_rank) {
     sr_run_settings s = common_settings("0:gated_softmax,1-:order:2");
     sr_distil_request request = request_of(&s);
+    request.adapter_rank = adapter_rank;
     sr_student_parts parts;
     sr_mapping want[SR_STAGES][FILES];
     char copy[SR_PATH_BYTES];
@@ -283,6 +287,12 @@ static void stopping_changes_nothing(void **state) {
         }
     sr_run_settings_free(&s);
     assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
+static void stopping_changes_nothing(void **state) {
+    (void)state;
+    stop_everywhere(0);
+    stop_everywhere(2);
 }
 
 /* Losses fall, validation says how far the student is, and the teacher's files stay as they are. */
@@ -381,8 +391,8 @@ static sr_replacement_cost cost_by_hand(sr_model *model, sr_model *from) {
     for (int64_t number = 0; number < 2; number++) {
         sr_batch batch = {.B = B, .ids = ids, .targets = targets, .offsets = offsets};
         assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_VALIDATION, number), SRNN_OK);
-        assert_int_equal(sr_pass_documents(student, offsets, batch.documents), SRNN_OK);
-        assert_int_equal(sr_pass_documents(own, offsets, batch.documents), SRNN_OK);
+        assert_int_equal(sr_pass_documents(student, offsets, batch.documents, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_documents(own, offsets, batch.documents, NULL), SRNN_OK);
         assert_int_equal(sr_pass_logits(student, x, ids), SRNN_OK);
         assert_int_equal(sr_pass_logits(own, y, ids), SRNN_OK);
         for (int i = 0; i < B * T; i++) {
@@ -457,6 +467,325 @@ static void layers_are_ranked(void **state) {
     assert_int_equal(sr_folder_remove(made), SRNN_OK);
 }
 
+/* ---- decays */
+
+/* The decay per token of the first head of layer 1 of a copy, without what depends on the token. */
+static double decay_at_start(const char *attention, bool of_teacher) {
+    sr_run_settings s = common_settings(attention);
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    char even[120];
+    snprintf(even, sizeof even, "%s/even", folder);
+    assert_int_equal(sr_run_settings_text(&s.teacher, even), SRNN_OK);
+    request.keep = "0";
+    request.decays_of_teacher = of_teacher;
+    begin(&request, &parts);
+    sr_model *copy = model_of(SR_STAGE_COPY);
+    const char *const names[] = {"gk_proj.1.bias", "g_proj.bias", "dt_bias", "A_log"};
+    const sr_tensor_spec *found[4];
+    for (int i = 0; i < 4; i++) {
+        char name[SR_SPEC_NAME];
+        snprintf(name, sizeof name, "model.layers.1.self_attn.%s", names[i]);
+        found[i] = sr_tensor_table_find(&copy->table, name);
+    }
+    const double divisor = copy->config.attention[1].decay_divisor;
+    double decay;
+    if (found[2]) {
+        const double x = (double)copy->weights[found[2]->start];
+        const double rate = exp((double)copy->weights[found[3]->start]);
+        decay = exp(-rate * log1p(exp(x)));
+    } else {
+        const sr_tensor_spec *spec = found[0] ? found[0] : found[1];
+        assert_non_null(spec);
+        const double x = (double)copy->weights[spec->start];
+        decay = pow(1 / (1 + exp(-x)), 1 / (divisor > 0 ? divisor : 1));
+    }
+    sr_model_free(copy);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+    return decay;
+}
+
+/* A teacher whose queries are 0 looks at all earlier tokens alike: at (T - 1) / 4 on average. */
+static void decays_start_from_distances(void **state) {
+    (void)state;
+    static const char *const attentions[] = {"gla", "power", "gated_delta_net", "mamba2"};
+    const double distance = (12 - 1) / 4.0, want = distance / (1 + distance);
+    char even[120];
+    sr_model *model = open_model(teacher);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        if (strstr(spec->name, "q_proj"))
+            memset(model->weights + spec->start, 0, spec->count * sizeof(float));
+    }
+    snprintf(even, sizeof even, "%s/even", folder);
+    assert_int_equal(sr_folders_make(even), SRNN_OK);
+    assert_int_equal(sr_model_save(model, even, SR_DTYPE_F32), SRNN_OK);
+    sr_model_free(model);
+    for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++) {
+        const double got = decay_at_start(attentions[i], true);
+        const double usual = decay_at_start(attentions[i], false);
+        if (fabs(got - want) > 1e-5 || fabs(usual - want) < 1e-3)
+            fail_msg("%s: %g, %g without, %g wanted", attentions[i], got, usual, want);
+    }
+}
+
+/* ---- adapters */
+
+/* The adapter of a matrix in the last checkpoint of a stage, as PEFT has it. */
+static void read_factor(float *out, size_t count, sr_stage stage, const char *matrix,
+                        const char *factor) {
+    char path[SR_PATH_BYTES], name[200];
+    sr_safetensors *file;
+    const sr_tensor *tensor;
+    stage_folder(path, stage);
+    char whole[SR_PATH_BYTES + 80];
+    snprintf(whole, sizeof whole, "%s/checkpoints/step-000000005/adapter_model.safetensors", path);
+    snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", matrix, factor);
+    assert_int_equal(sr_safetensors_open(&file, whole), SRNN_OK);
+    assert_int_equal(sr_safetensors_require(&tensor, file, name), SRNN_OK);
+    assert_int_equal(tensor->count, count);
+    sr_tensor_to_float(out, tensor);
+    sr_safetensors_free(file);
+}
+
+/* The merged matrix is W0 + B A of the files; all but the layers' matrices keeps its bits. */
+static void adapters_are_saved_apart_and_merged(void **state) {
+    (void)state;
+    enum { RANK = 3 };
+    sr_run_settings s = common_settings("gated_softmax");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    bool known;
+    assert_int_equal(sr_distil_request_set(&request, &known, "lora-rank", "3"), SRNN_OK);
+    assert_int_equal(sr_distil_request_set(&request, &known, "learn", "lora"), SRNN_OK);
+    assert_true(request.adapter_rank == RANK);
+    begin(&request, &parts);
+    run_all();
+    sr_model *before = model_of(SR_STAGE_DISTIL), *after = model_of(SR_STAGE_TUNE);
+    size_t adapted = 0;
+    for (size_t i = 0; i < before->table.count; i++) {
+        const sr_tensor_spec *spec = &before->table.specs[i];
+        const bool is = spec->rank == 2 && strstr(spec->name, "layers.") != NULL;
+        if (same_tensor(before, after, spec->name) == is)
+            fail_msg("%s %s", spec->name, is ? "has not changed" : "has changed");
+        if (!is)
+            continue;
+        adapted++;
+        const int64_t rows = spec->shape[0], columns = spec->shape[1];
+        float *a = malloc((size_t)(RANK * columns) * sizeof *a);
+        float *b = malloc((size_t)(RANK * rows) * sizeof *b);
+        char matrix[SR_SPEC_NAME];
+        snprintf(matrix, sizeof matrix, "%.*s", (int)(strlen(spec->name) - strlen(".weight")),
+                 spec->name);
+        read_factor(a, (size_t)(RANK * columns), SR_STAGE_TUNE, matrix, "A");
+        read_factor(b, (size_t)(RANK * rows), SR_STAGE_TUNE, matrix, "B");
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                double want = (double)before->weights[spec->start + (size_t)(r * columns + c)];
+                for (int k = 0; k < RANK; k++)
+                    want += (double)b[r * RANK + k] * (double)a[k * columns + c];
+                const double got = (double)after->weights[spec->start + (size_t)(r * columns + c)];
+                assert_true(fabs(got - want) < 1e-6 * (1 + fabs(want)));
+            }
+        free(a), free(b);
+    }
+    assert_true(adapted >= 2 * 6);
+    /* transformers would add the adapters to the merged model once more */
+    char path[SR_PATH_BYTES], config[SR_PATH_BYTES + 80];
+    stage_folder(path, SR_STAGE_TUNE);
+    snprintf(config, sizeof config, "%s/checkpoints/step-000000005/adapter_config.json", path);
+    assert_int_not_equal(access(config, F_OK), 0);
+    sr_model_free(before), sr_model_free(after);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
+/* The mean loss of a batch, in double. */
+static double batch_loss(sr_pass *pass, const int32_t *ids, const int32_t *targets, int count) {
+    float losses[64];
+    double sum = 0;
+    assert_int_equal(sr_pass_losses(pass, losses, ids, targets), SRNN_OK);
+    for (int i = 0; i < count; i++)
+        sum += (double)losses[i];
+    return sum / count;
+}
+
+/* The gradient of A and B against slopes of the loss, and B = 0 changes nothing. */
+static void adapter_gradients_are_slopes(void **state) {
+    (void)state;
+    enum { B = 2, T = 9, ROWS = B * T };
+    int32_t ids[ROWS], targets[ROWS];
+    float losses[ROWS];
+    sr_model *model = small_byte_model(cpu, "gated_softmax", 0.3);
+    sr_adapters *a;
+    sr_pass *pass;
+    for (int i = 0; i < ROWS; i++) {
+        ids[i] = (i * 37 + 11) % 251;
+        targets[i] = (i * 53 + 5) % 251;
+    }
+    assert_int_equal(sr_adapters_create(&a, model, &(sr_adapters_setup){.rank = 2}), SRNN_OK);
+    assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = B, .T = T, .train = true}),
+                     SRNN_OK);
+    const double plain = batch_loss(pass, ids, targets, ROWS);
+    assert_int_equal(sr_adapters_keep(a), SRNN_OK);
+    assert_int_equal(sr_adapters_initialise(a, 0.3, 5), SRNN_OK);
+    assert_int_equal(sr_adapters_merge(a), SRNN_OK);
+    assert_true(batch_loss(pass, ids, targets, ROWS) == plain);
+    for (size_t i = 0; i < a->table.numbers; i++)
+        a->weights[i] = 0.2f * sinf((float)i * 1.7f);
+    assert_int_equal(sr_adapters_merge(a), SRNN_OK);
+    assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0 / ROWS), SRNN_OK);
+    assert_int_equal(sr_adapters_gradient(a, sr_pass_gradient(pass)), SRNN_OK);
+    for (size_t i = 0; i < a->table.count; i++) {
+        const sr_tensor_spec *spec = &a->table.specs[i];
+        const size_t at = spec->start + spec->count / 2;
+        const float kept = a->weights[at], step = 4e-3f;
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            a->weights[at] = kept + (side ? step : -step);
+            assert_int_equal(sr_adapters_merge(a), SRNN_OK);
+            loss[side] = batch_loss(pass, ids, targets, ROWS);
+        }
+        a->weights[at] = kept;
+        const double slope = (loss[1] - loss[0]) / (2 * (double)step);
+        if (fabs(slope - (double)a->gradient[at]) > 2e-4 + 0.01 * fabs(slope))
+            fail_msg("%s: gradient %g, slope %g", spec->name, (double)a->gradient[at], slope);
+    }
+    sr_adapters_free(a);
+    sr_pass_free(pass);
+    sr_model_free(model);
+}
+
+/* ---- what a student is worth */
+
+static json_t *measured(void) {
+    json_t *record;
+    if (sr_measurement_make(&record, &(sr_measurement_request){.folder = made, .threads = 2}) !=
+        SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    return record;
+}
+
+static double part(const json_t *record, const char *of, const char *what) {
+    return sr_json_number_of(sr_json_object_of(record, of), what);
+}
+
+/* The student is the last stage's model, losses by position add up to its loss, a zeroed state is
+ * what documents of one token give, and layers alone are those of the ranking. */
+static void students_are_measured(void **state) {
+    (void)state;
+    sr_run_settings s = common_settings("linear_elu");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    sr_model *own = open_model(teacher);
+    request.keep = "0";
+    begin(&request, &parts);
+    run_all();
+    json_t *record = measured();
+    sr_model *tuned = model_of(SR_STAGE_TUNE), *copy = model_of(SR_STAGE_COPY);
+    sr_replacement_cost want = cost_by_hand(tuned, own);
+    assert_true(near_to(part(record, "student", "loss"), want.loss));
+    assert_true(near_to(part(record, "student", "kl"), want.kl));
+    want = cost_by_hand(copy, own);
+    assert_true(near_to(part(record, "copied", "kl"), want.kl) && want.kl > 0);
+    assert_true(near_to(part(record, "teacher", "loss"), cost_by_hand(own, own).loss));
+    assert_true(fabs(part(record, "teacher", "kl")) < 1e-6);
+    const json_t *positions = sr_json_object_of(record, "student");
+    double sum = 0, to = 0;
+    for (size_t i = 0; i < sr_json_count_of(positions, "positions"); i++) {
+        const json_t *one = sr_json_element_of(positions, "positions", i);
+        assert_true(sr_json_number_of(one, "from") == to);
+        to = sr_json_number_of(one, "to");
+        sum += (to - sr_json_number_of(one, "from")) * sr_json_number_of(one, "loss");
+    }
+    assert_true(to == 12 && near_to(sum / 12, part(record, "student", "loss")));
+    assert_true(fabs(part(record, "zeroed", "loss") - part(record, "student", "loss")) > 1e-4);
+    assert_int_equal(sr_json_count_of(record, "layers"), 1);
+    const json_t *layer = sr_json_element_of(record, "layers", 0);
+    assert_int_equal(sr_json_integer_of(layer, "layer"), 1);
+    assert_true(near_to(part(layer, "copied", "kl"), want.kl)); /* it is the only one */
+    assert_true(part(layer, "aligned", "kl") > 0);
+    assert_true(sr_json_number_of(record, "state_bytes") > 0);
+    json_decref(record);
+    sr_model_free(own), sr_model_free(tuned), sr_model_free(copy);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
+/* Isolated tokens of all layers are documents of one token. */
+static void isolated_layers_forget(void **state) {
+    (void)state;
+    enum { T = 7 };
+    static const bool all[] = {true, true}, first[] = {true, false};
+    const int32_t ids[T] = {3, 1, 4, 1, 5, 9, 2};
+    const int64_t offsets[T + 1] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static float want[T * 257], got[T * 257];
+    static const char *const attentions[] = {"linear_elu", "gla", "gated_delta_net", "softmax"};
+    for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++) {
+        sr_model *model = small_byte_model(cpu, attentions[i], 0.3);
+        sr_pass *pass;
+        assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = 1, .T = T}), SRNN_OK);
+        assert_int_equal(sr_pass_isolate(pass, first), SRNN_ERR_UNSUPPORTED);
+        assert_int_equal(sr_pass_isolate(pass, all), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, got, ids), SRNN_OK);
+        assert_int_equal(sr_pass_documents(pass, offsets, T, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, want, ids), SRNN_OK);
+        for (int j = 0; j < T * 257; j++)
+            if (fabsf(got[j] - want[j]) > 1e-5f)
+                fail_msg("%s: %g instead of %g", attentions[i], (double)got[j], (double)want[j]);
+        assert_int_equal(sr_pass_documents(pass, NULL, 0, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, want, ids), SRNN_OK);
+        assert_true(memcmp(got, want, sizeof got) != 0);
+        sr_pass_free(pass);
+        sr_model_free(model);
+    }
+}
+
+/* The shape is the student's, no weight is the teacher's, and the request is remembered. */
+static void a_student_from_scratch(void **state) {
+    (void)state;
+    sr_run_settings s = common_settings("gated_softmax");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    char path[SR_PATH_BYTES];
+    bool known;
+    request.stages[SR_STAGE_ALIGN] = request.stages[SR_STAGE_DISTIL] = false;
+    request.from_scratch = true;
+    assert_int_equal(sr_distil_check(made, &request), SRNN_OK);
+    begin(&request, &parts);
+    stage_folder(path, SR_STAGE_COPY);
+    for (int again = 0; again < 2; again++) {
+        sr_model *own = open_model(teacher), *copy = model_of(SR_STAGE_COPY);
+        const sr_tensor_spec *spec =
+            sr_tensor_table_find(&own->table, "model.layers.0.self_attn.q_proj.weight");
+        assert_true(spec && !same_tensor(own, copy, spec->name));
+        assert_false(same_tensor(own, copy, "model.embed_tokens.weight"));
+        sr_model_free(own), sr_model_free(copy);
+        assert_int_equal(sr_folder_remove(path), SRNN_OK);
+        assert_int_equal(sr_distil_continue(made), SRNN_OK);
+    }
+    assert_int_equal(sr_distil_check(made, &request), SRNN_OK);
+    assert_int_equal(sr_distil_request_set(&request, &known, "tune-steps", "6"), SRNN_OK);
+    assert_true(known && request.steps[SR_STAGE_TUNE] == 6);
+    assert_int_equal(sr_distil_check(made, &request), SRNN_ERR_ARGUMENT);
+    request.steps[SR_STAGE_TUNE] = 5;
+    s.B = 3;
+    assert_int_equal(sr_distil_check(made, &request), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "batch"));
+    assert_int_equal(sr_distil_request_set(&request, &known, "tune-steps", "x"), SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_distil_request_set(&request, &known, "kl", "sideways"), SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_distil_request_set(&request, &known, "batch", "6"), SRNN_OK);
+    assert_false(known);
+    s.B = 2;
+    run_all();
+    json_t *record = measured();
+    assert_true(part(record, "student", "loss") > 0 && !json_object_get(record, "copied"));
+    json_decref(record);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
 static int enter(void **state) {
     (void)state;
     static char words[20000];
@@ -493,6 +822,12 @@ int main(void) {
         cmocka_unit_test(students_learn),
         cmocka_unit_test(rank_correlations),
         cmocka_unit_test(layers_are_ranked),
+        cmocka_unit_test(decays_start_from_distances),
+        cmocka_unit_test(adapters_are_saved_apart_and_merged),
+        cmocka_unit_test(adapter_gradients_are_slopes),
+        cmocka_unit_test(students_are_measured),
+        cmocka_unit_test(isolated_layers_forget),
+        cmocka_unit_test(a_student_from_scratch),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -174,6 +174,18 @@ static size_t folder_at(const sr_mapping *file, size_t i) {
     return 0;
 }
 
+/* The bytes of a separator of groups of digits at this place of a text, a narrow space or LaTeX's;
+ * or 0. */
+static size_t separator_at(const sr_mapping *file, size_t i) {
+    static const char *const separators[] = {"\xE2\x80\xAF", "\\,"};
+    for (size_t n = 0; n < sizeof separators / sizeof *separators; n++) {
+        const size_t length = strlen(separators[n]);
+        if (length <= file->bytes - i && memcmp(file->data + i, separators[n], length) == 0)
+            return length;
+    }
+    return 0;
+}
+
 /* Numbers that differ from run to run become #: times and identities of runs. The folder of the run
  * is left out. */
 static char *without_numbers(const sr_mapping *file) {
@@ -188,8 +200,10 @@ static char *without_numbers(const sr_mapping *file) {
         }
         end = i;
         bool number = false;
-        while (end < file->bytes && (isxdigit(file->data[end]) || strchr("+-.", file->data[end])))
+        while (end < file->bytes && (isxdigit(file->data[end]) || strchr("+-.", file->data[end]))) {
             number |= isdigit(file->data[end++]) != 0;
+            end += number ? separator_at(file, end) : 0;
+        }
         if (number) {
             text[length++] = '#';
             i = end;

@@ -134,13 +134,13 @@ static void outputs_and_gradients(void **state) {
         const sr_matrix Y = sr_matrix_of(y, ROWS, GOLDEN_C, SRNN_F32);
         const sr_matrix d_Y = sr_matrix_of(f.d_y, ROWS, GOLDEN_C, SRNN_F32);
         const sr_matrix d_X = sr_matrix_of(d_x, ROWS, GOLDEN_C, SRNN_F32);
-        const sr_layer_weights weights = {&f.weight, &f.weight};
-        assert_int_equal(sr_attention_layer_attend(f.layer, X, &weights, f.saved), SRNN_OK);
+        const sr_layer_weights weights = {.master = &f.weight, .working = &f.weight};
+        assert_int_equal(sr_attention_layer_attend(f.layer, X, &weights, f.saved, NULL), SRNN_OK);
         assert_int_equal(
             sr_attention_layer_finish(f.layer, Y, (sr_matrix){0}, X, &weights, f.saved), SRNN_OK);
         expect(variant, "y", y, f.want_y, ROWS * GOLDEN_C);
         assert_int_equal(sr_attention_layer_backward(f.layer, d_X, &f.gradient, d_Y, X, &weights,
-                                                     f.saved, f.scratch),
+                                                     f.saved, f.scratch, NULL),
                          SRNN_OK);
         expect(variant, "d_x", d_x, f.want_x, ROWS * GOLDEN_C);
         if (f.later) {
@@ -164,7 +164,7 @@ static void feed(const fixture *f, sr_layer_state *memory, float *y, float *x, i
     int32_t here[ROWS];
     for (int row = 0; row < GOLDEN_B * T; row++)
         here[row] = start + row % T;
-    const sr_layer_weights weights = {&f->weight, &f->weight};
+    const sr_layer_weights weights = {.master = &f->weight, .working = &f->weight};
     const sr_layer_piece_place place = {.T = T, .positions = here, .saved = f->saved};
     bool moved;
     assert_int_equal(sr_layer_state_reserve(memory, T, &moved), SRNN_OK);

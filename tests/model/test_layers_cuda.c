@@ -1,6 +1,7 @@
 /* test_layers_cuda.c: layers of every wiring on a GPU, real or emulated: losses, gradients and
  * decoding agree with the CPU. */
 #include "base/bf16.h"
+#include "model/files/tensor_stream.h"
 #include "model/session.h"
 #include "small_model.h"
 
@@ -24,6 +25,8 @@ typedef struct described {
     sr_activation activation;
     bool bias, layer_norm, minus_one;
     double embedding, residual, logits, cap;
+    double limit, sharpness; /* of the activation */
+    sr_experts experts;
 } described;
 
 static described plain(const char *attention) {
@@ -47,6 +50,9 @@ static sr_model *model_of(sr_backend *backend, const described *d) {
                               .residual_multiplier = d->residual,
                               .logit_multiplier = d->logits,
                               .logit_cap = d->cap,
+                              .activation_limit = d->limit,
+                              .activation_sharpness = d->sharpness,
+                              .experts = d->experts,
                               .qkv_bias = d->bias,
                               .o_bias = d->bias,
                               .mlp_bias = d->bias,
@@ -213,6 +219,16 @@ static const described families[] = {
      .minus_one = true,
      .bias = true},
     {.attention = "softmax", .mlp = SR_MLP_GATED, .activation = SR_ACTIVATION_SILU},
+    {.attention = "softmax", .experts = {.count = 40, .chosen = 33, .width = 8}},
+    {.attention = "softmax,block_norm=both",
+     .experts = {.count = 4, .chosen = 4, .width = 9, .shared_width = 13, .plain = {1}}},
+    {.attention = "softmax,sink=learned",
+     .mlp = SR_MLP_GATED,
+     .activation = SR_ACTIVATION_SILU_CLAMPED,
+     .bias = true,
+     .limit = 0.05,
+     .sharpness = 1.7,
+     .experts = {.count = 3, .chosen = 3, .width = 8, .renormalised = true, .router_bias = true}},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -285,6 +301,7 @@ static void captured_steps(void **state) {
     check_captured(plain("gate,layer=grela"), SR_RECOMPUTE_ATTENTION);
     check_captured(plain("gated_delta_net"), SR_RECOMPUTE_BLOCK);
     check_captured(plain(aveys[0]), SR_RECOMPUTE_BLOCK);
+    check_captured(families[FAMILIES - 2], SR_RECOMPUTE_BLOCK);
 }
 
 /* ---- feeding */
@@ -352,6 +369,49 @@ static void family_feeding(void **state) {
         check_feeding(families[i]);
 }
 
+/* Without masters: what products and embeddings read is bf16, the rest float; the same bits. */
+static void check_read_only(described d) {
+    enum { NUMBERS = STEPS * B * V };
+    float want[NUMBERS], got[NUMBERS];
+    int32_t ids[B * FED];
+    sr_model *model = model_of(gpu, &d), *read;
+    assert_int_equal(sr_model_create_read_only(&read, gpu, &model->config), SRNN_OK);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        const sr_matrix to = sr_model_place(read, spec);
+        float *numbers = malloc(spec->count * sizeof *numbers);
+        assert_int_equal(sr_device_copy_out(gpu->device, numbers, model->weights + spec->start,
+                                            spec->count * sizeof *numbers),
+                         SRNN_OK);
+        for (size_t n = 0; n < spec->count; n++)
+            numbers[n] = sr_bf16_float(sr_bf16_of(numbers[n]));
+        assert_int_equal(sr_stream_floats(gpu, to, numbers), SRNN_OK);
+        assert_int_equal(sr_device_copy_in(gpu->device, model->weights + spec->start, numbers,
+                                           spec->count * sizeof *numbers),
+                         SRNN_OK);
+        free(numbers);
+    }
+    assert_int_equal(sr_model_narrow(model), SRNN_OK);
+    sr_session *session = session_of(model), *other = session_of(read);
+    small_ids(ids, B * FED, V, 8);
+    feed(want, session, ids);
+    feed(got, other, ids);
+    assert_memory_equal(got, want, sizeof want);
+    sr_session_free(session);
+    sr_session_free(other);
+    sr_model_free(model);
+    sr_model_free(read);
+}
+
+static void read_only_feeding(void **state) {
+    (void)state;
+    if (!is_bf16())
+        skip();
+    check_read_only(plain("gated_delta_net"));
+    for (int i = 0; i < FAMILIES; i += 3)
+        check_read_only(families[i]);
+}
+
 static void avey_feeding(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -392,7 +452,7 @@ int main(void) {
         cmocka_unit_test(family_steps),   cmocka_unit_test(avey_steps),
         cmocka_unit_test(captured_steps), cmocka_unit_test(feeding),
         cmocka_unit_test(system_feeding), cmocka_unit_test(family_feeding),
-        cmocka_unit_test(avey_feeding)};
+        cmocka_unit_test(avey_feeding),   cmocka_unit_test(read_only_feeding)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

@@ -17,9 +17,27 @@ static sr_pass *pass_with(sr_model *student, const sr_lesson *lesson, bool train
     return pass;
 }
 
-static double loss_of(sr_pass *pass) {
+/* The sum of squares of log(sum exp logits), over rows with a target. */
+static double z_losses(sr_model *model) {
+    static float logits[ROWS * 23];
+    const int V = model->config.V;
+    double total = 0;
+    sr_pass *pass = pass_with(model, &(sr_lesson){0}, false);
+    assert_int_equal(sr_pass_logits(pass, logits, ids), SRNN_OK);
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int v = 0; v < V; v++)
+            sum += exp((double)logits[r * V + v]);
+        total += targets[r] >= 0 ? log(sum) * log(sum) : 0;
+    }
+    sr_pass_free(pass);
+    return total;
+}
+
+/* What the gradient is of. */
+static double loss_of(sr_model *model, const sr_lesson *lesson, sr_pass *pass) {
     float losses[ROWS];
-    double sum = 0;
+    double sum = lesson->z_loss > 0 ? (double)lesson->z_loss * z_losses(model) : 0;
     assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
     for (int i = 0; i < ROWS; i++) {
         sum += (double)losses[i];
@@ -29,8 +47,8 @@ static double loss_of(sr_pass *pass) {
 }
 
 /* The slope of the lesson's loss along `direction`, which is not the pass's own array. */
-static double slope_along(sr_model *model, sr_pass *pass, const sr_tensor_spec *spec,
-                          const float *direction, double step) {
+static double slope_along(sr_model *model, const sr_lesson *lesson, sr_pass *pass,
+                          const sr_tensor_spec *spec, const float *direction, double step) {
     float *weight = model->weights + spec->start, *saved = malloc(spec->count * sizeof *saved);
     double ends[2];
     assert_non_null(saved);
@@ -38,7 +56,7 @@ static double slope_along(sr_model *model, sr_pass *pass, const sr_tensor_spec *
     for (int end = 0; end < 2; end++) {
         for (size_t n = 0; n < spec->count; n++)
             weight[n] = saved[n] + (float)((end ? step : -step) * (double)direction[n]);
-        ends[end] = loss_of(pass);
+        ends[end] = loss_of(model, lesson, pass);
     }
     memcpy(weight, saved, spec->count * sizeof *saved);
     free(saved);
@@ -55,7 +73,7 @@ static void check_slopes(sr_model *student, const sr_lesson *lesson, const char 
     int learning = 0;
     assert_non_null(gradient);
     /* One rounding of the loss tilts the slope by so much of the gradient. */
-    const double noise = (double)FLT_EPSILON * loss_of(pass) / length;
+    const double noise = (double)FLT_EPSILON * loss_of(student, lesson, pass) / length;
     memcpy(gradient, sr_pass_gradient(pass), numbers * sizeof *gradient);
     for (size_t i = 0; i < student->table.count; i++) {
         const sr_tensor_spec *spec = &student->table.specs[i];
@@ -70,8 +88,8 @@ static void check_slopes(sr_model *student, const sr_lesson *lesson, const char 
         }
         const double step = length / sqrt(squares + 1e-12);
         const float *direction = gradient + spec->start;
-        const double slope = (4 * slope_along(student, pass, spec, direction, step) -
-                              slope_along(student, pass, spec, direction, 2 * step)) /
+        const double slope = (4 * slope_along(student, lesson, pass, spec, direction, step) -
+                              slope_along(student, lesson, pass, spec, direction, 2 * step)) /
                              3; /* without the third derivative, which divergences have */
         if (!(fabs(slope - squares) <= 0.02 * squares + (2e-3 + noise) * sqrt(squares)))
             fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", label, spec->name, squares,
@@ -106,6 +124,18 @@ static void gradients(void **state) {
         sr_model_free(student);
     }
     sr_model_free(teacher);
+}
+
+/* Cross entropy and z-loss; behind the logits' cap, too. */
+static void gradients_of_texts(void **state) {
+    (void)state;
+    for (int capped = 0; capped < 2; capped++) {
+        sr_model_config c = small_config(SR_MLP_SWIGLU, false, true);
+        c.logit_cap = capped ? 3 : 0;
+        sr_model *model = small_model_of(cpu, "softmax", &c);
+        check_slopes(model, &(sr_lesson){.z_loss = 0.1f}, "z-loss", 4e-3);
+        sr_model_free(model);
+    }
 }
 
 /* Norms behind the mixer, multipliers and logit caps change what is compared. */
@@ -188,7 +218,7 @@ static void nothing_to_learn_from_oneself(void **state) {
         const sr_lesson lesson = {
             .objective = (sr_objective)objective, .teacher = teacher, .temperature = 1.5};
         sr_pass *pass = pass_with(student, &lesson, true);
-        assert_true(loss_of(pass) == 0);
+        assert_true(loss_of(student, &lesson, pass) == 0);
         for (size_t n = 0; n < student->table.numbers; n++)
             assert_true(sr_pass_gradient(pass)[n] == 0);
         sr_pass_free(pass);
@@ -204,9 +234,9 @@ static void layers_are_independent(void **state) {
     sr_model *teacher = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true);
     sr_model *student = small_model(cpu, "linear_cosine", SR_MLP_SWIGLU, false, true);
     const sr_lesson all = {.objective = SR_OBJECTIVE_LAYERS, .teacher = teacher},
-                    one = {SR_OBJECTIVE_LAYERS, teacher, 1, second};
+                    one = {SR_OBJECTIVE_LAYERS, teacher, 1, second, 0};
     sr_pass *whole = pass_with(student, &all, true), *part = pass_with(student, &one, true);
-    const double loss = loss_of(whole), own = loss_of(part);
+    const double loss = loss_of(student, &all, whole), own = loss_of(student, &one, part);
     for (size_t i = 0; i < student->table.count; i++) {
         const sr_tensor_spec *spec = &student->table.specs[i];
         const bool counts = spec->slot < SR_LAYER_SLOTS && spec->layer == 1;
@@ -240,10 +270,10 @@ static void what_cannot_be_compared(void **state) {
     sr_model *other = small_byte_model(cpu, "softmax", 0.02);
     sr_model *mixing = small_model(cpu, "rwkv7", SR_MLP_SWIGLU, false, true);
     refused(student, &(sr_lesson){.objective = SR_OBJECTIVE_KL}, SRNN_ERR_ARGUMENT);
-    refused(other, &(sr_lesson){SR_OBJECTIVE_KL, student, 1, NULL}, SRNN_ERR_ARGUMENT);
-    refused(student, &(sr_lesson){SR_OBJECTIVE_LAYERS, teacher, 1, NULL}, SRNN_ERR_ARGUMENT);
-    refused(mixing, &(sr_lesson){SR_OBJECTIVE_LAYERS, student, 1, NULL}, SRNN_ERR_UNSUPPORTED);
-    sr_pass_free(pass_with(student, &(sr_lesson){SR_OBJECTIVE_KL, teacher, 1, NULL}, true));
+    refused(other, &(sr_lesson){SR_OBJECTIVE_KL, student, 1, NULL, 0}, SRNN_ERR_ARGUMENT);
+    refused(student, &(sr_lesson){SR_OBJECTIVE_LAYERS, teacher, 1, NULL, 0}, SRNN_ERR_ARGUMENT);
+    refused(mixing, &(sr_lesson){SR_OBJECTIVE_LAYERS, student, 1, NULL, 0}, SRNN_ERR_UNSUPPORTED);
+    sr_pass_free(pass_with(student, &(sr_lesson){SR_OBJECTIVE_KL, teacher, 1, NULL, 0}, true));
     sr_model *const all[] = {teacher, student, other, mixing};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         sr_model_free(all[i]);
@@ -271,6 +301,7 @@ static void layers_as_text(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),
+        cmocka_unit_test(gradients_of_texts),
         cmocka_unit_test(gradients_of_other_blocks),
         cmocka_unit_test(divergences),
         cmocka_unit_test(nothing_to_learn_from_oneself),

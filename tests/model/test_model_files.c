@@ -139,7 +139,11 @@ static void shapes_come_before_memory(void **state) {
     sr_model_config_free(&config);
     change_config(vocabulary, "\"vocab_size\": 16000000");
     assert_int_equal(sr_model_load_config(&config, folder), SRNN_ERR_FORMAT);
-    assert_non_null(strstr(srnn_error_detail(), "embed_tokens"));
+    char shapes[128];
+    snprintf(shapes, sizeof shapes, "embed_tokens.weight has the shape (%d, %d), but",
+             model->config.V, model->config.C);
+    assert_non_null(strstr(srnn_error_detail(), shapes));
+    assert_non_null(strstr(srnn_error_detail(), "asks for (16000000, "));
     sr_model_free(model);
 }
 
@@ -349,10 +353,9 @@ static void refusals_name_what_is_missing(void **state) {
     static const struct {
         const char *members, *missing;
     } cases[] = {
-        {"\"model_type\": \"mixtral\", \"num_local_experts\": 8", "mixture of experts"},
+        {"\"model_type\": \"phimoe\", \"num_local_experts\": 8", "mixture of experts"},
         {"\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 8", "multi-head latent attention"},
         {"\"model_type\": \"qwen3\", \"quantization_config\": {\"bits\": 4}", "quantised weights"},
-        {"\"model_type\": \"qwen3_next\"", "mixture of experts"},
         {"\"model_type\": \"qwen3\", \"num_key_value_heads\": 2, \"layer_types\": [\"conv\"]",
          "layers of type \"conv\""},
         {"\"model_type\": \"qwen3\", \"hidden_act\": \"mish\"", "hidden_act is mish"},
@@ -394,6 +397,24 @@ static srnn_status read_members(const char *members) {
     const srnn_status status = sr_model_config_read(&config, path);
     sr_model_config_free(&config);
     return status;
+}
+
+/* Experts of another type than softrnn writes are refused by name. */
+static void wrong_experts(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"5", "count of"},
+        {"{\"count\": \"3\"}", "count of"},
+        {"{\"count\": 3, \"chosen\": 1.0}", "chosen of"},
+        {"{\"count\": 3, \"chosen\": 1, \"width\": 8, \"shared_width\": 0, "
+         "\"plain_layers\": {\"0\": 1}}",
+         "plain_layers is not a list"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char members[512];
+        snprintf(members, sizeof members, "\"softrnn_parts\": {\"experts\": %s}", cases[i][0]);
+        assert_int_equal(read_members(members), SRNN_ERR_FORMAT);
+        assert_non_null(strstr(srnn_error_detail(), cases[i][1]));
+    }
 }
 
 /* Members that change the model are refused by name, those without effect are not. */
@@ -562,6 +583,16 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"kimi_linear\", \"first_k_dense_replace\": 2, \"linear_attn_config\": "
          "{\"full_attn_layers\": [2], \"kda_layers\": [1, 2]}",
          "decay"},
+        {"\"smollm3\", \"use_sliding_window\": false, \"sliding_window\": 9, \"layer_types\": "
+         "[\"full_attention\", \"sliding_attention\"]",
+         "window=9"},
+        {"\"qwen2_moe\", \"sliding_window\": 9, \"layer_types\": "
+         "[\"full_attention\", \"sliding_attention\"]",
+         "needs use_sliding_window"},
+        {"\"mixtral\", \"num_local_experts\": 2000", "experts is 2000; it must be 1 to 1024"},
+        {"\"mixtral\", \"num_local_experts\": \"8\"", "num_local_experts is not a whole number"},
+        {"\"qwen3_moe\", \"num_experts\": -1", "num_experts is below 0"},
+        {"\"qwen3_moe\", \"num_experts_per_tok\": 129", "experts of a token is 129"},
         {"\"gemma\"", " eos=1"},
         {"\"gemma\", \"eos_token_id\": null", " eos=-1"},
         {"\"glm4\"", " eos=151329 and 2 more"},
@@ -924,6 +955,7 @@ int main(void) {
         cmocka_unit_test(a_head_that_differs_is_kept),
         cmocka_unit_test(unreadable_weights),
         cmocka_unit_test(pickled_weights_are_named),
+        cmocka_unit_test(wrong_experts),
         cmocka_unit_test(foreign_members),
         cmocka_unit_test(foreign_tensors),
         cmocka_unit_test(configurations_are_complete),

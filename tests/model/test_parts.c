@@ -36,8 +36,10 @@ typedef struct parted {
     const char *attention;
     sr_mlp mlp;
     sr_activation activation;
-    bool bias, layer_norm, minus_one;
+    bool bias, conv_unbiased, layer_norm, minus_one;
     double embedding, residual, logits, cap;
+    double limit, sharpness; /* of the activation */
+    sr_experts experts;
 } parted;
 
 static const parted models[] = {
@@ -71,18 +73,36 @@ static const parted models[] = {
     {.attention = "softmax", .mlp = SR_MLP_PLAIN, .activation = SR_ACTIVATION_SILU},
     {.attention = "linear_elu,qk_norm=head,rope_part=0.34,block_norm=after", .residual = 0.5},
     {.attention = "0:mamba2,block_norm=both,1:order:2,qk_norm=head", .residual = 2},
+    {.attention = "mamba2,short_conv=3", .conv_unbiased = true},
+    {.attention = "softmax", .experts = {.count = 5, .chosen = 2, .width = 11}},
+    {.attention = "softmax,block_norm=parallel",
+     .experts = {.count = 3, .chosen = 3, .width = 20, .renormalised = true}},
+    {.attention = "softmax,block_norm=both",
+     .residual = 0.5,
+     .experts = {.count = 4, .chosen = 3, .width = 9, .shared_width = 13, .plain = {1}}},
+    {.attention = "softmax,sink=learned",
+     .mlp = SR_MLP_GATED,
+     .activation = SR_ACTIVATION_SILU_CLAMPED,
+     .bias = true,
+     .limit = 0.3,
+     .sharpness = 1.7,
+     .experts = {.count = 4, .chosen = 2, .width = 7, .renormalised = true, .router_bias = true}},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
 static sr_model *make(sr_backend *backend, const parted *p) {
     sr_model_config config = small_config(p->mlp, p->bias, false);
     config.activation = p->activation;
+    config.conv_unbiased = p->conv_unbiased;
     config.layer_norm = p->layer_norm;
     config.norm_is_minus_one = p->minus_one;
     config.embedding_multiplier = p->embedding;
     config.residual_multiplier = p->residual;
     config.logit_multiplier = p->logits;
     config.logit_cap = p->cap;
+    config.activation_limit = p->limit;
+    config.activation_sharpness = p->sharpness;
+    config.experts = p->experts;
     return small_model_of(backend, p->attention, &config);
 }
 
@@ -195,12 +215,66 @@ static void files_hold_everything(void **state) {
     }
 }
 
+/* Logits of a whole text, then of the same fed in pieces; both (T, V). */
+static void check_same_logits(sr_model *model, sr_model *other) {
+    const size_t numbers = T * (size_t)model->config.V;
+    sr_model *const both[] = {model, other};
+    float *logits[2], *last[2];
+    int32_t ids[T];
+    small_ids(ids, T, model->config.V, 8);
+    for (int i = 0; i < 2; i++) {
+        sr_pass *pass;
+        sr_session *session;
+        logits[i] = malloc(numbers * sizeof **logits);
+        last[i] = malloc(numbers * sizeof **last);
+        assert_int_equal(sr_pass_create(&pass, both[i], &(sr_pass_setup){.B = 1, .T = T}), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, logits[i], ids), SRNN_OK);
+        assert_int_equal(sr_session_create(&session, both[i], &(sr_session_setup){.B = 1, .T = T}),
+                         SRNN_OK);
+        assert_int_equal(sr_session_feed(session, last[i], ids, T - 1), SRNN_OK);
+        assert_int_equal(sr_session_feed(session, last[i], ids + T - 1, 1), SRNN_OK);
+        sr_session_free(session);
+        sr_pass_free(pass);
+    }
+    assert_memory_equal(logits[0], logits[1], numbers * sizeof **logits);
+    assert_memory_equal(last[0], last[1], (size_t)model->config.V * sizeof **last);
+    for (int i = 0; i < 2; i++)
+        free(logits[i]), free(last[i]);
+}
+
+/* Files in bf16, read for inference: no float copy, and the same bits. */
+static void read_only_models(void **state) {
+    (void)state;
+    const sr_backend_settings settings = {.threads = 2, .bf16 = true};
+    sr_backend *narrow;
+    if (sr_backend_create(&narrow, &settings) != SRNN_OK)
+        skip();
+    for (int m = 0; m < MODELS; m++) {
+        sr_model *model = make(cpu, &models[m]), *whole, *read;
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        assert_int_equal(
+            sr_model_load_as(&read, narrow, folder, &(sr_load_setup){.read_only = true}), SRNN_OK);
+        assert_non_null(read->weights); /* floats stay floats */
+        sr_model_free(read);
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_BF16), SRNN_OK);
+        assert_int_equal(sr_model_load(&whole, narrow, folder), SRNN_OK);
+        assert_int_equal(
+            sr_model_load_as(&read, narrow, folder, &(sr_load_setup){.read_only = true}), SRNN_OK);
+        assert_null(read->weights);
+        assert_true(read->wide_numbers < read->table.numbers / 2);
+        check_same_logits(whole, read);
+        sr_model_free(model);
+        sr_model_free(whole);
+        sr_model_free(read);
+    }
+    sr_backend_free(narrow);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_are_slopes),
-        cmocka_unit_test(bits_stay),
-        cmocka_unit_test(pieces_give_the_same),
-        cmocka_unit_test(files_hold_everything),
+        cmocka_unit_test(gradients_are_slopes), cmocka_unit_test(bits_stay),
+        cmocka_unit_test(pieces_give_the_same), cmocka_unit_test(files_hold_everything),
+        cmocka_unit_test(read_only_models),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

@@ -217,8 +217,6 @@ static void differences_are_refused(void **state) {
         const char *model, *member, *value;
     } cases[] = {
         {"mamba2", "hidden_act", "\"gelu\""},
-        {"mamba2", "use_conv_bias", "false"},
-        {"mamba2", "use_conv_bias", "0"},
         {"mamba2", "time_step_limit", "[0.0, 0.1]"},
         {"mamba2", "time_step_limit", "[0.001, {\"__float__\": \"Infinity\"}]"},
         {"mamba2", "time_step_limit", "7"},

@@ -3,6 +3,7 @@
  *
  * It implements only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n),
  * D = A B + beta C. */
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,10 +14,12 @@
 typedef struct description {
     int compute, scale;
     int32_t transpose[2];
+    const float *factor[2]; /* of the operands of 8 bits */
+    int8_t fast;
 } description;
 
 typedef struct layout {
-    int type; /* 0: float, 14: bf16 */
+    int type; /* 0: float, 14: bf16, 28: E4M3, 29: E5M2 */
     uint64_t rows, columns;
     int64_t stride;
     int32_t batch;  /* matrices */
@@ -96,9 +99,15 @@ EXPORT int cublasLtMatmulDescDestroy(void *memory) {
 
 EXPORT int cublasLtMatmulDescSetAttribute(void *out, int attribute, const void *value,
                                           size_t bytes) {
-    if ((attribute != 3 && attribute != 4) || bytes != sizeof(int32_t))
+    description *desc = out;
+    if ((attribute == 3 || attribute == 4) && bytes == sizeof(int32_t))
+        memcpy(&desc->transpose[attribute - 3], value, bytes);
+    else if ((attribute == 17 || attribute == 18) && bytes == sizeof(float *))
+        memcpy(&desc->factor[attribute - 17], value, bytes);
+    else if (attribute == 25 && bytes == sizeof desc->fast)
+        memcpy(&desc->fast, value, bytes);
+    else
         return 7;
-    memcpy(&((description *)out)->transpose[attribute - 3], value, bytes);
     return 0;
 }
 
@@ -156,9 +165,18 @@ static uint64_t op_columns(const layout *m, int32_t transpose) {
     return transpose ? m->rows : m->columns;
 }
 
+/* Operands of 8 bits: the first transposed and the second not, in steps of 16, one of them E4M3. */
+static int types_fit(const description *desc, const layout *a, const layout *b) {
+    if (a->type < 28 && b->type < 28)
+        return a->type == b->type && !desc->fast;
+    return a->type >= 28 && b->type >= 28 && a->type + b->type < 58 && desc->transpose[0] == 1 &&
+           desc->transpose[1] == 0 && a->rows % 16 == 0 && a->stride % 16 == 0 &&
+           b->stride % 16 == 0;
+}
+
 static int fits(const description *desc, const layout *a, const layout *b, const layout *c,
                 const layout *d) {
-    return desc->compute == 68 && desc->scale == 0 && a->type == b->type && c->type == d->type &&
+    return desc->compute == 68 && desc->scale == 0 && types_fit(desc, a, b) && c->type == d->type &&
            op_columns(a, desc->transpose[0]) == op_rows(b, desc->transpose[1]) &&
            op_rows(a, desc->transpose[0]) == d->rows &&
            op_columns(b, desc->transpose[1]) == d->columns && c->rows == d->rows &&
@@ -220,11 +238,24 @@ static size_t place_of(const layout *m, uint64_t row, uint64_t column) {
            (size_t)batch_place * (size_t)m->offset;
 }
 
+/* A number of 8 bits by its definition; NaN where all bits of E4M3 are ones. */
+static float small_number(uint8_t code, int mantissa, int bias) {
+    const int exponent = (code & 127) >> mantissa, rest = code & ((1 << mantissa) - 1);
+    const int least = exponent > 0 ? exponent : 1, one = exponent > 0 ? 1 << mantissa : 0;
+    const float size = ldexpf((float)(one + rest), least - bias - mantissa);
+    if (mantissa == 3 && (code & 127) == 127)
+        return NAN;
+    return code & 128 ? -size : size;
+}
+
 static float number_at(const void *data, const layout *m, uint64_t row, uint64_t column) {
     const size_t at = place_of(m, row, column);
     float x;
     if (m->type == 0) {
         memcpy(&x, (const char *)data + at * sizeof x, sizeof x);
+    } else if (m->type >= 28) {
+        x = small_number(((const uint8_t *)data)[at], m->type == 28 ? 3 : 2,
+                         m->type == 28 ? 7 : 15);
     } else {
         uint16_t narrow;
         memcpy(&narrow, (const char *)data + at * sizeof narrow, sizeof narrow);
@@ -265,6 +296,11 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
     memcpy(&factor, alpha, sizeof factor);
     memcpy(&more, beta, sizeof more);
     memcpy(&chosen, algorithm, sizeof chosen);
+    if (((const layout *)a_layout)->type >= 28) {
+        if (!how->factor[0] || !how->factor[1])
+            return 7;
+        factor *= *how->factor[0] * *how->factor[1];
+    }
     if (!handle || chosen < FIRST_NAME || !workspace || bytes == 0 || !stream ||
         !fits(how, a_layout, b_layout, c_layout, d_layout))
         return 7;

@@ -46,7 +46,7 @@ static float *products(sr_backend *cpu, int64_t rows, int64_t N, int64_t K) {
                     d_Y = sr_matrix_of(d_y, rows, N, SRNN_F32);
     const sr_matrix Y = sr_matrix_of(all, rows, N, SRNN_F32);
     const sr_matrix d_X = sr_matrix_of(all + y_count, rows, K, SRNN_F32);
-    const sr_linear layer = {weight, bias, N};
+    const sr_linear layer = {weight, bias, .N = N};
     const sr_linear_gradient gradient = {all + y_count + x_count, NULL, N};
     assert_int_equal(cpu->linear_forward(cpu, Y, (sr_matrix){0}, X, &layer, 1), SRNN_OK);
     assert_int_equal(cpu->linear_backward_input(cpu, d_X, d_Y, &layer, 1), SRNN_OK);

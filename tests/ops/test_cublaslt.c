@@ -57,7 +57,7 @@ static void check(sr_cuda_gemm_call p) {
     p.a = p.in == SRNN_BF16 ? (void *)narrow_a : (void *)a;
     p.b = p.in == SRNN_BF16 ? (void *)narrow_b : (void *)b;
     p.d = d;
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &place), SRNN_OK);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &p, NULL, &place), SRNN_OK);
     assert_true(started);
     for (int64_t i = 0; i < (p.batch.count > 1 ? p.batch.count : 1) * p.M; i++) {
         const int64_t z = i / p.M, m = i % p.M;
@@ -113,6 +113,55 @@ static void batches(void **state) {
     }
 }
 
+/* Operands of 8 bits, each with its scale, in the three formats that are allowed; what is not is
+ * reported beforehand. */
+static void small_numbers(void **state) {
+    (void)state;
+    static uint8_t small_a[MOST], small_b[MOST];
+    /* 0, 0.5, -1 and 1.5 in E4M3 and in E5M2 */
+    static const uint8_t codes[2][4] = {{0x00, 0x30, 0xb8, 0x3c}, {0x00, 0x38, 0xbc, 0x3e}};
+    static const double numbers[4] = {0, 0.5, -1, 1.5};
+    static float a_scale = 0.25f, b_scale = 8;
+    const int64_t M = 5, N = 7, K = 32;
+    for (int kind = 0; kind < 4; kind++) {
+        bool started = false;
+        const int a_kind = kind % 2, b_kind = kind / 2;
+        const sr_cublaslt_fp8 fp8 = {a_kind ? SR_FP8_E5M2 : SR_FP8_E4M3,
+                                     b_kind ? SR_FP8_E5M2 : SR_FP8_E4M3, &a_scale, &b_scale,
+                                     kind == 0};
+        fill();
+        for (int i = 0; i < MOST; i++) {
+            small_a[i] = codes[a_kind][i * 7 % 4];
+            small_b[i] = codes[b_kind][i * 5 / 3 % 4];
+        }
+        const sr_cuda_gemm_call p = {.a = small_a,
+                                     .b = small_b,
+                                     .c = c,
+                                     .d = d,
+                                     .a_stride = K + 16,
+                                     .b_stride = K,
+                                     .c_stride = N,
+                                     .d_stride = N,
+                                     .M = M,
+                                     .N = N,
+                                     .K = K,
+                                     .transpose_b = true,
+                                     .in = SRNN_BF16,
+                                     .out = SRNN_F32};
+        const bool allowed = kind < 3;
+        assert_int_equal(sr_cublaslt_supports(library, &p, &fp8, &place), allowed);
+        assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &fp8, &place), SRNN_OK);
+        assert_int_equal(started, allowed);
+        for (int64_t i = 0; allowed && i < M * N; i++) {
+            double sum = 0;
+            for (int64_t k = 0; k < K; k++)
+                sum +=
+                    numbers[(i / N * (K + 16) + k) * 7 % 4] * numbers[(i % N * K + k) * 5 / 3 % 4];
+            assert_true(fabs((double)d[i] - (double)c[i] - 2 * sum) < 1e-3);
+        }
+    }
+}
+
 static sr_cuda_gemm_call square(int64_t M, int64_t K) {
     return (sr_cuda_gemm_call){.a = a,
                                .b = b,
@@ -142,7 +191,7 @@ static void questions(void **state) {
     sr_cuda_gemm_call elsewhere = square(2, 9);
     bool started;
     elsewhere.d = (char *)d + 4;
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &elsewhere, &place), SRNN_OK);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &elsewhere, NULL, &place), SRNN_OK);
     assert_int_equal(*count, before + 2); /* another alignment */
     for (int64_t K = 10; K < 1200; K++)
         check(square(1, K));
@@ -160,13 +209,13 @@ static void proposals(void **state) {
     assert_non_null(taken);
     bool started;
     sr_cuda_gemm_call product = square(6, 4);
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, NULL, &place), SRNN_OK);
     assert_int_equal(*taken, 4);
     product.in = product.out = SRNN_BF16;
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, NULL, &place), SRNN_OK);
     assert_int_equal(*taken, 5);
     product.M = 12;
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, NULL, &place), SRNN_OK);
     assert_int_equal(*taken, 0);
     dlclose(file);
 }
@@ -176,12 +225,12 @@ static void refusals(void **state) {
     bool started = true;
     const sr_cuda_gemm_call unknown = square(13, 4);
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, &place), SRNN_OK);
+        assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, NULL, &place), SRNN_OK);
         assert_false(started);
     }
     const sr_cublaslt_place nowhere = {NULL, workspace, sizeof workspace};
     const sr_cuda_gemm_call known = square(2, 4);
-    assert_int_equal(sr_cublaslt_multiply(library, &started, &known, &nowhere),
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &known, NULL, &nowhere),
                      SRNN_ERR_UNSUPPORTED);
     assert_non_null(strstr(srnn_error_detail(), "2 x 3 x 4"));
 }
@@ -202,8 +251,9 @@ static void libraries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),  cmocka_unit_test(batches),  cmocka_unit_test(questions),
-        cmocka_unit_test(proposals), cmocka_unit_test(refusals), cmocka_unit_test(libraries),
+        cmocka_unit_test(products),  cmocka_unit_test(batches),   cmocka_unit_test(small_numbers),
+        cmocka_unit_test(questions), cmocka_unit_test(proposals), cmocka_unit_test(refusals),
+        cmocka_unit_test(libraries),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -58,7 +58,8 @@ static void check_linear(int64_t rows, int64_t N, int64_t K, int64_t left) {
     const sr_matrix d_X = sr_matrix_of(d_x, rows, K, SRNN_F32);
     const int64_t right = N - left;
     const int from = left == 0, count = 2 - from;
-    const sr_linear layers[] = {{weight, bias, left}, {weight + left * K, bias + left, right}};
+    const sr_linear layers[] = {{weight, bias, .N = left},
+                                {weight + left * K, bias + left, .N = right}};
     const sr_linear_gradient gradients[] = {{d_weight, d_bias, left},
                                             {d_weight + left * K, d_bias + left, right}};
     for (int64_t r = 0; r < rows; r++)
@@ -253,7 +254,8 @@ static void embedding(void **state) {
     for (int r = 0; r < ROWS; r++)
         ids[r] = r * 7 % (V + 1) - 1;
     const sr_matrix X = sr_matrix_of(out, ROWS, C, SRNN_F32);
-    assert_int_equal(cpu->embed_forward(cpu, X, weight, ids), SRNN_OK);
+    assert_int_equal(cpu->embed_forward(cpu, X, sr_matrix_of(weight, V, C, SRNN_F32), ids),
+                     SRNN_OK);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < C; c++) {
             assert_true(out[r * C + c] == (ids[r] < 0 ? 0.0f : weight[ids[r] * C + c]));
@@ -266,8 +268,7 @@ static void embedding(void **state) {
     free(weight), free(out), free(d_w), free(want);
 }
 
-static void losses(void **state) {
-    (void)state;
+static void check_losses(double z_loss) {
     enum { ROWS = 67, V = 301 };
     float *logits = numbers(ROWS * V, 1), loss[ROWS];
     int32_t targets[ROWS], hits[ROWS], want_hits[ROWS];
@@ -289,14 +290,16 @@ static void losses(void **state) {
         want_hits[r] = best == targets[r];
         want_loss[r] = targets[r] < 0 ? 0 : log(sum) - (double)logits[r * V + targets[r]];
         for (int v = 0; v < V && targets[r] >= 0; v++)
-            want[r * V + v] = 0.25 * (exp((double)logits[r * V + v]) / sum - (v == targets[r]));
+            want[r * V + v] =
+                0.25 * (exp((double)logits[r * V + v]) / sum * (1 + 2 * z_loss * log(sum)) -
+                        (v == targets[r]));
     }
     sr_step_stats stats = {.loss = 1, .targets = 2, .hits = 3};
     double total = 1;
     int64_t counted = 2, hit = 3;
-    assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
-                                        targets, 0.25f),
-                     SRNN_OK);
+    const sr_cross_entropy of = {targets, 0.25f, (float)z_loss};
+    assert_int_equal(
+        cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32), &of), SRNN_OK);
     assert_memory_equal(hits, want_hits, sizeof hits);
     assert_int_equal(cpu->stats_losses(cpu, &stats, loss, hits, targets, ROWS), SRNN_OK);
     for (int r = 0; r < ROWS; r++) {
@@ -309,6 +312,12 @@ static void losses(void **state) {
     close_to(loss, want_loss, ROWS, 1e-6);
     close_to(logits, want, ROWS * V, 1e-6);
     free(logits), free(want);
+}
+
+static void losses(void **state) {
+    (void)state;
+    check_losses(0);
+    check_losses(1e-3);
 }
 
 /* In double: t^2 KL of a row, and its gradient with respect to the student's logits. */
@@ -413,6 +422,20 @@ static void square_errors(void **state) {
         want[r] += want[r] - r;
     close_to(errors, want, ROWS, 1e-6);
     free(x), free(y), free(d), free(slope);
+}
+
+/* What expert_weigh_backward has not written, for weights that are 0, is not read. */
+static void idle_experts_have_no_gradient(void **state) {
+    (void)state;
+    float logits[] = {2, 1, -200}, weights[3], d_weights[] = {1, NAN, NAN}, d_logits[3];
+    const sr_routing routing = {2, 1, false, true};
+    const sr_matrix z = sr_matrix_of(logits, 1, 3, SRNN_F32);
+    assert_int_equal(cpu->route_forward(cpu, weights, z, &routing), SRNN_OK);
+    assert_true(weights[0] > 0 && weights[1] == 0 && weights[2] == 0);
+    assert_int_equal(cpu->route_backward(cpu, sr_matrix_of(d_logits, 1, 3, SRNN_F32), d_weights,
+                                         weights, z, &routing),
+                     SRNN_OK);
+    close_to(d_logits, (const double[]){0.19661193, -0.19661193, 0}, 3, 1e-6);
 }
 
 static void adamw_steps(void **state) {
@@ -580,7 +603,7 @@ static void threads_do_not_matter(void **state) {
         const sr_matrix X = sr_matrix_of(x, ROWS, C, SRNN_F32),
                         Y = sr_matrix_of(y, ROWS, C, SRNN_F32);
         const sr_rmsnorm norm = {x, w, rstd, 1e-5f, ROWS, C};
-        const sr_linear layer = {w, NULL, C};
+        const sr_linear layer = {w, NULL, .N = C};
         const sr_linear_gradient d_layer = {d_w, NULL, C};
         const sr_rmsnorm_gradient d_norm = {d_x, d_x, d_w, scratch};
         assert_int_equal(backend->linear_forward(backend, Y, (sr_matrix){0}, X, &layer, 1),
@@ -647,7 +670,7 @@ static void handlers_run_on_the_stack(void **state) {
     setitimer(ITIMER_REAL, &often, NULL);
     for (size_t n = 0; n < sizeof sums / sizeof *sums; n++) {
         handled = 0;
-        const sr_linear wide = {weight, NULL, SIZE}, deep = {weight, NULL, sums[n]};
+        const sr_linear wide = {weight, NULL, .N = SIZE}, deep = {weight, NULL, .N = sums[n]};
         const sr_matrix narrow = sr_matrix_of(x, SIZE, sums[n], SRNN_F32);
         for (int i = 0; i < MOST && handled < 50; i++) {
             assert_int_equal(one->linear_forward(one, y, (sr_matrix){0}, narrow, &wide, 1),
@@ -673,6 +696,7 @@ int main(void) {
         cmocka_unit_test(losses),
         cmocka_unit_test(divergences),
         cmocka_unit_test(square_errors),
+        cmocka_unit_test(idle_experts_have_no_gradient),
         cmocka_unit_test(adamw_steps),
         cmocka_unit_test(sums),
         cmocka_unit_test(short_convolution),

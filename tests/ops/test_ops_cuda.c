@@ -191,7 +191,7 @@ static linear_layers layers_of(const linear_case *c) {
         l.d_bias[i] = has_bias ? numbers(c->N[i], 24, SRNN_F32) : NULL;
         l.forward[i] =
             (sr_linear){sr_number_at(weight, at, gpu->number),
-                        has_bias ? on_device(l.bias[i], c->N[i], SRNN_F32) : NULL, c->N[i]};
+                        has_bias ? on_device(l.bias[i], c->N[i], SRNN_F32) : NULL, .N = c->N[i]};
         l.back[i] = (sr_linear_gradient){
             gradient + at, has_bias ? on_device(l.d_bias[i], c->N[i], SRNN_F32) : NULL, c->N[i]};
     }
@@ -263,6 +263,250 @@ static void linear(void **state) {
         check_backward(&linear_cases[i], &l);
         free_arrays();
     }
+}
+
+/* ---- linear layers with operands of 8 bits ---- */
+
+/* The numbers of a format by its definition: `mantissa` bits and the exponent's bias. */
+typedef struct format {
+    int mantissa, bias;
+    double largest;
+} format;
+
+static const format e4m3 = {3, 7, 448}, e5m2 = {2, 15, 57344};
+
+/* The nearest multiple of the spacing of numbers around x, ties to even. */
+static double nearest(double x, const format *f) {
+    int exponent;
+    if (x == 0)
+        return x;
+    frexp(x, &exponent);
+    const int least = 1 - f->bias, own = exponent - 1 > least ? exponent - 1 : least;
+    return ldexp(nearbyint(ldexp(x, f->mantissa - own)), own - f->mantissa);
+}
+
+/* What a tensor becomes: scaled by the largest power of two that the format bears. */
+static double *quantised(const float *x, int64_t count, const format *f) {
+    double *out = doubles(count), largest = 0;
+    int scale = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)x[i]));
+    if (largest > 0)
+        scale = (int)floor(log2(f->largest / largest));
+    for (int64_t i = 0; i < count; i++)
+        out[i] = ldexp(nearest(ldexp((double)x[i], scale), f), -scale);
+    return out;
+}
+
+typedef struct fp8_case {
+    int64_t rows, K, N;
+    int64_t gap;     /* between rows */
+    int64_t piece;   /* rows that are scaled together; 0: all */
+    double range;    /* powers of ten over which numbers spread */
+    bool fits, wide; /* sizes allow 8 bits; y is float */
+} fp8_case;
+
+static const fp8_case fp8_cases[] = {
+    {33, 16, 16, 0, 0, 0, true, true},   {130, 80, 48, 16, 0, 0, true, false},
+    {300, 64, 144, 0, 0, 6, true, true}, {129, 32, 64, 16, 0, 12, true, true},
+    {32, 32, 32, 0, 0, 0, false, true},  {40, 24, 32, 0, 0, 0, false, true},
+    {40, 32, 24, 0, 0, 0, false, true},  {40, 32, 32, 1, 0, 0, false, true},
+};
+
+static both spread(int64_t rows, int64_t columns, int64_t gap, uint32_t seed, double range) {
+    both m = matrix(rows, columns, gap, seed, SRNN_BF16);
+    uint16_t *narrow = host_array((size_t)(rows * m.device.stride + gap) * sizeof *narrow);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        const double power = range * (0.5 * (double)noise(&seed) - 0.5);
+        const uint16_t bits = sr_bf16_of((float)((double)m.host[i] * pow(10, power)));
+        m.host[i] = sr_bf16_float(bits);
+        narrow[m.offset + i / columns * m.device.stride + i % columns] = bits;
+    }
+    right(sr_device_copy_in(gpu->device, m.memory, narrow,
+                            (size_t)(rows * m.device.stride + gap) * sizeof *narrow));
+    right(srnn_device_wait(gpu->device));
+    return m;
+}
+
+/* A case's operands as they are multiplied. */
+typedef struct fp8_operands {
+    double *x, *w, *d_y;
+} fp8_operands;
+
+static double *in_pieces(const float *x, const fp8_case *c, int64_t columns, const format *f) {
+    const int64_t piece = c->piece ? c->piece : c->rows;
+    double *out = doubles(c->rows * columns);
+    for (int64_t first = 0; first < c->rows; first += piece) {
+        const int64_t count = (first + piece < c->rows ? piece : c->rows - first) * columns;
+        memcpy(out + first * columns, quantised(x + first * columns, count, f),
+               (size_t)count * sizeof *out);
+    }
+    return out;
+}
+
+static double *widened(const float *x, int64_t count) {
+    double *out = doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (double)x[i];
+    return out;
+}
+
+static fp8_operands multiplied(const fp8_case *c, both x, both w, both d_y) {
+    if (!c->fits)
+        return (fp8_operands){widened(x.host, c->rows * c->K), widened(w.host, c->N * c->K),
+                              widened(d_y.host, c->rows * c->N)};
+    return (fp8_operands){in_pieces(x.host, c, c->K, &e4m3), quantised(w.host, c->N * c->K, &e4m3),
+                          in_pieces(d_y.host, c, c->N, &e5m2)};
+}
+
+static void check_fp8(const fp8_case *c, bool adds) {
+    const srnn_dtype out = c->wide ? SRNN_F32 : SRNN_BF16;
+    both x = spread(c->rows, c->K, c->gap, 1, c->range), w = spread(c->N, c->K, 0, 2, c->range);
+    both d_y = spread(c->rows, c->N, c->gap, 3, c->range);
+    both y = matrix(c->rows, c->N, c->gap, 4, out), d_x = matrix(c->rows, c->K, c->gap, 5, out);
+    both d_w = matrix(c->N, c->K, 0, 6, SRNN_F32);
+    float *bias = numbers(c->N, 7, SRNN_F32), *d_bias = numbers(c->N, 8, SRNN_F32);
+    const fp8_operands o = multiplied(c, x, w, d_y);
+    const sr_linear layer = {
+        .weight = w.device.data, .bias = on_device(bias, c->N, SRNN_F32), .N = c->N, .fp8 = true};
+    const sr_linear_gradient gradient = {d_w.device.data, on_device(d_bias, c->N, SRNN_F32), c->N};
+    double *want_y = doubles(c->rows * c->N), *want_x = doubles(c->rows * c->K),
+           *want_w = widened(d_w.host, c->N * c->K), *want_b = widened(d_bias, c->N);
+    for (int64_t r = 0; r < c->rows; r++)
+        for (int64_t n = 0; n < c->N; n++) {
+            const double d = o.d_y[r * c->N + n];
+            double *at = &want_y[r * c->N + n];
+            *at = (double)bias[n] + (adds ? (double)y.host[r * c->N + n] : 0);
+            want_b[n] += (double)d_y.host[r * c->N + n];
+            for (int64_t k = 0; k < c->K; k++) {
+                *at += o.x[r * c->K + k] * o.w[n * c->K + k];
+                want_x[r * c->K + k] += d * o.w[n * c->K + k];
+                want_w[n * c->K + k] += d * o.x[r * c->K + k];
+            }
+        }
+    right(
+        gpu->linear_forward(gpu, y.device, adds ? y.device : (sr_matrix){0}, x.device, &layer, 1));
+    right(gpu->linear_backward(
+        gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device, &layer, &gradient, 1}));
+    close_to(fetched_matrix(y), want_y, c->rows * c->N, out);
+    close_to(fetched_matrix(d_x), want_x, c->rows * c->K, out);
+    close_to(fetched_matrix(d_w), want_w, c->N * c->K, SRNN_F32);
+    close_to(fetched(gradient.bias, c->N, SRNN_F32), want_b, c->N, SRNN_F32);
+    free_arrays();
+}
+
+static void layers_in_8_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof fp8_cases / sizeof *fp8_cases; i++)
+        check_fp8(&fp8_cases[i / 2], i % 2);
+}
+
+/* Rows in pieces, as many as the workspace holds next to the weights, each with its own scale. */
+enum { PIECE = 128, PIECES_K = 48, PIECES_N = 32 };
+
+static void rows_in_pieces(void **state) {
+    (void)state;
+    const fp8_case c = {400, PIECES_K, PIECES_N, 0, PIECE, 2, true, true};
+    check_fp8(&c, false);
+    check_fp8(&c, true);
+}
+
+/* Layers side by side, each of which fits the workspace, but not both: bits of each alone. */
+static void layers_beyond_the_workspace(void **state) {
+    (void)state;
+    enum { ROWS = PIECE, K = PIECES_K, EACH = PIECES_N, N = 2 * EACH };
+    const both x = matrix(ROWS, K, 0, 1, SRNN_BF16), w = matrix(N, K, 0, 2, SRNN_BF16);
+    const both d_y = matrix(ROWS, N, 0, 3, SRNN_BF16);
+    float *y_of[2], *d_w_of[2];
+    for (int apart = 0; apart < 2; apart++) {
+        const both y = matrix(ROWS, N, 0, 4, SRNN_F32), d_x = matrix(ROWS, K, 0, 5, SRNN_F32);
+        const both d_w = matrix(N, K, 0, 6, SRNN_F32);
+        sr_linear layers[2];
+        sr_linear_gradient gradients[2];
+        for (int n = 0; n < 2; n++) {
+            void *weight = sr_number_at(w.device.data, n * EACH * K, SRNN_BF16);
+            layers[n] = (sr_linear){.weight = weight, .N = EACH, .fp8 = true};
+            gradients[n] =
+                (sr_linear_gradient){(float *)d_w.device.data + n * EACH * K, NULL, EACH};
+        }
+        const int count = apart ? 1 : 2;
+        for (int n = 0; n < 2; n += count) {
+            const sr_matrix out = sr_matrix_columns(y.device, n * EACH, count * EACH),
+                            d_out = sr_matrix_columns(d_y.device, n * EACH, count * EACH);
+            right(gpu->linear_forward(gpu, out, (sr_matrix){0}, x.device, layers + n, count));
+            right(
+                gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_out, x.device,
+                                                                layers + n, gradients + n, count}));
+        }
+        y_of[apart] = fetched_matrix(y);
+        d_w_of[apart] = fetched_matrix(d_w);
+    }
+    assert_memory_equal(y_of[0], y_of[1], sizeof(float) * ROWS * N);
+    assert_memory_equal(d_w_of[0], d_w_of[1], sizeof(float) * N * K);
+    free_arrays();
+}
+
+/* Layers side by side, of which one has a width that does not fit: that one is multiplied in bf16,
+ * and all of them where the layer does not allow 8 bits. */
+static void layers_side_by_side(void **state) {
+    (void)state;
+    enum { ROWS = 40, K = 32, FITS = 48, NOT = 8, N = FITS + NOT };
+    both x = matrix(ROWS, K, 0, 1, SRNN_BF16), w = matrix(N, K, 0, 2, SRNN_BF16);
+    both d_y = matrix(ROWS, N, 0, 3, SRNN_BF16), y = matrix(ROWS, N, 0, 4, SRNN_F32);
+    for (int allowed = 0; allowed < 2; allowed++) {
+        both d_x = matrix(ROWS, K, 0, 5, SRNN_F32), d_w = matrix(N, K, 0, 6, SRNN_F32);
+        const sr_linear layers[] = {
+            {w.device.data, NULL, .N = FITS, .fp8 = allowed},
+            {sr_number_at(w.device.data, FITS * K, SRNN_BF16), NULL, .N = NOT, .fp8 = allowed}};
+        const sr_linear_gradient gradients[] = {{d_w.device.data, NULL, FITS},
+                                                {(float *)d_w.device.data + FITS * K, NULL, NOT}};
+        const double *x8 = quantised(x.host, ROWS * K, &e4m3),
+                     *w8 = quantised(w.host, FITS * K, &e4m3);
+        float *own = host_array(sizeof(float) * ROWS * FITS);
+        for (int r = 0; r < ROWS; r++)
+            memcpy(own + r * FITS, d_y.host + r * N, sizeof(float) * FITS);
+        const double *d8 = quantised(own, ROWS * FITS, &e5m2);
+        double *want_y = doubles(ROWS * N), *want_x = doubles(ROWS * K),
+               *want_w = widened(d_w.host, N * K);
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < N; n++)
+                for (int k = 0; k < K; k++) {
+                    const bool narrow = allowed && n < FITS;
+                    const double a = narrow ? x8[r * K + k] : (double)x.host[r * K + k];
+                    const double b = narrow ? w8[n * K + k] : (double)w.host[n * K + k];
+                    const double d = narrow ? d8[r * FITS + n] : (double)d_y.host[r * N + n];
+                    want_y[r * N + n] += a * b;
+                    want_x[r * K + k] += d * b;
+                    want_w[n * K + k] += d * a;
+                }
+        right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, x.device, layers, 2));
+        right(gpu->linear_backward(
+            gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device, layers, gradients, 2}));
+        close_to(fetched_matrix(y), want_y, ROWS * N, SRNN_F32);
+        close_to(fetched_matrix(d_x), want_x, ROWS * K, SRNN_F32);
+        close_to(fetched_matrix(d_w), want_w, N * K, SRNN_F32);
+    }
+    free_arrays();
+}
+
+/* A tensor of zeros stays one; with a number that is not finite nothing that follows is. */
+static void zeros_and_infinities(void **state) {
+    (void)state;
+    enum { ROWS = 48, SIZE = 32 };
+    const float bad[] = {0, INFINITY, -INFINITY, NAN};
+    both w = matrix(SIZE, SIZE, 0, 2, SRNN_BF16), y = matrix(ROWS, SIZE, 0, 3, SRNN_F32);
+    const sr_linear layer = {.weight = w.device.data, .N = SIZE, .fp8 = true};
+    for (int i = 0; i < 4; i++) {
+        float *x = host_array(sizeof(float) * ROWS * SIZE);
+        x[ROWS * SIZE / 2] = bad[i];
+        const sr_matrix in =
+            sr_matrix_of(on_device(x, ROWS * SIZE, SRNN_BF16), ROWS, SIZE, SRNN_BF16);
+        right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, in, &layer, 1));
+        const float *got = fetched_matrix(y);
+        for (int n = 0; n < ROWS * SIZE; n++)
+            assert_true(i == 0 ? got[n] == 0.0f : isnan(got[n]));
+    }
+    free_arrays();
 }
 
 /* ---- norms ---- */
@@ -578,9 +822,9 @@ static void check_normed_linear(const normed_case *c) {
     }
     both y = matrix(c->rows, N, 8, 6, gpu->number);
     char *weights = on_device(weight, N * c->C, gpu->number);
-    const sr_linear layers[] = {{weights, NULL, plain},
+    const sr_linear layers[] = {{weights, NULL, .N = plain},
                                 {sr_number_at(weights, plain * c->C, gpu->number),
-                                 on_device(bias, c->gates, SRNN_F32), c->gates}};
+                                 on_device(bias, c->gates, SRNN_F32), .N = c->gates}};
     const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
                           device_bytes(places, (size_t)c->rows * sizeof *places),
                           c->turned,
@@ -612,8 +856,8 @@ static void check_normed_swiglu(int64_t rows, int64_t C, int64_t F) {
         }
     both out = matrix(rows, F, 8, 4, gpu->number), up = matrix(rows, 2 * F, 0, 5, gpu->number);
     char *weights = on_device(weight, 2 * F * C, gpu->number);
-    const sr_linear layers[] = {{weights, NULL, F},
-                                {sr_number_at(weights, F * C, gpu->number), NULL, F}};
+    const sr_linear layers[] = {{weights, NULL, .N = F},
+                                {sr_number_at(weights, F * C, gpu->number), NULL, .N = F}};
     const sr_norm_linear of = {.norm = norm_over(x, norm, rows, C),
                                .normed = on_device(x, rows * C, gpu->number),
                                .layers = layers,
@@ -714,6 +958,10 @@ static void check_conv(const conv_case *c) {
     int32_t *positions = conv_positions(c);
     double *want = doubles(rows * c->C), *want_x = doubles(rows * c->C);
     double *want_w = doubles(c->C * c->width), *want_b = doubles(c->C);
+    float *d_h = numbers(cached, 10, number);
+    double *want_h = doubles(cached);
+    for (int64_t i = 0; i < cached; i++)
+        want_h[i] = (double)d_h[i];
     for (int64_t i = 0; i < c->C * c->width; i++)
         want_w[i] = (double)d_w[i];
     for (int64_t i = 0; i < c->C; i++)
@@ -727,11 +975,16 @@ static void check_conv(const conv_case *c) {
         want[i] = s * sigmoid(s);
         const double d = (double)d_out.host[i] * sigmoid(s) * (1 + s * (1 - sigmoid(s)));
         want_b[channel] += d;
-        for (int j = 0; !c->history && j < c->width; j++)
-            if (conv_input(&v, c, x.host, NULL, positions, row, j, channel)) {
+        for (int j = 0; j < c->width; j++)
+            if (conv_input(&v, c, x.host, c->history ? history : NULL, positions, row, j,
+                           channel)) {
                 const int64_t tap = channel * c->width + c->width - 1 - j;
+                const int64_t token = row % c->T - j, kept = c->width - 1;
+                double *const from = token >= 0
+                                         ? &want_x[(row - j) * c->C]
+                                         : &want_h[(row / c->T * kept + kept + token) * c->C];
                 want_w[tap] += d * v;
-                want_x[(row - j) * c->C + channel] += d * (double)weight[tap];
+                from[channel] += d * (double)weight[tap];
             }
     }
     const sr_short_conv conv = {x.device,
@@ -744,8 +997,6 @@ static void check_conv(const conv_case *c) {
                                 c->history ? on_device(history, cached, number) : NULL};
     right(gpu->short_conv_forward(gpu, out.device, &conv));
     close_to(fetched_matrix(out), want, rows * c->C, number);
-    if (c->history)
-        return;
     float *got_w = on_device(d_w, c->C * c->width, SRNN_F32);
     float *got_b = c->bias ? on_device(d_b, c->C, SRNN_F32) : NULL;
     right(gpu->short_conv_backward(gpu, d_x.device, got_w, got_b, d_out.device, &conv));
@@ -754,6 +1005,11 @@ static void check_conv(const conv_case *c) {
     close_to(fetched(got_w, c->C * c->width, SRNN_F32), want_w, c->C * c->width, SRNN_F32);
     if (got_b)
         close_to(fetched(got_b, c->C, SRNN_F32), want_b, c->C, SRNN_F32);
+    void *got_h = c->history ? on_device(d_h, cached, number) : NULL;
+    if (got_h) {
+        right(gpu->short_conv_history_backward(gpu, got_h, d_out.device, &conv));
+        close_to(fetched(got_h, cached, number), want_h, cached, number);
+    }
 }
 
 static void check_history(const conv_case *c) {
@@ -772,6 +1028,25 @@ static void check_history(const conv_case *c) {
         .x = x.device, .width = c->width, .T = c->T, .history = on_device(old, count, number)};
     right(gpu->short_conv_history(gpu, got, &conv));
     assert_memory_equal(fetched(got, count, number), want, (size_t)count * sizeof *want);
+}
+
+/* Rows that begin a document lose their state, also where a row has more numbers than a grid
+ * threads. */
+static void states_that_begin(void **state) {
+    (void)state;
+    static const int32_t positions[] = {0, 1, 2, 5, 6, 7, 0, 1, 0};
+    static const int64_t columns[] = {1, 300, 270000};
+    for (size_t n = 0; n < sizeof columns / sizeof *columns; n++) {
+        const int64_t B = 3, T = 3, count = B * columns[n];
+        float *want = numbers(count, 3, SRNN_F32);
+        void *got = on_device(want, count, SRNN_F32);
+        right(gpu->clear_starts(gpu, sr_matrix_of(got, B, columns[n], SRNN_F32),
+                                device_bytes(positions, sizeof positions), T));
+        memset(want, 0, (size_t)columns[n] * sizeof *want);
+        memset(want + 2 * columns[n], 0, (size_t)columns[n] * sizeof *want);
+        assert_memory_equal(fetched(got, count, SRNN_F32), want, (size_t)count * sizeof *want);
+        free_arrays();
+    }
 }
 
 static void short_convolutions(void **state) {
@@ -799,7 +1074,8 @@ static void check_embed(int64_t rows, int64_t C, int64_t V, int64_t gap) {
     }
     const int32_t *tokens = device_bytes(ids, (size_t)rows * sizeof *ids);
     float *sums = on_device(d_weight, V * C, SRNN_F32);
-    right(gpu->embed_forward(gpu, out.device, on_device(weight, V * C, SRNN_F32), tokens));
+    right(gpu->embed_forward(
+        gpu, out.device, sr_matrix_of(on_device(weight, V * C, SRNN_F32), V, C, SRNN_F32), tokens));
     right(gpu->embed_backward(gpu, sums, d_out.device, tokens));
     assert_memory_equal(fetched_matrix(out), want, (size_t)(rows * C) * sizeof *want);
     for (int64_t i = 0; i < rows * C; i++)
@@ -822,7 +1098,7 @@ static void embeddings(void **state) {
 
 /* Its parameters are the op's, in double. */
 static void want_losses(double *losses, int32_t *hits, double *gradient, const float *x, int64_t V,
-                        int32_t target, double scale) {
+                        int32_t target, double scale, double z) {
     double sum = 0, largest = -INFINITY;
     *losses = *hits = 0;
     memset(gradient, 0, (size_t)V * sizeof *gradient);
@@ -837,10 +1113,12 @@ static void want_losses(double *losses, int32_t *hits, double *gradient, const f
         sum += exp((double)x[v] - largest);
     *losses = log(sum) + largest - (double)x[target];
     for (int64_t v = 0; v < V; v++)
-        gradient[v] = scale * (exp((double)x[v] - largest) / sum - (v == target));
+        gradient[v] =
+            scale * (exp((double)x[v] - largest) / sum * (1 + 2 * z * (log(sum) + largest)) -
+                     (v == target));
 }
 
-static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float scale) {
+static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float scale, float z) {
     const srnn_dtype number = gpu->number;
     both x = matrix(rows, V, gap, 1, number);
     int32_t *targets = host_array((size_t)rows * sizeof *targets);
@@ -859,7 +1137,8 @@ static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float
             targets[r] = -1;
         if (r % 7 == 3 && V > 2)
             row[(targets[r] + 1) % V] = -INFINITY;
-        want_losses(want + r, want_hits + r, gradient + r * V, row, V, targets[r], (double)scale);
+        want_losses(want + r, want_hits + r, gradient + r * V, row, V, targets[r], (double)scale,
+                    (double)z);
     }
     float *spaced = numbers(rows * x.device.stride, 1, number);
     for (int64_t r = 0; r < rows; r++)
@@ -870,7 +1149,7 @@ static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float
     float *losses = on_device(numbers(rows, 2, SRNN_F32), rows, SRNN_F32);
     int32_t *hits = device_bytes(targets, (size_t)rows * sizeof *hits);
     const int32_t *wanted = device_bytes(targets, (size_t)rows * sizeof *targets);
-    right(gpu->cross_entropy(gpu, losses, hits, x.device, wanted, scale));
+    right(gpu->cross_entropy(gpu, losses, hits, x.device, &(sr_cross_entropy){wanted, scale, z}));
     close_to(fetched(losses, rows, SRNN_F32), want, rows, SRNN_F32);
     int32_t *got_hits = host_array((size_t)rows * sizeof *got_hits);
     right(sr_device_copy_out(gpu->device, got_hits, hits, (size_t)rows * sizeof *hits));
@@ -882,12 +1161,14 @@ static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float
 
 static void losses(void **state) {
     (void)state;
-    check_losses(1, 1, 0, 1, 1);
-    check_losses(11, 5, 1, 4, 0.25f);
-    check_losses(20, 64, 0, 4, 1);
-    check_losses(13, 1003, 0, 10, 1);
-    check_losses(9, 4096, 8, 9984, 0.5f); /* about 10^4 */
-    check_losses(9, 100, 0, 4, 0);
+    check_losses(1, 1, 0, 1, 1, 0);
+    check_losses(11, 5, 1, 4, 0.25f, 0);
+    check_losses(20, 64, 0, 4, 1, 0);
+    check_losses(13, 1003, 0, 10, 1, 0);
+    check_losses(9, 4096, 8, 9984, 0.5f, 0); /* about 10^4 */
+    check_losses(9, 100, 0, 4, 0, 0);
+    check_losses(20, 64, 0, 4, 1, 0.01f);
+    check_losses(13, 1003, 0, 10, 0.25f, 0.001f);
 }
 
 /* A row of NaN gives NaN, is not a hit and does not affect its neighbours; an ignored row gives
@@ -903,8 +1184,8 @@ static void losses_of_nan(void **state) {
     void *logits = on_device(x, 3 * V, gpu->number);
     float *out = on_device(x, 3, SRNN_F32);
     int32_t *got = device_bytes(targets, sizeof targets);
-    right(gpu->cross_entropy(gpu, out, got, sr_matrix_of(logits, 3, V, gpu->number),
-                             device_bytes(targets, sizeof targets), 1));
+    const sr_cross_entropy of = {device_bytes(targets, sizeof targets), 1, 0};
+    right(gpu->cross_entropy(gpu, out, got, sr_matrix_of(logits, 3, V, gpu->number), &of));
     const float *values = fetched(out, 3, SRNN_F32),
                 *gradient = fetched(logits, 3 * V, gpu->number);
     right(sr_device_copy_out(gpu->device, hits, got, sizeof hits));
@@ -913,6 +1194,26 @@ static void losses_of_nan(void **state) {
     for (int v = 0; v < V; v++)
         assert_true(isfinite(gradient[V + v]) && gradient[2 * V + v] == 0);
     free_arrays();
+}
+
+/* A router of NaN gives NaN, so that it is seen, and not no expert at all; its neighbours do not
+ * change. */
+static void routers_of_nan(void **state) {
+    (void)state;
+    for (int renormalised = 0; renormalised < 2; renormalised++) {
+        const float logits[] = {1, NAN, 2, 1, 0, 2};
+        const sr_routing routing = {3, 2, renormalised, false};
+        float *weights = on_device(logits, 6, SRNN_F32), sum = 0;
+        right(gpu->route_forward(gpu, weights,
+                                 sr_matrix_of(on_device(logits, 6, gpu->number), 2, 3, gpu->number),
+                                 &routing));
+        const float *got = fetched(weights, 6, SRNN_F32);
+        for (int i = 0; i < 3; i++)
+            sum += got[i];
+        assert_true(isnan(sum));
+        assert_true(got[3] > 0 && got[4] == 0 && got[5] > got[3]);
+        free_arrays();
+    }
 }
 
 /* ---- the step: tally, AdamW ---- */
@@ -1094,7 +1395,7 @@ static srnn_status run_step(void *context) {
     const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
                                       s->gradient + norm_at, s->scratch};
     void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
-    const sr_linear head = {sr_number_at(working, head_at, number), NULL, V};
+    const sr_linear head = {sr_number_at(working, head_at, number), NULL, .N = V};
     const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
     const sr_matrix h = sr_matrix_of(s->h, rows, C, number), none = {0};
     const sr_matrix d_h = sr_matrix_of(s->d_h, rows, C, number);
@@ -1113,10 +1414,11 @@ static srnn_status run_step(void *context) {
                             .nominal = STEP_ROWS};
     SR_TRY(sr_device_zero(gpu->device, s->gradient, STEP_N * sizeof(float)));
     SR_TRY(sr_device_zero(gpu->device, s->d_x, STEP_ROWS * STEP_C * sizeof(float)));
-    SR_TRY(gpu->embed_forward(gpu, x, s->weight, s->ids));
+    SR_TRY(gpu->embed_forward(gpu, x, sr_matrix_of(s->weight, V, C, SRNN_F32), s->ids));
     SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
     SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
-    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits, s->targets, 1.0f / STEP_ROWS));
+    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits,
+                              &(sr_cross_entropy){s->targets, 1.0f / STEP_ROWS, 0}));
     SR_TRY(gpu->stats_losses(gpu, s->stats, s->losses, s->hits, s->targets, rows));
     SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
     SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
@@ -1194,6 +1496,21 @@ static int open_bf16(void **state) {
     return open_backend(true);
 }
 
+static int open_fp8(void **state) {
+    (void)state;
+    const sr_backend_settings settings = {.device = "cuda", .fp8 = true};
+    return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
+}
+
+static int open_fp8_of_pieces(void **state) {
+    (void)state;
+    const sr_backend_settings settings = {.device = "cuda",
+                                          .fp8 = true,
+                                          .fp8_bytes = 8192 + 2 * PIECES_N * PIECES_K + 512 +
+                                                       2 * (PIECES_N + PIECES_K) * PIECE};
+    return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
+}
+
 static int close_backend(void **state) {
     (void)state;
     free_arrays();
@@ -1204,20 +1521,38 @@ static int close_backend(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),          cmocka_unit_test(norms),
-        cmocka_unit_test(positions_turn),  cmocka_unit_test(states_turn),
-        cmocka_unit_test(activations),     cmocka_unit_test(normed_products),
-        cmocka_unit_test(largest_of_rows), cmocka_unit_test(short_convolutions),
-        cmocka_unit_test(embeddings),      cmocka_unit_test(losses),
-        cmocka_unit_test(losses_of_nan),   cmocka_unit_test(tallies),
-        cmocka_unit_test(updates),         cmocka_unit_test(sums_and_copies),
-        cmocka_unit_test(added_rows),      cmocka_unit_test(steps),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(positions_turn),
+        cmocka_unit_test(states_turn),
+        cmocka_unit_test(activations),
+        cmocka_unit_test(normed_products),
+        cmocka_unit_test(largest_of_rows),
+        cmocka_unit_test(short_convolutions),
+        cmocka_unit_test(states_that_begin),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(losses_of_nan),
+        cmocka_unit_test(routers_of_nan),
+        cmocka_unit_test(tallies),
+        cmocka_unit_test(updates),
+        cmocka_unit_test(sums_and_copies),
+        cmocka_unit_test(added_rows),
+        cmocka_unit_test(steps),
     };
     if (open_backend(false) != 0) {
         printf("skipped: %s\n", srnn_error_detail());
         return 77;
     }
     sr_backend_free(gpu);
+    const struct CMUnitTest fp8_tests[] = {cmocka_unit_test(layers_in_8_bits),
+                                           cmocka_unit_test(layers_side_by_side),
+                                           cmocka_unit_test(zeros_and_infinities)};
+    const struct CMUnitTest piece_tests[] = {cmocka_unit_test(rows_in_pieces),
+                                             cmocka_unit_test(layers_beyond_the_workspace)};
     return cmocka_run_group_tests_name("float", tests, open_float, close_backend) +
-           cmocka_run_group_tests_name("bf16", tests, open_bf16, close_backend);
+           cmocka_run_group_tests_name("bf16", tests, open_bf16, close_backend) +
+           cmocka_run_group_tests_name("fp8", fp8_tests, open_fp8, close_backend) +
+           cmocka_run_group_tests_name("fp8, small workspace", piece_tests, open_fp8_of_pieces,
+                                       close_backend);
 }

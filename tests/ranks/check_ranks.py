@@ -124,11 +124,18 @@ def case_bits(here):
         run(ranks, "train", "--out", name, *train, "--accumulate", 4 // ranks, "--shard", sharding)
         same(here / "one", name)
     muon = [*train, "--optimizer", "muon"]
-    run(1, "train", "--out", here / "muon", *muon, "--accumulate", 2)
-    run(2, "train", "--out", here / "muon2", *muon, "--stop-step", 4)
-    run(2, "train", "--resume", here / "muon2", "--stop-step", 0)
-    same(here / "muon", here / "muon2")
+    run(1, "train", "--out", here / "muon", *muon, "--accumulate", 3)
+    run(3, "train", "--out", here / "muon3", *muon, "--stop-step", 3)
+    run(2, "train", "--resume", here / "muon3", "--stop-step", 4, "--shard", "none")
+    run(2, "train", "--resume", here / "muon3", "--stop-step", 0)
+    same(here / "muon", here / "muon3")
     check(records(here / "muon") != records(here / "one"), "Muon is AdamW")
+    clip = [*muon, "--initial-range", 0.5, "--z-loss", 0.01]
+    run(1, "train", "--out", here / "unclipped", *clip, "--accumulate", 3)
+    run(1, "train", "--out", here / "clip", *clip, "--accumulate", 3, "--qk-clip", 0.5)
+    run(3, "train", "--out", here / "clip3", *clip, "--qk-clip", 0.5)
+    same(here / "clip", here / "clip3")
+    check(records(here / "clip") != records(here / "unclipped"), "--qk-clip does nothing")
     run(2, "train", "--out", here / "again", *train, "--accumulate", 2, "--recompute", "attention", "--stop-step", 4)
     run(4, "train", "--resume", here / "again", "--stop-step", 0, "--recompute", "block")
     same(here / "one", here / "again")
@@ -183,9 +190,105 @@ def case_gpus(here):
     for name, sharding in (("divided", "optimizer"), ("whole", "none")):
         run(2, "train", "--out", here / name, *bf16, "--tied", "--attention", "gated_softmax", "--shard", sharding)
     same(here / "whole", here / "divided")  # float masters, of which each rank of the second has a part
+    for name, precision in (("float", train), ("bf16", bf16)):
+        muon = [*precision, "--optimizer", "muon", "--initial-range", 0.5, "--qk-clip", 0.5]
+        run(1, "train", "--out", here / f"{name}-muon", *muon, "--accumulate", 2)
+        run(2, "train", "--out", here / f"{name}-muon2", *muon, "--stop-step", 2 if name == "bf16" else 0)
+        if name == "bf16":
+            run(2, "train", "--resume", here / f"{name}-muon2", "--stop-step", 0, "--shard", "none")
+        close(here / f"{name}-muon", here / f"{name}-muon2")
     run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
     run(2, "train", "--resume", here / "three", "--stop-step", 3)
     run(1, "train", "--resume", here / "three", "--stop-step", 0)
+
+
+def near(a, b):
+    """Two runs have the same losses and gradients within 1e-6, in training and in validation."""
+    pairs = list(zip(*([json.loads(line) for line in records(f)] for f in (a, b))))
+    check(len(pairs) == len(records(a)) == len(records(b)) > 0, f"{a} and {b} have other steps")
+    for one, other in pairs:
+        for name in {"loss", "gradient_norm", "validation_loss"} & one.keys():
+            check(abs(one[name] - other[name]) < 1e-6 * abs(one[name]), f"{a} and {b}: {one} and {other}")
+
+
+CONTEXT = ("--layout packed --length 61 --hidden 32 --mlp-hidden 64 --layers 3 --heads 2 --batch 2 --warmup 2 --steps 6 "
+           "--validate-every 3 --validate-batches 5 --threads 1 --data").split() + [__file__]
+
+
+def case_context(here):
+    """Ranks that share the tokens of rows have the losses and gradients of one, in every grid and resumed in another."""
+    for number, attention in enumerate(("0:gated_delta_net,1:order:2,short_conv=3,2:mamba2", "rwkv7")):
+        train = [*CONTEXT, "--attention", attention]
+        name = [here / f"{number}-{grid}" for grid in ("one", "2x1", "4x1", "2x2")]
+        run(1, "train", "--out", name[0], *train, "--accumulate", 2)
+        run(2, "train", "--out", name[1], *train, "--accumulate", 2, "--context-ranks", 2)
+        run(4, "train", "--out", name[2], *train, "--accumulate", 2, "--context-ranks", 4, "--recompute", "block")
+        run(4, "train", "--out", name[3], *train, "--context-ranks", 2)
+        for other in name[1:]:
+            near(name[0], other)
+        same(name[1], name[3])  # units are added in the same order
+    again = here / "again"
+    run(4, "train", "--out", again, *train, "--accumulate", 2, "--context-ranks", 4, "--stop-step", 2)
+    run(1, "train", "--resume", again, "--context-ranks", 1, "--stop-step", 4)
+    run(2, "train", "--resume", again, "--context-ranks", 2, "--stop-step", 0)
+    near(name[0], again)
+    for where in ("--data", "--text"):
+        evaluate = ["eval", "--model", again, where, __file__, "--length", 61, "--batch", 3, "--json"]
+        alone, shared = (json.loads(run(ranks, *evaluate, "--context-ranks", min(ranks, 2))) for ranks in (1, 4))
+        for what in ("loss", "accuracy", "bits_per_byte"):
+            check(abs(alone[what] - shared[what]) <= 1e-6 * alone[what], f"{where}: {alone} and {shared}")
+        check(alone["targets"] == shared["targets"], f"{where}: {alone} and {shared}")
+    plain = "score=linear,normaliser=none,position=none,short_conv=3"
+    output = run(1, "train", "--dry-run", *CONTEXT, "--attention", f"0-1:{plain},2:{plain}", "--context-ranks", 4)
+    cut = 4 * 2 * (2 * 16 * 16 + 2 * 3 * 32)  # floats of two rows: a matrix of each head, two inputs of q, k and v
+    check(f"all layers: {1e-6 * 3 * 3 * 2 * cut:.6f} MB" in output, output)  # layers, cuts, forward and backward
+    ring = [*CONTEXT, "--length", 60, "--attention", "0:softmax,1:gla,2:softmax,window=21,sink=learned,short_conv=3"]
+    run(1, "train", "--out", here / "ring-one", *ring, "--accumulate", 2)
+    run(4, "train", "--out", here / "ring-4x1", *ring, "--accumulate", 2, "--context-ranks", 4, "--recompute", "attention")
+    run(4, "train", "--out", here / "ring-2x2", *ring, "--context-ranks", 2)
+    near(here / "ring-one", here / "ring-4x1")
+    near(here / "ring-one", here / "ring-2x2")
+    for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
+                                    (2, ["--context-ranks", 2, "--attention", "softmax"], "parts of the same length"),
+                                    (2, ["--context-ranks", 2, "--attention", "forget"], "with decays keys do not travel"),
+                                    (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
+                                    (2, ["--context-ranks", 2, "--length", 60, "--attention", "softmax", "--qk-clip", 1],
+                                     "qk-clip needs"),
+                                    (2, ["--context-ranks", 2, "--length", 5, "--attention", "mamba2"], "3 tokens before")):
+        code, output = end(start(ranks, "train", "--out", here / "refused", *CONTEXT, *arguments))
+        check(code != 0 and words in output, f"{arguments}: exit code {code}\n{output}")
+
+
+def case_context_lost(here):
+    """A context rank that is killed or hangs is named, and the run continues with another number of them."""
+    train = [*CONTEXT, "--attention", "gla", "--steps", 100000, "--save-every", 2, "--rank-patience", 2]
+    for number, what in ((signal.SIGKILL, "rank 1"), (signal.SIGSTOP, "gave no answer")):
+        name = here / str(number)
+        started = start(2, "train", "--out", name, *train, "--context-ranks", 2)
+        wait_for(lambda: len(records(name)) > 4, "some steps")
+        os.kill(processes(name)[1], number)
+        code, output = end(started, 60)
+        check(code != 0 and what in output and "rank 1" in output, f"exit code {code}\n{output}")
+        run(1, "train", "--resume", name, "--context-ranks", 1, "--stop-step", len(records(name)) + 2)
+
+
+def case_gpus_context(here):
+    """Context ranks on emulated GPUs: the numbers of one rank in bf16, and the same bits again."""
+    train = [*CONTEXT, "--device", "cuda", "--precision", "bf16", "--steps", 3, "--layers", 2, "--hidden", 16, "--heads", 1,
+             "--mlp-hidden", 16, "--length", 29, "--batch", 1, "--validate-batches", 2,
+             "--attention", "0:gated_delta_net,1:gla,short_conv=3"]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
+    run(2, "train", "--out", here / "2x1", *train, "--accumulate", 2, "--context-ranks", 2)
+    run(2, "train", "--out", here / "again", *train, "--accumulate", 2, "--context-ranks", 2, "--recompute", "block")
+    run(4, "train", "--out", here / "2x2", *train, "--context-ranks", 2)
+    for name in ("2x1", "2x2"):
+        close(here / "one", here / name)
+    same(here / "2x1", here / "again")  # layers that are recomputed give the same bits
+    code, output = end(start(2, "train", "--out", here / "refused", *train, "--context-ranks", 2, "--precision", "float"))
+    check(code != 0 and "hands no state on" in output, f"exit code {code}\n{output}")
+    ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
+    code, output = end(start_two("FAKE_NCCL_STOPS=70", "train", "--out", here / "hung", *train, "--context-ranks", 2), 60)
+    check(code != 0 and "rank 1 on" in output and "gives no answer" in output, f"exit code {code}\n{output}")
 
 
 def start_two(variable, *arguments, second=()):
@@ -223,7 +326,7 @@ def case_gpus_lost(here):
     ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
     for variable, words in (("FAKE_NCCL_STOPS=70", "gives no answer; NCCL: a sum over the ranks cannot be ended"),
                             ("SOFTRNN_NCCL=/nowhere/libnccl.so.2", "need NCCL"), ("FAKE_NCCL_REFUSES=1", "CommInitRank")):
-        code, output = end(start_two(variable, "train", "--out", here / variable[:12], *train), 60)
+        code, output = end(start_two(variable, "train", "--out", here / variable[:12], *train))
         check(code != 0 and "rank 1 on" in output and words in output, f"{variable}: exit code {code}\n{output}")
 
 
@@ -335,8 +438,9 @@ def case_killed(here):
         wait_for(lambda: len(records(many)) > before or started.poll() is not None, "a step")
         time.sleep(chance.random() * 0.3)
         victim = chance.randrange(ranks)
-        if started.poll() is None and victim in processes(many):
-            os.kill(processes(many)[victim], signal.SIGKILL)
+        process = processes(many).get(victim)
+        if started.poll() is None and process:
+            os.kill(process, signal.SIGKILL)
             begin = time.monotonic()
             code, output = end(started, 60)
             check(code != 0, f"rank {victim} was killed, and all ended well:\n{output}")

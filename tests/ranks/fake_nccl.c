@@ -24,7 +24,7 @@ typedef struct comm {
     int rank, count, failed;
 } comm;
 
-typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER, SEND, RECEIVE } kind;
 
 /* One piece of work. Never freed: a captured one is executed repeatedly. */
 typedef struct work {
@@ -32,19 +32,19 @@ typedef struct work {
     const void *from;
     void *to;
     size_t count;
-    int type, root;
+    int type, root; /* root: or the other rank of a message */
     comm *comm;
 } work;
 
 enum { REMOTE_ERROR = 6 };
-enum { INT64 = 4, FLOAT = 7, DOUBLE = 8, BFLOAT16 = 9 };
+enum { INT8 = 0, INT64 = 4, FLOAT = 7, DOUBLE = 8, BFLOAT16 = 9 };
 
 static MPI_Datatype mpi_type(int type) {
     return type == INT64 ? MPI_INT64_T : type == FLOAT ? MPI_FLOAT : MPI_DOUBLE;
 }
 
 static size_t bytes_of(int type) {
-    return type == FLOAT ? 4 : type == BFLOAT16 ? 2 : 8;
+    return type == FLOAT ? 4 : type == BFLOAT16 ? 2 : type == INT8 ? 1 : 8;
 }
 
 static void check(int error) {
@@ -73,25 +73,37 @@ static void finish(comm *c, MPI_Request *request) {
     }
 }
 
-static void sum(const work *w, void *to, size_t count) {
-    const void *from = w->from == to ? MPI_IN_PLACE : w->from;
+/* Numbers that are summed at a time. MPI and this file hold memory for them while they wait for
+ * other ranks, which on a busy machine is most of the time: more would hide in a rank's memory
+ * what its shard saves (ranks_gpus_memory). */
+enum { PIECE = 1 << 14 };
+
+static void sum_piece(const work *w, size_t at, size_t count, void *to) {
+    const char *from = (const char *)w->from + at * bytes_of(w->type);
     MPI_Request request;
     check(
         MPI_Iallreduce(from, to, (int)count, mpi_type(w->type), MPI_SUM, w->comm->world, &request));
     finish(w->comm, &request);
 }
 
-/* Every rank computes the whole sum, and keeps the requested part. */
-static void sum_part(const work *w, size_t all, size_t first, int keeps) {
-    char *whole = malloc(all * bytes_of(w->type));
-    if (!whole)
+/* Every rank computes the sum of `all` numbers, and keeps w->count from `first` on, or none.
+ * Results may replace operands, which have been summed by then. */
+static void sum(const work *w, size_t all, size_t first, int keeps) {
+    const size_t size = bytes_of(w->type), past = first + w->count;
+    char *piece = malloc(PIECE * size);
+    if (!piece)
         abort();
-    sum(w, whole, all);
-    if (w->comm->failed)
-        return; /* still used by MPI */
-    if (keeps)
-        memcpy(w->to, whole + first * bytes_of(w->type), w->count * bytes_of(w->type));
-    free(whole);
+    for (size_t at = 0; at < all; at += PIECE) {
+        const size_t count = all - at < PIECE ? all - at : PIECE;
+        const size_t from = at > first ? at : first, to = at + count < past ? at + count : past;
+        sum_piece(w, at, count, piece);
+        if (w->comm->failed)
+            return; /* the piece is still used by MPI */
+        if (keeps && from < to)
+            memcpy((char *)w->to + (from - first) * size, piece + (from - at) * size,
+                   (to - from) * size);
+    }
+    free(piece);
 }
 
 static void stop_when_told(void) {
@@ -111,13 +123,13 @@ static void run(void *context) {
         return;
     switch (w->kind) {
     case ALL_REDUCE:
-        sum(w, w->to, w->count);
+        sum(w, w->count, 0, 1);
         break;
     case REDUCE:
-        sum_part(w, w->count, 0, c->rank == w->root);
+        sum(w, w->count, 0, c->rank == w->root);
         break;
     case REDUCE_SCATTER:
-        sum_part(w, w->count * (size_t)c->count, w->count * (size_t)c->rank, 1);
+        sum(w, w->count * (size_t)c->count, w->count * (size_t)c->rank, 1);
         break;
     case BROADCAST:
         check(MPI_Ibcast(w->to, (int)bytes, MPI_BYTE, w->root, c->world, &request));
@@ -127,6 +139,14 @@ static void run(void *context) {
         memmove((char *)w->to + (size_t)c->rank * bytes, w->from, bytes);
         check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->to, (int)bytes, MPI_BYTE,
                              c->world, &request));
+        finish(c, &request);
+        break;
+    case SEND:
+        check(MPI_Issend(w->from, (int)bytes, MPI_BYTE, w->root, 0, c->world, &request));
+        finish(c, &request);
+        break;
+    case RECEIVE:
+        check(MPI_Irecv(w->to, (int)bytes, MPI_BYTE, w->root, 0, c->world, &request));
         finish(c, &request);
         break;
     }
@@ -226,6 +246,14 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
 
 int ncclAllGather(const void *from, void *to, size_t count, int type, void *c, void *stream) {
     return start((work){ALL_GATHER, from, to, count, type, 0, c}, stream);
+}
+
+int ncclSend(const void *from, size_t count, int type, int to, void *c, void *stream) {
+    return start((work){SEND, from, NULL, count, type, to, c}, stream);
+}
+
+int ncclRecv(void *to, size_t count, int type, int from, void *c, void *stream) {
+    return start((work){RECEIVE, NULL, to, count, type, from, c}, stream);
 }
 
 #pragma GCC visibility pop

@@ -37,6 +37,25 @@ for kind in plain hostile one-seed broken systems; do
     [ "$(grep -c '<script' "$work/dom")" = 4 ] || fail "$kind: there are other scripts than the page's own"
 done
 
+# A study of students: its charts begin with logarithmic axes.
+cat >"$work/students.yaml" <<'END'
+seeds: [1, 2]
+teacher: {settings: {steps: 4}}
+variants: {window: "softmax,window=3", linear: linear_elu}
+budgets: {none: "", "<img src=x>": "1"}
+students: {align-steps: 2, distil-steps: 2}
+settings: {layers: 2, heads: 2, hidden: 16, mlp-hidden: 32, initial-range: 0.3, batch: 4, validate-every: 1}
+tasks: {recall: {measure: accuracy, settings: {data: "recall:pairs=2,vocab=8,length=12"}}}
+END
+"$program" study "$work/students.yaml" --out "$work/students" >/dev/null 2>&1 || fail "students: no study"
+for width in 1200 390; do
+    open_page "$work/students/report.html" $width || fail "students: the browser failed"
+    grep -q 'selftest passed: [1-9][0-9]* charts' "$work/dom" ||
+        fail "students at $width: $(grep -o '<p id="selftest">.*</p>' "$work/dom")"
+    ! grep 'CONSOLE' "$work/messages" || fail "students at $width: words on the console"
+    ! grep -q '<img' "$work/dom" || fail "students: a name became an element"
+done
+
 # The page of a system.
 open_page "$work/systems/systems/4-mamba2/report.html" 390 || fail "a system: the browser failed"
 grep -q '<math' "$work/dom" || fail "a system: no equation"

@@ -16,6 +16,7 @@ import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
+ANY = 10  # studies of any shape in each draw
 MARGIN = 0.02  # relative to the baseline's result: the margin for keeping up
 PAPER = {"norm": "normed", "norm clamp": "normed", "bare": "unbounded", "bare clamp": "unbounded",
          "elu": "linear", "relu": "linear",
@@ -25,7 +26,8 @@ ATTENTION = {"softmax": "softmax", "norm": "norm", "norm clamp": "norm,clamp=5",
              "bare": "softmax,normaliser=none", "elu": "linear_elu",
              "relu": "linear_relu", "order 1": "order:1", "order 2": "order:2", "order 4": "order:4", "gate": "gate",
              "both gates": "gated_softmax", "value gate": "gated_softmax_no_out_gate", "rms": "softmax,norm=rms",
-             "mamba2": "mamba2", "gla": "gla", "forget": "forget", "delta": "delta_net", "wide": "gate"}
+             "mamba2": "mamba2", "changed mamba2": "mamba2,norm=l2", "gla": "gla", "forget": "forget", "delta": "delta_net", "wide": "gate"}
+SYSTEMS = ["mamba2", "changed mamba2", "gla", "forget", "delta"]
 
 
 # ---- studies
@@ -97,7 +99,7 @@ class Study:
 def shapes(dice):
     paper = ["softmax", "norm", "bare", "order 1", "order 2", "order 4", "elu", "relu"]
     gates = ["softmax", "gate", "both gates", "value gate", "norm", "rms"]
-    systems = ["softmax", "mamba2", "gla", "forget", "delta", "gate"]
+    systems = ["softmax", "mamba2", "gla", "forget", "delta", "gate", "rms", "changed mamba2"]
 
     def effects(names, scale=0.3):
         return {name: dice.choice([-1, 1, 0.02]) * scale * dice.random() for name in names if name != "softmax"}
@@ -134,6 +136,8 @@ def shapes(dice):
                status=lambda t, s, r, v, seed: "waiting" if v == "softmax" else "finished")
     yield made("the baseline was not asked for", Study(gates),
                status=lambda t, s, r, v, seed: "unasked" if v == "softmax" else "finished")
+    yield made("unstable without a baseline", Study(paper[:4]),
+               status=lambda t, s, r, v, seed: "unasked" if v == "softmax" else "diverged" if v == "norm" else "finished")
     yield made("the baseline failed", Study(paper, both),
                status=lambda t, s, r, v, seed: "failed" if v == "softmax" else "finished")
     yield made("the baseline diverged once", Study(gates),
@@ -145,11 +149,25 @@ def shapes(dice):
                status=lambda t, s, r, v, seed: dice.choice(["finished", "waiting", "finished"]))
     yield made("a part", Study(paper, both),
                status=lambda t, s, r, v, seed: "finished" if t == "text" and v in paper[:3] else "unasked")
+    yield made("a norm is worse by less than the margin", Study(paper), effects={"norm": 0.02}, noise=0.002)
     yield made("one order", Study(["softmax", "order 2", "gate", "rms"]))
     yield made("one order twice", Study(["softmax", "order 1", "elu", "relu"]))
     yield made("more parameters", Study(["softmax", "wide", "gate"]), effects={"wide": -0.5}, noise=0.002)
     yield made("the baseline alone", Study(["softmax"]))
     yield made("nothing ended", Study(gates), status=lambda *run: "waiting")
+    for n in range(ANY):
+        names = ["softmax"] + dice.sample([x for x in ATTENTION if x != "softmax"], dice.randint(0, 8))
+        study = Study(names, dice.choice([["text"], both]), dice.randint(1, 4), dice.choice([(), ["small", "wide"]]),
+                      dice.choice([(), [0.0003, 0.001, 0.01]]))
+        words = dice.choices(["waiting", "unasked", "running", "failed", "diverged", "nan"], k=3)
+        share, of_variants = dice.choice([0, 0.1, 0.5]), dice.random() < 0.5
+        own = {name: dice.random() for name in names}
+
+        def status(task, size, rate, variant, seed, words=words, share=share, own=own if of_variants else {}):
+            return dice.choice(words) if own.get(variant, dice.random()) < share else "finished"
+
+        yield made(f"any {n}", study, status=status, effects=effects(names, dice.choice([0.01, 0.5])),
+                   noise=dice.choice([0, 0.0005, 0.02, 0.1]))
 
 
 # ---- what the numbers say
@@ -323,6 +341,7 @@ class Check:
         self.question()
         self.reading()
         self.claims()
+        self.pages()
         return self.failures
 
     # -- the summary itself, from the endings the runs were given
@@ -337,7 +356,7 @@ class Check:
                 self.expect((mean is None) == (not losses), e.name, "has a mean of", len(losses), "losses:", mean)
                 if losses and mean is not None:
                     self.expect(abs(mean - sum(losses) / len(losses)) < 1e-6, e.name, "mean", mean, losses)
-                if cell.at_best and losses and e.kind != "unstable":
+                if cell.at_best and losses and not e.data["diverged"] and not e.data["not_finite"]:
                     means = [x for c in self.cells if not c.at_best and (c.task, c.size) == (cell.task, cell.size)
                              for x in c.entries if x.name == e.name and finite(x.mean) and
                              not x.data["diverged"] and not x.data["not_finite"]]
@@ -355,7 +374,7 @@ class Check:
             r"(?:, (\d+) cannot be compared yet)?, and (\d+) cannot be told apart from it here\.", text)
         others = [e for e in cell.entries if not e.is_baseline]
         if not found:
-            self.expect("othing" in text and not cell.compared, "lead:", text)
+            self.expect("othing" in text and not (cell.compared and cell.baseline), "lead:", text)
             self.expect(("baseline has no run" in text) ==
                         (bool(others) and (not cell.baseline or not finite(cell.baseline.mean))), "lead:", text)
             return
@@ -490,7 +509,7 @@ class Check:
         self.expect(("ne seed: another may say" in text) == (one_seed and bool(cell.judged)), "headline:", text)
         self.winner(text, cell, better)
         for entry in cell.compared:
-            found = re.search(rf"[Tt]he variant {re.escape(entry.name)} (.+?)(?:; |\.$| \(of one seed|$)", text)
+            found = re.search(rf"[Tt]he variant {re.escape(entry.name)} ((?:is|has|costs|gains|cannot) .+?)(?:; |\.$| \(of one seed|$)", text)
             if found:
                 self.predicate(found[1], cell, entry)
             elif cell.judged and len(cell.compared) <= 4:
@@ -499,16 +518,17 @@ class Check:
         self.systems(text, cell)
 
     def winner(self, text, cell, better):
-        if not cell.compared:
+        if not cell.compared or not cell.baseline:
             self.expect("othing can be compared" in text or "here is nothing to compare" in text, "headline:", text)
         elif not cell.judged:
             self.expect("too few runs to judge" in text.split(";")[0], "headline:", text)
             ahead = min(cell.compared, key=lambda e: e.cost)
-            found = re.search(r"so far (the baseline )?(.+?) is ahead(?:, by ([0-9.e-]+))?", text)
-            self.expect(found and bool(found[1]) == (ahead.cost > 0), "headline:", text)
-            if found and not found[1]:
-                self.expect(found[2] == ahead.name, "headline:", text, "but", ahead.name)
-                self.expect(abs(number(found[3]) + ahead.cost) < 0.06 * abs(ahead.cost), "headline:", text)
+            found = re.search(r"so far (.+?) is ahead, by ([0-9.e-]+)", text)
+            self.expect(bool(found) == (ahead.cost < 0), "headline:", text)
+            self.expect(found or "so far none is ahead of the baseline softmax" in text, "headline:", text)
+            if found:
+                self.expect(found[1] == ahead.name, "headline:", text, "but", ahead.name)
+                self.expect(abs(number(found[2]) + ahead.cost) < 0.06 * abs(ahead.cost), "headline:", text)
         elif better:
             found = re.search(r"The (?:best variant|(variant ahead)) is (.+?): it gains ([0-9.e-]+)", text)
             self.expect(found and found[2] == better[0].name, "headline:", text, "but", better[0].name)
@@ -591,7 +611,7 @@ class Check:
         found = re.search(r"[Oo]f (\d+) systems, (.+?)(?:; |\.$)", text)
         if not found:
             return
-        some = [e for e in cell.compared if e.name in ("mamba2", "gla", "forget", "delta")]
+        some = [e for e in cell.compared if e.name in SYSTEMS]
         want = {"better": 0, "keep": 0, "worse": 0, "unstable": 0, "cannot": 0, "too few": 0}
         for entry in some:
             want[entry.kind if entry.kind != "unclear" else "keep" if cell.keeps_up(entry) else "cannot"] += 1
@@ -635,6 +655,11 @@ class Check:
         self.expect(("confidence interval1 of that" in text) == intervals, "reading:", intervals)
         self.expect(("none of them is judged" in text) == (not intervals), "reading:", intervals)
 
+    def pages(self):
+        """Pages of systems describe them as they are published: changed ones have none."""
+        of = {re.sub(r"^[0-9]+-", "", path.name) for path in (self.folder / "systems").glob("*")}
+        self.expect(not of & {"changed-mamba2", "rms", "bare"}, "pages of systems:", of)
+
     def claims(self):
         path = self.folder / "tables" / "claims.csv"
         if not path.exists():
@@ -663,7 +688,8 @@ class Check:
             return "\u2013"
         if len(level) == len(some):
             return "seen here"
-        return "cannot tell" if not short else "seen in part" if level else "not seen here"
+        beyond = [e for e in short if e not in level]
+        return "cannot tell" if not beyond else "seen in part" if level else "not seen here"
 
     def worse(self, cell, kind):
         some, short, level = self.some(cell, kind)

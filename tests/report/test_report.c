@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { PAGE_LIMIT = 2000000, PATH = 256 };
 
@@ -510,7 +512,7 @@ static void tuning_is_said(void **state) {
     (void)state;
     static const char tuning[] =
         "{\"format\": \"softrnn-tuning\", \"version\": 1, \"runs\": 12, \"flops\": 1e12, "
-        "\"rates\": ["
+        "\"seconds\": 90, \"rates\": ["
         "{\"task\": \"recall\", \"size\": \"\", \"variant\": \"norm\", \"learning_rate\": 0.003,"
         " \"edge\": true, \"trials\": [{\"learning_rate\": 0.003, \"round\": 1, \"losses\": [0.5]},"
         " {\"learning_rate\": 0.001, \"round\": 1, \"losses\": [0.75]},"
@@ -524,6 +526,7 @@ static void tuning_is_said(void **state) {
     expect_after(plain, "summary.json", "\"confidence\"", "\"tuned\": true, \"confidence\"",
                  "Learning rates were tuned for each variant before the comparison");
     expect_no_text(plain, "report.html", "not tuned");
+    expect_text(plain, "tables/origin.csv", "training time of tuning,\"12 runs, 1.5 minutes\"");
     assert_int_equal(remove(path), 0);
     report_again(plain, SRNN_OK);
 }
@@ -534,6 +537,29 @@ static void write_tests(const char *run, const char *tests) {
     FILE *out = fopen(path, "w");
     assert_non_null(out);
     assert_true(fputs(tests, out) >= 0 && fclose(out) == 0);
+}
+
+/* The names of settings in a run's tests are neither markup nor paths. */
+static void settings_of_tests_stay_text(void **state) {
+    (void)state;
+    static const char tests[] = "{\"tests\": [{\"data\": \"x:../../../out=1,\\\"><img src=x "
+                                "onerror=alert(2)>=1\", \"accuracy\": 0.5},"
+                                "{\"data\": \"x:../../../out=2,\\\"><img src=x "
+                                "onerror=alert(2)>=2\", \"accuracy\": 0.75}]}";
+    char path[PATH], outside[PATH];
+    snprintf(path, sizeof path, "%s/figures/1-recall-tests-..",
+             plain); /* a folder that its owner prepared */
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_tests("recall.v0.1", tests);
+    report_again(plain, SRNN_OK);
+    expect_no_text(plain, "report.html", "\"><img");
+    expect_text(plain, "figures/1-recall-tests-1-out.svg", "against ../../../out");
+    snprintf(outside, sizeof outside, "%s/../out.svg", plain);
+    assert_int_not_equal(access(outside, F_OK), 0);
+    assert_int_equal(rmdir(path), 0);
+    snprintf(path, sizeof path, "%s/runs/recall.v0.1/tests.json", plain);
+    assert_int_equal(remove(path), 0);
+    report_again(plain, SRNN_OK);
 }
 
 /* Tests of finished runs: a curve over each setting in which they differ, means over seeds in a
@@ -554,7 +580,7 @@ static void tests_are_shown(void **state) {
     write_tests(runs[1], second);
     write_tests(runs[2], "{");
     report_again(plain, SRNN_OK);
-    expect_text(plain, "figures/1-recall-tests-pairs.svg", "Accuracy in tests against pairs");
+    expect_text(plain, "figures/1-recall-tests-1-pairs.svg", "Accuracy in tests against pairs");
     expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=4,length=48", "softmax", "0.5");
     expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=8,length=48", "softmax", "0.5");
     expect_field(plain, "tables/1-recall-tests.csv", "recall:pairs=8,length=48", "norm", "");
@@ -654,6 +680,16 @@ static void lines_are_named_at_their_ends(void **state) {
     assert_non_null(strstr(figure, "text-anchor=\"middle\">8</text>"));
     free(figure);
     expect_no_text(plain, "report.html", "against the speed");
+}
+
+/* Nor do two lengths of different tasks. */
+static void tasks_of_different_kinds_are_no_curve(void **state) {
+    (void)state;
+    char *old = edit(plain, "study.json", "\"recall:", "\"induction:");
+    report_again(plain, SRNN_OK);
+    expect_no_text(plain, "report.html", "Accuracy over length");
+    restore(plain, "study.json", old);
+    report_again(plain, SRNN_OK);
 }
 
 /* Two tasks of one length make no line over length. */
@@ -834,6 +870,7 @@ int main(void) {
         cmocka_unit_test(training_is_shown),
         cmocka_unit_test(tuning_is_said),
         cmocka_unit_test(tests_are_shown),
+        cmocka_unit_test(settings_of_tests_stay_text),
         cmocka_unit_test(samples_are_shown),
         cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),
@@ -843,6 +880,7 @@ int main(void) {
         cmocka_unit_test(pairs_have_a_chart),
         cmocka_unit_test(lines_are_named_at_their_ends),
         cmocka_unit_test(lengths_are_not_repeated),
+        cmocka_unit_test(tasks_of_different_kinds_are_no_curve),
         cmocka_unit_test(stale_statistics_are_noticed),
         cmocka_unit_test(wrong_records_are_refused),
         cmocka_unit_test(absurd_numbers_are_survived),

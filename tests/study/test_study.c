@@ -64,6 +64,111 @@ static double attention_flops(const sr_study_run *run) {
 }
 
 /* Of sizes of layers, of pooled keys, and of models without attention. */
+static const char students[] =
+    "seeds: [3, 4]\n"
+    "teacher: {settings: {steps: 50, learning-rate: 0.01}}\n"
+    "variants: {a: gla, w: 'softmax,window=4'}\n"
+    "budgets: {none: '', one: '1'}\n"
+    "students: {stages: 'align,tune', align-steps: 5, tune-steps: 7, tune-rate: 0.02, batch: 3, "
+    "learn: lora, lora-rank: 4}\n"
+    "controls: {teacher: {learning-rate: 0.003}, scratch: {learning-rate: 0.004}}\n"
+    "settings: {layers: 2, heads: 2, hidden: 16, batch: 2, weight-decay: 0.1}\n"
+    "tasks: {recall: {settings: {data: 'recall:pairs=2,vocab=8,length=12'}}}\n";
+
+/* Two variants with two budgets: four students, four from scratch and the teacher again, with as
+ * many tokens; and the teacher that comes before them. */
+static void students_expand(void **state) {
+    (void)state;
+    sr_study study, teachers;
+    assert_int_equal(read_text(&study, students), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    assert_int_equal(study.run_count, 2 * 9);
+    assert_int_equal(study.variants[study.baseline].role, SR_ROLE_TEACHER);
+    const sr_study_run *student = find(&study, "recall.a__one.4");
+    const sr_distil_request *r = &student->request;
+    assert_true(r->stages[SR_STAGE_ALIGN] && !r->stages[SR_STAGE_DISTIL] &&
+                r->stages[SR_STAGE_TUNE]);
+    assert_true(r->steps[SR_STAGE_ALIGN] == 5 && r->rates[SR_STAGE_TUNE] == 0.02);
+    assert_true(r->adapter_rank == 4 && strcmp(r->keep, "1") == 0 && !r->from_scratch);
+    assert_true(student->steps == 12 && student->tokens == 12 * 3 * 12);
+    assert_string_equal(student->settings.teacher, "teachers/runs/recall.teacher.3");
+    assert_true(student->settings.weight_decay == 0.1); /* the study's, over the default of 0 */
+    const sr_study_run *scratch = find(&study, "recall.a__one_from_scratch.4");
+    assert_true(scratch->request.from_scratch && scratch->request.adapter_rank == 0);
+    assert_true(scratch->request.steps[SR_STAGE_TUNE] == 12 && scratch->tokens == student->tokens);
+    assert_true(scratch->settings.learning_rate == 0.004);
+    assert_true(scratch->parameters == student->parameters &&
+                !scratch->request.stages[SR_STAGE_ALIGN]);
+    const sr_study_run *again = find(&study, "recall.teacher.4");
+    assert_true(again->tokens == student->tokens && again->settings.learning_rate == 0.003);
+    assert_string_equal(again->settings.model, student->settings.teacher);
+    assert_true(find(&study, "recall.a__none.4")->state_bytes > 0);
+    assert_true(isnan(student->state_bytes) && student->cache_bytes < again->cache_bytes);
+    assert_int_equal(sr_study_teachers(&teachers, &study, "text"), SRNN_OK);
+    assert_int_equal(teachers.run_count, 1);
+    assert_string_equal(teachers.runs[0].id, "recall.teacher.3");
+    assert_true(teachers.runs[0].steps == 50 && teachers.runs[0].settings.learning_rate == 0.01);
+    assert_true(teachers.runs[0].settings.B == 2);
+    sr_study_free(&teachers);
+    sr_study_free(&study);
+}
+
+static void replace_once(char *out, size_t size, const char *text, const char *from,
+                         const char *to) {
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(out, size, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+}
+
+/* As on the command line, a rank counts with adapters alone, wherever it stands. */
+static void ranks_count_with_adapters(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int rank;
+    } cases[] = {{"learn: all, lora-rank: 4", 0},
+                 {"learn: attention, lora-rank: 4", 0},
+                 {"lora-rank: 4", 0},
+                 {"lora-rank: 4, learn: lora", 4},
+                 {"learn: lora", SR_ADAPTER_RANK}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[2000];
+        sr_study study;
+        replace_once(text, sizeof text, students, "learn: lora, lora-rank: 4", cases[i].text);
+        assert_int_equal(read_text(&study, text), SRNN_OK);
+        assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+        assert_int_equal(find(&study, "recall.a__one.4")->request.adapter_rank, cases[i].rank);
+        sr_study_free(&study);
+    }
+}
+
+static void wrong_students(void **state) {
+    (void)state;
+    static const char *const wrong[][3] = {
+        {"teacher: {settings", "baseline: a\nteacher: {settings", "baseline"},
+        {"teacher: {settings", "teacher: {model: x, settings", "is not trained"},
+        {"teacher: {settings: {steps: 50, learning-rate: 0.01}}\n", "", "belong to a study with"},
+        {"seeds: [3, 4]", "seeds: [3, 4]\ntune: {learning-rate: [1, 2]}", "tune is not a key"},
+        {"a: gla", "teacher: gla", "another name"},
+        {"a: gla", "a: '1*gla,1*softmax'", "one attention"},
+        {"tune-rate: 0.02", "tune-rate: -1", "line 5: tune-rate"},
+        {"learn: lora", "learn: much", "all, attention or lora"},
+        {"one: '1'", "one: '0-'", "keeps every layer"},
+        {"one: '1'", "one: '7'", "layers 0-1"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[2000];
+        sr_study study;
+        replace_once(text, sizeof text, students, wrong[i][0], wrong[i][1]);
+        srnn_status status = read_text(&study, text);
+        if (status == SRNN_OK)
+            status = sr_study_expand(&study, "text");
+        assert_int_not_equal(status, SRNN_OK);
+        if (!strstr(srnn_error_detail(), wrong[i][2]))
+            fail_msg("%s: %s", wrong[i][1], srnn_error_detail());
+        sr_study_free(&study);
+    }
+}
+
 static void systems_have_settings_of_their_own(void **state) {
     static const char text[] =
         "variants: {mamba: {attention: mamba2, settings: {mlp-hidden: 20, key-size: 5}},"
@@ -312,6 +417,27 @@ static void clashes_are_refused(void **state) {
                                        "tasks: {t: {settings: {data: copy}}}\n"),
                      SRNN_OK);
     assert_int_equal(sr_study_expand(&study, "text"), SRNN_ERR_FORMAT);
+    sr_study_free(&study);
+}
+
+static void nothing_is_run_twice_or_without_steps(void **state) {
+    (void)state;
+    static const char *const twice[] = {"seeds: [1, 2, 1]",
+                                        "seeds: [1]\nlearning-rates: [0.1, 0.1]"};
+    char text[256];
+    sr_study study;
+    for (size_t i = 0; i < sizeof twice / sizeof *twice; i++) {
+        snprintf(text, sizeof text,
+                 "variants: {norm: norm}\n%s\ntasks: {t: {settings: {data: copy}}}\n", twice[i]);
+        assert_int_equal(read_text(&study, text), SRNN_ERR_FORMAT);
+        assert_non_null(strstr(srnn_error_detail(), "given twice"));
+        sr_study_free(&study);
+    }
+    assert_int_equal(read_text(&study, "variants: {norm: norm}\nseeds: [1]\n"
+                                       "tasks: {t: {settings: {data: copy, steps: 0}}}\n"),
+                     SRNN_OK);
+    assert_int_not_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    assert_non_null(strstr(srnn_error_detail(), "steps is 1 or more"));
     sr_study_free(&study);
 }
 
@@ -667,12 +793,16 @@ int main(void) {
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(stops_are_counted),
         cmocka_unit_test(what_is_finished_stays),
+        cmocka_unit_test(students_expand),
+        cmocka_unit_test(ranks_count_with_adapters),
+        cmocka_unit_test(wrong_students),
         cmocka_unit_test(systems_have_settings_of_their_own),
         cmocka_unit_test(selections),
         cmocka_unit_test(texts_are_asked_for),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(wrong_settings),
         cmocka_unit_test(clashes_are_refused),
+        cmocka_unit_test(nothing_is_run_twice_or_without_steps),
         cmocka_unit_test(the_default_study_is_sound),
         cmocka_unit_test(shared_tensors_start_equal),
         cmocka_unit_test(summaries),

@@ -184,7 +184,8 @@ static void a_task_without_any_finite_loss_is_named(void **state) {
     (void)state;
     sr_study study;
     sr_summary summary;
-    write_changed("[1.0e-7, 0.01, 1000]", "[1.0e+31, 1.0e+30]");
+    write_changed("[1.0e-7, 0.01, 1000], per: variant}\nsettings: {",
+                  "[1000, 500], per: variant}\nsettings: {weight-decay: 10, ");
     assert_int_equal(execute(&study, &summary, "norm"), SRNN_ERR_ARGUMENT);
     if (!strstr(srnn_error_detail(), "task recall, variant norm: no learning rate"))
         fail_msg("%s", srnn_error_detail());
@@ -258,6 +259,8 @@ static void wrong_tuning_is_refused(void **state) {
         {"tune: {learning-rate: [0.1]}\n", "two learning rates or more"},
         {"tune: {learning-rate: [0.1, 0.1]}\n", "twice"},
         {"tune: {learning-rate: [0.1, 0]}\n", "above 0"},
+        {"tune: {learning-rate: [0.1, 1001]}\n", "at most 1000"},
+        {"learning-rates: [0.1, 1001]\n", "at most 1000"},
         {"tune: {learning-rate: [0.1, 1], per: seed}\n", "per: variant"},
         {"tune: {per: variant}\n", "needs learning-rate"},
         {"tune: {rate: [0.1]}\n", "means nothing here"},

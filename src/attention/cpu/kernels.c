@@ -7,7 +7,7 @@
 
 /* The kernels compiled for one instruction set, fastest first; the list ends with NULL. */
 typedef struct kernel_set {
-    const sr_attention_kernel *attention[15];
+    const sr_attention_kernel *attention[15], *earlier[2]; /* earlier: those that take such keys */
     const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* indexed by
                                                                            * srnn_dtype */
 } kernel_set;
@@ -27,14 +27,15 @@ typedef struct kernel_set {
 
 #define BOTH(name, isa) &name##_##isa##_f32, &name##_##isa##_f64
 
-#define SET(isa)                                                                                 \
-    {                                                                                            \
-        .attention = {BOTH(sr_attention_flash, isa),   BOTH(sr_attention_pooled, isa),           \
-                      BOTH(sr_attention_chunked, isa), BOTH(sr_attention_recurrent, isa),        \
-                      BOTH(sr_attention_linear, isa),  BOTH(sr_attention_linear_recurrent, isa), \
-                      BOTH(sr_attention_generic, isa)},                                          \
-        .recurrent = {BOTH(sr_state_recurrent, isa)}, .linear = {BOTH(sr_state_linear, isa)},    \
-        .cache = {BOTH(sr_state_kv_cache, isa)}, .rows = {BOTH(sr_state_rows, isa)},             \
+#define SET(isa)                                                                                  \
+    {                                                                                             \
+        .attention = {BOTH(sr_attention_flash, isa),   BOTH(sr_attention_pooled, isa),            \
+                      BOTH(sr_attention_chunked, isa), BOTH(sr_attention_recurrent, isa),         \
+                      BOTH(sr_attention_linear, isa),  BOTH(sr_attention_linear_recurrent, isa),  \
+                      BOTH(sr_attention_generic, isa)},                                           \
+        .earlier = {BOTH(sr_attention_flash, isa)}, .recurrent = {BOTH(sr_state_recurrent, isa)}, \
+        .linear = {BOTH(sr_state_linear, isa)}, .cache = {BOTH(sr_state_kv_cache, isa)},          \
+        .rows = {BOTH(sr_state_rows, isa)},                                                       \
     }
 
 DECLARE(base);
@@ -103,10 +104,15 @@ static bool carries_states(const srnn_plan *plan) {
     return plan->problem.form != SRNN_FORM_PARALLEL;
 }
 
+static bool takes_earlier(const srnn_plan *plan) {
+    return plan->kernel == set_in_use()->earlier[plan->problem.dtype];
+}
+
 const sr_attention_kernels sr_cpu_attention = {
     .list = list,
     .state = state,
     .chunked_pays = chunked_pays,
     .value_size_max = SR_VALUE_SIZE_MAX,
     .carries_states = carries_states,
+    .takes_earlier = takes_earlier,
 };

@@ -100,6 +100,16 @@ static int64_t rows_of(const sr_dataset *dataset, const sr_shuffle_settings *set
     return 0;
 }
 
+static srnn_status check_half(const sr_dataset *validation, const sr_shuffle_settings *settings) {
+    const int64_t rows = rows_of(validation, settings);
+    if (settings->validation_half == SR_HALF_ALL || rows >= 2)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "the validation split fills %lld rows of %d tokens, and its halves need two: a "
+                   "larger --validation-share, a longer text, or shorter rows (--length)",
+                   (long long)rows, settings->T);
+}
+
 static srnn_status check(const sr_dataset *datasets, const sr_shuffle_settings *settings) {
     const sr_dataset *train = &datasets[SR_SPLIT_TRAIN];
     const sr_dataset *validation = &datasets[SR_SPLIT_VALIDATION];
@@ -109,10 +119,12 @@ static srnn_status check(const sr_dataset *datasets, const sr_shuffle_settings *
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the splits have vocabularies of %u and %u", train->vocab,
                        validation->vocab);
     if (rows_of(train, settings) == 0)
-        return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "%lld tokens are too few for one row of %d and the token after it",
-                       (long long)train->token_count, settings->T);
-    return SRNN_OK;
+        return SR_FAIL(
+            SRNN_ERR_ARGUMENT,
+            "the training split has %lld tokens, too few for one row of %d and the token "
+            "after it: a longer text, or shorter rows (--length)",
+            (long long)train->token_count, settings->T);
+    return check_half(validation, settings);
 }
 
 static void order_free(sr_source *source) {

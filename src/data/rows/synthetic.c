@@ -83,7 +83,7 @@ static srnn_status read_value(double *value, const sr_synthetic_setting *setting
     bool well = end > *at && (*end == ',' || *end == 0) && isfinite(*value);
     if (!well || *value < setting->least || *value > setting->most ||
         (!setting->fraction && *value != floor(*value)))
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s must be %s from %g to %g (position %d)", text,
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s must be %s from %.10g to %.10g (position %d)", text,
                        setting->name, setting->fraction ? "a number" : "an integer", setting->least,
                        setting->most, (int)(*at - text) + 1);
     *at = end;

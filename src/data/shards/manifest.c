@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static srnn_status wrong(const sr_manifest *manifest, const char *what) {
     return SR_FAIL(SRNN_ERR_FORMAT, "%s/%s: %s; prepare the data again", manifest->folder,
@@ -71,6 +72,10 @@ static srnn_status read_shards(sr_manifest *manifest) {
 static srnn_status load(sr_manifest *manifest) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, manifest->folder, SR_MANIFEST_NAME));
+    if (access(path, F_OK) != 0)
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s: no folder of shards: it has no %s (softrnn data prepare makes them)",
+                       manifest->folder, SR_MANIFEST_NAME);
     return sr_json_load(&manifest->root, path, 0);
 }
 

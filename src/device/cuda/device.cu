@@ -2,6 +2,7 @@
 #include "device/cuda/device.h"
 
 #include "base/memory.h"
+#include "base/threads.h"
 #include "device/cuda/check.h"
 #include "device/cuda/platform.h"
 #include "device/registry.h"
@@ -368,6 +369,8 @@ static srnn_status fill(cuda_device *cuda, int index) {
     base->forget = forget;
     cuda->index = index;
     SR_CUDA(cudaSetDevice(index));
+    if (sr_waits_asleep())
+        (void)cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync); /* affects only speed */
     SR_CUDA(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
     return SRNN_OK;

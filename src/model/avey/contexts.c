@@ -145,19 +145,20 @@ srnn_status sr_contexts_make(sr_contexts *c, float *x, const int32_t *ids) {
         SR_TRY(sr_device_copy(backend->device, c->ids + b * tokens(c), ids + b * c->T,
                               (size_t)c->T * sizeof *ids));
     SR_TRY(backend->embed_forward(backend, rows_of(c, c->embedded, c->B * tokens(c)),
-                                  c->model->master.embedding, c->ids));
+                                  sr_model_embedding(c->model), c->ids));
     return backend->rank_forward(backend, x, &ranking);
 }
 
 srnn_status sr_contexts_read(const sr_contexts *c, float *out, const float *x) {
     sr_backend *backend = c->model->backend;
-    return backend->embed_forward(backend, rows_of(c, out, (int64_t)c->B * c->T), x, c->row_of);
+    return backend->embed_forward(backend, rows_of(c, out, (int64_t)c->B * c->T),
+                                  rows_of(c, (float *)x, sr_contexts_rows(c)), c->row_of);
 }
 
 srnn_status sr_contexts_read_back(const sr_contexts *c, float *d_x, const float *d_out) {
     sr_backend *backend = c->model->backend;
-    return backend->embed_forward(backend, rows_of(c, d_x, sr_contexts_rows(c)), d_out,
-                                  c->token_of);
+    return backend->embed_forward(backend, rows_of(c, d_x, sr_contexts_rows(c)),
+                                  rows_of(c, (float *)d_out, (int64_t)c->B * c->T), c->token_of);
 }
 
 srnn_status sr_contexts_make_back(sr_contexts *c, float *d_embedding, const float *d_x) {

@@ -166,7 +166,7 @@ static srnn_status embed(sr_avey_feed *f, const int32_t *ids, int64_t id_stride)
             backend,
             sr_matrix_of(f->embedded + (b * f->capacity * avey_of(f)->chunk + f->fed) * C, 1, C,
                          SRNN_F32),
-            f->model->master.embedding, ids + b * id_stride));
+            sr_model_embedding(f->model), ids + b * id_stride));
     return SRNN_OK;
 }
 

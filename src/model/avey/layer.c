@@ -83,12 +83,13 @@ size_t sr_avey_layer_scratch_bytes(const sr_avey_layer *layer) {
 
 static sr_linear enricher_of(const sr_avey_layer *l, const sr_layer_weights *weights) {
     return (sr_linear){weights->working->slot[SR_LAYER_PROJECTIONS],
-                       weights->master->slot[SR_LAYER_PROJECTIONS + 1], l->wide};
+                       weights->master->slot[SR_LAYER_PROJECTIONS + 1], l->wide, weights->narrow,
+                       true};
 }
 
 static sr_linear fuser_of(const sr_avey_layer *l, const sr_layer_weights *weights) {
     return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
-                       weights->master->slot[SR_LAYER_OUTPUT + 1], l->C};
+                       weights->master->slot[SR_LAYER_OUTPUT + 1], l->C, weights->narrow, true};
 }
 
 static sr_context_mix saved_mix(const sr_avey_layer *l, const arrays *in,
@@ -127,10 +128,10 @@ srnn_status sr_avey_layer_backward(sr_avey_layer *l, sr_matrix d_x,
                                            gradients->slot[SR_LAYER_PROJECTIONS + 1], l->wide};
     const arrays in = arrays_at(l, saved), d = arrays_at(l, scratch);
     const sr_context_mix mix = saved_mix(l, &in, weights);
-    SR_TRY(backend->linear_backward_input(backend, d.joined, d_y, &fuser, 1));
-    SR_TRY(backend->linear_backward_weight(backend, &d_fuser, 1, d_y, in.joined));
+    const sr_linear_backward fused = {d.joined, d_y, in.joined, &fuser, &d_fuser, 1};
+    const sr_linear_backward enriched = {d_x, d.wide, x, &enricher, &d_enricher, 1};
+    SR_TRY(backend->linear_backward(backend, &fused));
     SR_TRY(backend->context_mix_backward(backend, d.wide, gradients->slot[SR_LAYER_SPATIAL],
                                          d.joined, &mix, d.mix));
-    SR_TRY(backend->linear_backward_input(backend, d_x, d.wide, &enricher, 1));
-    return backend->linear_backward_weight(backend, &d_enricher, 1, d.wide, x);
+    return backend->linear_backward(backend, &enriched);
 }

@@ -53,6 +53,10 @@ bool sr_model_config_has_mlp(const sr_model_config *c) {
     return sr_mixer_row_of(c)->attends && c->mlp != SR_MLP_NONE;
 }
 
+bool sr_model_config_has_experts(const sr_model_config *c, int layer) {
+    return c->experts.count > 0 && !(c->experts.plain[layer / 8] >> layer % 8 & 1);
+}
+
 srnn_block_norm sr_model_config_block_norm(const sr_model_config *c, int layer) {
     return sr_mixer_row_of(c)->attends ? c->attention[layer].wiring.block_norm
                                        : SRNN_BLOCK_NORM_BEFORE;
@@ -73,6 +77,7 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
     dims.qkv_bias = config->qkv_bias && biased;
     dims.o_bias = config->o_bias && biased;
+    dims.conv_unbiased = config->conv_unbiased;
     dims.norm_epsilon = config->norm_epsilon;
     dims.norm_is_minus_one = config->norm_is_minus_one;
     return dims;
@@ -93,9 +98,10 @@ static bool is_one(double multiplier) {
 }
 
 bool sr_model_config_is_plain(const sr_model_config *c) {
-    return !c->linear_unbiased && c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN &&
-           !c->layer_norm && !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
-           is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0;
+    return !c->linear_unbiased && !c->conv_unbiased && c->mlp != SR_MLP_GATED &&
+           c->mlp != SR_MLP_PLAIN && !c->layer_norm && !c->norm_is_minus_one &&
+           is_one(c->embedding_multiplier) && is_one(c->residual_multiplier) &&
+           is_one(c->logit_multiplier) && c->logit_cap == 0 && c->experts.count == 0;
 }
 
 sr_rope_angles_of sr_model_config_rope(const sr_model_config *c, int layer) {
@@ -156,6 +162,30 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     return SRNN_OK;
 }
 
+static srnn_status check_activation(const sr_model_config *c) {
+    if (c->activation == SR_ACTIVATION_SILU_CLAMPED &&
+        !(c->activation_limit > 0 && c->activation_sharpness > 0))
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "the clamped activation has limit %g and sharpness %g; both must be above 0",
+                       c->activation_limit, c->activation_sharpness);
+    return SRNN_OK;
+}
+
+static srnn_status check_experts(const sr_model_config *c) {
+    const sr_experts *e = &c->experts;
+    const bound bounds[] = {
+        {"experts", e->count, 1, SR_EXPERTS_MAX},
+        {"experts of a token", e->chosen, 1, e->count},
+        {"width of an expert", e->width, 1, SR_WIDTH_MAX},
+        {"width of the shared expert", e->shared_width, 0, SR_WIDTH_MAX},
+    };
+    if (e->count == 0)
+        return SRNN_OK;
+    if (c->mlp != SR_MLP_SWIGLU && c->mlp != SR_MLP_GATED)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "experts are computed with a gate alone");
+    return check_bounds(bounds, sizeof bounds / sizeof *bounds, "");
+}
+
 srnn_status sr_model_config_check_common(const sr_model_config *c) {
     const bound bounds[] = {
         {"vocab_size", c->V, 1, SR_VOCAB_MAX},
@@ -179,6 +209,8 @@ srnn_status sr_model_config_check_common(const sr_model_config *c) {
 
 srnn_status sr_model_config_check(const sr_model_config *c) {
     SR_TRY(sr_model_config_check_common(c));
+    SR_TRY(check_activation(c));
+    SR_TRY(check_experts(c));
     for (int layer = 0; layer < sr_model_config_attention_layers(c); layer++) {
         SR_TRY(srnn_attention_check(&c->attention[layer]));
         SR_TRY(check_sizes(c, layer));
@@ -368,6 +400,13 @@ int sr_model_config_prefix_tokens(const sr_model_config *config) {
         if (config->attention[layer].wiring.prefix_tokens > most)
             most = config->attention[layer].wiring.prefix_tokens;
     return most;
+}
+
+int64_t sr_model_config_most_positions(const sr_model_config *config) {
+    for (int layer = 0; layer < sr_model_config_attention_layers(config); layer++)
+        if (config->attention[layer].position == SRNN_POSITION_ROPE)
+            return config->positions;
+    return INT64_MAX;
 }
 
 bool sr_model_config_ends(const sr_model_config *config, int32_t token) {

@@ -10,6 +10,10 @@
 #include "model/layer/sizes.h"
 #include "ops/backend.h"
 
+/* Limits of sizes: larger than any model in use, small enough that products fit 64 bits. */
+enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
+enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
+
 typedef enum sr_mlp {
     SR_MLP_SWIGLU = 0, /* down(silu(gate(x)) * up(x)) */
     SR_MLP_GELU,       /* down(gelu(up(x))): the reference's plain MLP */
@@ -18,15 +22,25 @@ typedef enum sr_mlp {
     SR_MLP_PLAIN,      /* down(activation(up(x))) */
 } sr_mlp;
 
+/* MLPs that are a mixture of experts, in the layers that have no plain one. */
+typedef struct sr_experts {
+    int count, chosen; /* how many, and of them for a token; 0: every MLP is plain */
+    int width;         /* of one, as F of a plain MLP */
+    int shared_width;  /* of one more that every token sees, behind a gate; 0: none */
+    bool renormalised; /* the weights of the chosen add up to 1 */
+    bool router_bias;
+    unsigned char plain[SR_LAYERS_MAX / 8]; /* one bit for each layer that has a plain MLP */
+} sr_experts;
+
+static inline void sr_experts_set_plain(sr_experts *experts, int layer) {
+    experts->plain[layer / 8] |= (unsigned char)(1u << layer % 8);
+}
+
 /* What mixes the tokens in the blocks of a model; model/mixers.h says what follows from it. */
 typedef enum sr_mixer_kind {
     SR_MIXER_ATTENTION = 0,
     SR_MIXER_AVEY, /* blocks of Avey in place of attention and MLP */
 } sr_mixer_kind;
-
-/* Limits of sizes: larger than any model in use, small enough that products fit 64 bits. */
-enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
-enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
 
 typedef struct sr_model_config {
     int V;         /* vocab_size */
@@ -36,10 +50,12 @@ typedef struct sr_model_config {
     int H, Hkv, D; /* num_attention_heads, num_key_value_heads, head_dim */
     int positions; /* max_position_embeddings */
     sr_mlp mlp;
-    sr_activation activation; /* of SR_MLP_GATED and SR_MLP_PLAIN */
-    double norm_epsilon;      /* rms_norm_eps */
-    bool layer_norm;          /* norms are LayerNorm with a bias, not RMS */
-    bool norm_is_minus_one;   /* weights of norms are stored as w - 1 */
+    sr_activation activation;                      /* of SR_MLP_GATED and SR_MLP_PLAIN */
+    double activation_limit, activation_sharpness; /* of SR_ACTIVATION_SILU_CLAMPED */
+    sr_experts experts;
+    double norm_epsilon;    /* rms_norm_eps */
+    bool layer_norm;        /* norms are LayerNorm with a bias, not RMS */
+    bool norm_is_minus_one; /* weights of norms are stored as w - 1 */
     double embedding_multiplier, residual_multiplier, logit_multiplier; /* 0: 1 */
     double logit_cap; /* c of logits = c tanh(logits / c); 0: none */
     double rope_theta;
@@ -47,6 +63,7 @@ typedef struct sr_model_config {
     bool tied;             /* tie_word_embeddings: the head is the embedding */
     bool qkv_bias, o_bias; /* attention_bias */
     bool linear_unbiased;  /* linear-attention layers have no such biases */
+    bool conv_unbiased;    /* Mamba-2's convolutions have no bias */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
@@ -93,11 +110,17 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
 /* Empty tokens in front of every sequence: the largest number that a layer needs. */
 int sr_model_config_prefix_tokens(const sr_model_config *config);
 
+/* The longest sequence that can be fed: only RoPE limits it. */
+int64_t sr_model_config_most_positions(const sr_model_config *config);
+
 /* L if attention mixes the tokens, else 0: the layers that have a descriptor and sizes. */
 int sr_model_config_attention_layers(const sr_model_config *config);
 
 /* True if blocks have an MLP after their mixer. */
 bool sr_model_config_has_mlp(const sr_model_config *config);
+
+/* True if the MLP of this layer is a mixture of experts. */
+bool sr_model_config_has_experts(const sr_model_config *config, int layer);
 
 /* Where the blocks of a layer have their norms. */
 srnn_block_norm sr_model_config_block_norm(const sr_model_config *config, int layer);

@@ -97,16 +97,51 @@ static void read_sizes(sr_config_reader *r, const sr_family *family, sr_model_co
     read_biases(r, family, config);
 }
 
+static int expert_number(sr_config_reader *r, const json_t *experts, const char *key) {
+    const json_t *found = sr_config_value(experts, key);
+    const json_int_t number = json_integer_value(found);
+    if (json_is_integer(found) && number >= 0 && number <= SR_WIDTH_MAX)
+        return (int)number;
+    sr_config_refuse(r, key, "of softrnn_parts' experts is not a number of them, or of columns");
+    return 0;
+}
+
+static void read_experts(sr_config_reader *r, const json_t *experts, sr_model_config *config) {
+    const json_t *plain = sr_config_value(experts, "plain_layers"), *layer;
+    sr_experts *e = &config->experts;
+    size_t i;
+    e->count = expert_number(r, experts, "count");
+    e->chosen = expert_number(r, experts, "chosen");
+    e->width = expert_number(r, experts, "width");
+    e->shared_width = expert_number(r, experts, "shared_width");
+    e->renormalised = sr_config_flag(r, experts, "renormalised", false);
+    e->router_bias = sr_config_flag(r, experts, "router_bias", false);
+    if (plain && !json_is_array(plain))
+        sr_config_refuse(r, "plain_layers", "is not a list");
+    json_array_foreach(plain, i, layer) {
+        const json_int_t number = json_integer_value(layer);
+        if (!json_is_integer(layer) || number < 0 || number >= config->L)
+            sr_config_refuse(r, "plain_layers", "names a layer that the model does not have");
+        else
+            sr_experts_set_plain(e, (int)number);
+    }
+}
+
 /* Parts of published families that a Llama does not have, as write.c writes them. */
 static void read_parts(sr_config_reader *r, sr_model_config *config) {
     const json_t *parts = sr_config_value(r->root, "softrnn_parts");
     config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
     config->linear_unbiased = sr_config_flag(r, parts, "linear_unbiased", false);
+    config->conv_unbiased = sr_config_flag(r, parts, "conv_unbiased", false);
     config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
     config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
     config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);
     config->logit_multiplier = sr_config_real(r, parts, "logit_multiplier", 0);
     config->logit_cap = sr_config_real(r, parts, "logit_cap", 0);
+    config->activation_limit = sr_config_real(r, parts, "activation_limit", 0);
+    config->activation_sharpness = sr_config_real(r, parts, "activation_sharpness", 0);
+    if (sr_config_value(parts, "experts"))
+        read_experts(r, sr_config_value(parts, "experts"), config);
 }
 
 /* The config.json of the published model that this one came from. */
@@ -145,7 +180,7 @@ static srnn_status find_family(const sr_family **family, const json_t *root, con
     *family = sr_family_named(type);
     if (*family)
         return SRNN_OK;
-    SR_TRY(sr_published_missing(root, path));
+    SR_TRY(sr_published_missing(root, path, false));
     sr_family_names(names, sizeof names);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: model_type is %s; supported are %s", path,
                    json_is_string(type) ? json_string_value(type) : "no text", names);

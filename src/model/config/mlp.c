@@ -20,6 +20,7 @@ static const struct {
     {"relu", SR_ACTIVATION_RELU},
     {"relu2", SR_ACTIVATION_RELU_SQUARE},
     {"xielu", SR_ACTIVATION_XIELU},
+    {"silu_clamped", SR_ACTIVATION_SILU_CLAMPED},
 };
 enum { WORDS = sizeof words / sizeof *words };
 

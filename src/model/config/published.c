@@ -26,23 +26,23 @@ static bool lists(const json_t *root, const char *key, int layer) {
     return false;
 }
 
-/* Whether the MLP of some layer is a mixture of experts. */
-static bool has_experts(const json_t *root) {
-    const json_t *kinds = sr_config_value(root, "mlp_layer_types"), *kind;
-    const json_int_t L = json_integer_value(sr_config_value(root, "num_hidden_layers"));
+/* Whether the MLP of a layer is a mixture of experts, if the model has experts. */
+static bool is_sparse(const json_t *root, int layer) {
+    const json_t *kind = json_array_get(sr_config_value(root, "mlp_layer_types"), (size_t)layer);
     const json_int_t step = json_integer_value(sr_config_value(root, "decoder_sparse_step"));
-    size_t i;
+    if (json_is_string(kind))
+        return strcmp(json_string_value(kind), "dense") != 0;
+    return !lists(root, "mlp_only_layers", layer) && (step < 1 || (layer + 1) % step == 0);
+}
+
+/* Whether the MLP of some layer is one. */
+static bool has_experts(const json_t *root) {
+    const json_int_t L = json_integer_value(sr_config_value(root, "num_hidden_layers"));
     if (!has_number(root, "num_experts") && !has_number(root, "num_local_experts") &&
         !has_number(root, "n_routed_experts") && !has_number(root, "moe_num_experts"))
         return false;
-    if (kinds) {
-        json_array_foreach(kinds, i,
-                           kind) if (json_is_string(kind) &&
-                                     strcmp(json_string_value(kind), "dense") != 0) return true;
-        return false;
-    }
     for (int layer = 0; layer < L && layer < SR_LAYERS_MAX; layer++)
-        if (!lists(root, "mlp_only_layers", layer) && (step < 1 || (layer + 1) % step == 0))
+        if (is_sparse(root, layer))
             return true;
     return false;
 }
@@ -63,13 +63,13 @@ static bool has_full_layer(const json_t *root) {
     return false;
 }
 
-srnn_status sr_published_missing(const json_t *root, const char *path) {
+srnn_status sr_published_missing(const json_t *root, const char *path, bool experts_are_read) {
     const struct {
         bool needed;
         const char *what;
     } parts[] = {
         {sr_config_value(root, "quantization_config"), "quantised weights (quantization_config)"},
-        {has_experts(root), "mixture of experts"},
+        {!experts_are_read && has_experts(root), "mixture of experts"},
         {has_number(root, "kv_lora_rank") && has_full_layer(root), "multi-head latent attention"},
         {sr_config_value(root, "vision_config"), "images (vision_config)"},
         {sr_config_value(root, "audio_config"), "sound (audio_config)"},
@@ -104,8 +104,9 @@ static bool is_required(const char *key) {
 }
 
 /* What the family knows: the file's members over transformers' defaults; free with json_decref. */
-static json_t *merged(const json_t *file, const char *defaults) {
-    json_t *root = json_loads(defaults, 0, NULL), *value;
+static json_t *merged(const json_t *file, const sr_published *family) {
+    const sr_published_experts *experts = family->experts;
+    json_t *root = json_loads(family->defaults, 0, NULL), *value;
     const char *key;
     void *next;
     json_object_foreach_safe(root, next, key, value) {
@@ -113,6 +114,9 @@ static json_t *merged(const json_t *file, const char *defaults) {
         if (own && !(json_is_null(own) && is_required(key)))
             sr_json_set(root, key, json_incref(own));
     }
+    const char *other = experts ? experts->other_count : NULL;
+    if (other && json_object_get(file, other) && !json_object_get(file, experts->count))
+        sr_json_set(root, experts->count, json_incref(json_object_get(file, other)));
     /* Members of every family. */
     static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
                                          "rope_scaling", "rope_parameters"};
@@ -134,6 +138,33 @@ static void read_mlp(sr_config_reader *r, const sr_published *f, sr_model_config
     sr_config_mlp_set(r, c, key, word, !f->plain_mlp);
     c->F = sr_config_integer(r, "intermediate_size", 0);
     c->mlp_bias = flag(r, f->mlp_bias);
+}
+
+static void read_experts(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
+    const sr_published_experts *members = f->experts;
+    sr_experts *e = &c->experts;
+    if (!members)
+        return;
+    const int count = sr_config_integer(r, members->count, 0);
+    if (count < 0)
+        sr_config_refuse(r, members->count, "is below 0");
+    if (!has_experts(r->root))
+        return;
+    e->count = count;
+    e->chosen = sr_config_integer(r, members->chosen, 0);
+    e->width = sr_config_integer(r, members->width, 0);
+    e->shared_width = members->shared_width ? sr_config_integer(r, members->shared_width, 0) : 0;
+    e->renormalised = !members->renormalised || flag(r, members->renormalised);
+    e->router_bias = c->mlp_bias = members->biased;
+    for (int layer = 0; layer < c->L && layer < SR_LAYERS_MAX; layer++)
+        if (!is_sparse(r->root, layer))
+            sr_experts_set_plain(e, layer);
+    if (!members->clamped)
+        return;
+    c->mlp = SR_MLP_GATED;
+    c->activation = SR_ACTIVATION_SILU_CLAMPED;
+    c->activation_limit = sr_config_real(r, r->root, "swiglu_limit", 0);
+    c->activation_sharpness = sr_config_real(r, r->root, "swiglu_alpha", 0);
 }
 
 /* 0 if the member is not there; else a number above 0. */
@@ -168,6 +199,7 @@ static void read_model(sr_config_reader *r, const sr_published *f, sr_model_conf
     c->o_bias = flag(r, f->o_bias);
     c->linear_unbiased = f->linear && (c->qkv_bias || c->o_bias);
     read_mlp(r, f, c);
+    read_experts(r, f, c);
     read_multipliers(r, f, c);
 }
 
@@ -281,11 +313,13 @@ static bool has_rope(sr_config_reader *r, int layer) {
     return interval < 1 || (layer + 1) % interval != 0;
 }
 
-/* Keys that a windowed layer sees; 0: all. */
-static int window_of(sr_config_reader *r, const sr_model_config *c) {
+/* Keys that a windowed layer sees; 0: all. In most families use_sliding_window says which layers
+ * have a window, not whether those that layer_types lists do. */
+static int window_of(sr_config_reader *r, const sr_published *f, const sr_model_config *c) {
     const json_t *use = json_object_get(r->root, "use_sliding_window");
+    const bool listed = sr_config_value(r->root, "layer_types") && !f->window_by_flag;
     const int window = sr_config_integer(r, "sliding_window", 0);
-    return (use && !json_is_true(use)) || window >= c->positions ? 0 : window;
+    return (use && !json_is_true(use) && !listed) || window >= c->positions ? 0 : window;
 }
 
 static double scale_of(sr_config_reader *r) {
@@ -379,14 +413,18 @@ static srnn_status refuse_type(layer_reader *l, const char *type) {
 
 static srnn_status read_layer(layer_reader *l, int layer) {
     sr_model_config *c = l->config;
-    const int window = window_of(l->r, c);
+    const int window = window_of(l->r, l->family, c);
     const bool listed = has_rope(l->r, layer) && !l->positions.none;
     const char *type = type_of(l->r, l->family, layer, c->L, window > 0, listed);
     sr_layer_sizes *sizes = &c->sizes[layer];
     l->length = 0;
     *sizes = (sr_layer_sizes){.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
+    const bool sliding = strcmp(type, "sliding_attention") == 0;
+    if (sliding && l->family->window_by_flag && !flag(l->r, "use_sliding_window"))
+        sr_config_refuse(l->r, "layer_types",
+                         "has sliding_attention, which this family needs use_sliding_window for");
     SR_TRY(l->r->status);
-    if (strcmp(type, "sliding_attention") == 0)
+    if (sliding)
         write_attention(l, true, window, listed);
     else if (strcmp(type, "full_attention") == 0)
         write_attention(l, false, 0,
@@ -418,7 +456,7 @@ static srnn_status keep_source(sr_model_config *config, const json_t *file, cons
 
 srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
                               sr_model_config *config) {
-    json_t *root = merged(reader->root, family->defaults);
+    json_t *root = merged(reader->root, family);
     sr_config_reader r = {.root = root, .path = reader->path};
     if (family->translate)
         family->translate(&r, root, reader->root);
@@ -428,9 +466,9 @@ srnn_status sr_published_read(sr_config_reader *reader, const sr_published *fami
     config->V = sr_config_integer(&r, "vocab_size", 0);
     config->C = sr_config_integer(&r, "hidden_size", 0);
     config->L = sr_config_integer(&r, "num_hidden_layers", 0);
-    srnn_status status = sr_published_missing(root, reader->path);
+    srnn_status status = sr_published_missing(root, reader->path, family->experts);
     if (status == SRNN_OK && sr_config_value(reader->root, "quantization_config"))
-        status = sr_published_missing(reader->root, reader->path);
+        status = sr_published_missing(reader->root, reader->path, family->experts);
     if (status == SRNN_OK) {
         read_model(&r, family, config);
         layers.positions = read_positions(&r, family, config);

@@ -6,6 +6,17 @@
 #include "model/config/family.h"
 #include "model/config/member.h"
 
+/* Members of a family with mixtures of experts. */
+typedef struct sr_published_experts {
+    const char *count, *chosen; /* how many; of them for a token */
+    const char *other_count;    /* what some files have in place of count; NULL: nothing */
+    const char *width;          /* of one */
+    const char *shared_width;   /* of the shared one; NULL: there is none */
+    const char *renormalised;   /* NULL: they always are */
+    bool biased;                /* router and experts have biases */
+    bool clamped;               /* their activation is gpt-oss's, with swiglu_limit and -_alpha */
+} sr_published_experts;
+
 /* A family: what is fixed, and what the members of its config.json mean. */
 typedef struct sr_published {
     /* JSON: the members that the family knows, and what transformers takes where a file leaves them
@@ -16,6 +27,7 @@ typedef struct sr_published {
     const char *epsilon, *activation;         /* members; NULL: rms_norm_eps, hidden_act */
     const char *qkv_bias, *o_bias, *mlp_bias; /* members; NULL: no such biases */
     bool plain_mlp;                           /* without a gate */
+    const sr_published_experts *experts;      /* NULL: MLPs are plain */
     bool layer_norm, norm_is_minus_one;       /* as in sr_model_config */
     bool embedding_root;                      /* embeddings are multiplied by sqrt(hidden_size) */
     bool own_head_size; /* head_dim is not read: hidden_size over num_attention_heads */
@@ -26,6 +38,7 @@ typedef struct sr_published {
      * rope_local_base_freq, or as the other layers */
     double window_theta;
     bool rope_long;      /* the only scaling is LongRoPE; "su" and "yarn" of old files mean it */
+    bool window_by_flag; /* no layer has a window without use_sliding_window */
     bool nope_if_window; /* where sliding_window is set, full layers have no position */
 
     /* Without layer_types: every n-th layer has full attention, n the member or else `interval`;
@@ -52,7 +65,8 @@ extern const size_t sr_published_count;
 srnn_status sr_published_read(sr_config_reader *reader, const sr_published *family,
                               sr_model_config *config);
 
-/* SRNN_ERR_UNSUPPORTED naming what a model needs and softrnn does not support, by its members. */
-srnn_status sr_published_missing(const json_t *root, const char *path);
+/* SRNN_ERR_UNSUPPORTED naming what a model needs and softrnn does not support, by its members;
+ * `experts_are_read`: its family may have them. */
+srnn_status sr_published_missing(const json_t *root, const char *path, bool experts_are_read);
 
 #endif

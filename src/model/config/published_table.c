@@ -37,6 +37,27 @@
         }                                          \
     }
 
+/* Experts as Qwen's files have them: one by one. */
+#define EXPERT(name)                                                       \
+    {                                                                      \
+        .there = {"mlp.experts.%d." name}, .here = { "mlp.experts." name } \
+    }
+#define EXPERTS EXPERT("gate_proj"), EXPERT("up_proj"), EXPERT("down_proj")
+#define ROUTER_NAME \
+    { "mlp.router.", "mlp.gate." }
+#define SHARED_NAME \
+    { "mlp.shared_router.", "mlp.shared_expert_gate." }
+#define QWEN_EXPERTS \
+    .count = "num_experts", .chosen = "num_experts_per_tok", .width = "moe_intermediate_size"
+#define SHARED_EXPERT .shared_width = "shared_expert_intermediate_size"
+#define MIXTRAL_EXPERT(theirs, ours)                                                      \
+    {                                                                                     \
+        .there = {"block_sparse_moe.experts.%d." theirs}, .here = { "mlp.experts." ours } \
+    }
+
+#define TRANSPOSED(theirs, ...) \
+    { .there = {theirs}, .here = {__VA_ARGS__}, .transposed = true }
+
 /* What a Llama has, and every family below: sizes, norm, activation. */
 #define SIZES(V, C, F, L, H, Hkv, positions)                                                     \
     "\"vocab_size\":" #V ",\"hidden_size\":" #C ",\"intermediate_size\":" #F                     \
@@ -87,6 +108,22 @@ static json_t *kimi_mlp_types(const json_t *file, size_t L) {
     return types;
 }
 
+/* Qwen2-MoE's windowed layers: every other one below max_window_layers. */
+static void translate_qwen2_moe(sr_config_reader *r, json_t *merged, const json_t *file) {
+    const json_int_t L = json_integer_value(json_object_get(merged, "num_hidden_layers"));
+    const json_int_t end = json_integer_value(json_object_get(merged, "max_window_layers"));
+    const bool windows = json_is_true(json_object_get(merged, "use_sliding_window"));
+    (void)r;
+    (void)file;
+    if (sr_config_value(merged, "layer_types") || L < 1 || L > SR_LAYERS_MAX)
+        return;
+    json_t *types = json_array();
+    for (json_int_t i = 0; i < L; i++)
+        sr_json_append(types, json_string(windows && i % 2 == 0 && i < end ? "sliding_attention"
+                                                                           : "full_attention"));
+    sr_json_set(merged, "layer_types", types);
+}
+
 static void translate_kimi(sr_config_reader *r, json_t *merged, const json_t *file) {
     static const char *const members[][2] = {{"head_dim", "linear_head_dim"},
                                              {"num_heads", "linear_num_heads"},
@@ -111,6 +148,7 @@ const sr_published sr_published_qwen2 = {
              "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
              "layer_types": null, "tie_word_embeddings": false) "}",
     .qkv_bias = "softrnn_qkv_bias",
+    .window_by_flag = true,
     .names = {.root = "model."}};
 
 const sr_family sr_published_families[] = {
@@ -136,7 +174,7 @@ const sr_family sr_published_families[] = {
              JSON("head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
                   "attention_bias": false, "use_sliding_window": false, "sliding_window": 4096,
                   "max_window_layers": 28, "layer_types": null, "tie_word_embeddings": false) "}",
-         .layer = ",qk_norm=head", ATTENTION_BIAS,
+         .layer = ",qk_norm=head", .window_by_flag = true, ATTENTION_BIAS,
          .names = {.root = "model."}}},
     {.model_type = "qwen3_5_text", .architecture = "Qwen3_5ForCausalLM", TRANSFORMERS,
      .published = &(const sr_published){
@@ -162,6 +200,33 @@ const sr_family sr_published_families[] = {
                                          {.there = {"linear_attn.in_proj_qkv"},
                                           .here = {"self_attn.q_proj", "self_attn.k_proj",
                                                    "self_attn.v_proj"}}}}}}},
+    {.model_type = "qwen3_5_moe_text", .architecture = "Qwen3_5MoeForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(248320, 2048, 512, 40, 16, 2, 32768)
+             JSON("head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                  "partial_rotary_factor": 0.25, "attention_bias": false,
+                  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                  "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+                  "linear_num_value_heads": 32, "full_attention_interval": 4, "layer_types": null,
+                  "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+                  "shared_expert_intermediate_size": 512, "tie_word_embeddings": false) "}",
+         .layer = GATED_LAYER, .linear = "gated_delta_net", ATTENTION_BIAS,
+         .norm_is_minus_one = true,
+         .experts = &(const sr_published_experts){QWEN_EXPERTS, SHARED_EXPERT},
+         .interval_member = "full_attention_interval", .interval = 4, .between = "linear_attention",
+         .names = {.root = "model.",
+                   .layers = {.pairs = {ROUTER_NAME, SHARED_NAME}, .joined = {GATED_Q, EXPERTS}},
+                   .linear = {.pairs = {{"self_attn.", "linear_attn."},
+                                        {"self_attn.g_proj.", "linear_attn.in_proj_z."},
+                                        {"self_attn.b_proj.", "linear_attn.in_proj_b."},
+                                        {"self_attn.a_proj.", "linear_attn.in_proj_a."},
+                                        {"self_attn.o_norm.", "linear_attn.norm."},
+                                        {"self_attn.o_proj.", "linear_attn.out_proj."},
+                                        ROUTER_NAME, SHARED_NAME},
+                              .joined = {JOINED_CONV, EXPERTS,
+                                         {.there = {"linear_attn.in_proj_qkv"},
+                                          .here = {"self_attn.q_proj", "self_attn.k_proj",
+                                                   "self_attn.v_proj"}}}}}}},
     {.model_type = "qwen3_next", .architecture = "Qwen3NextForCausalLM", TRANSFORMERS,
      .published = &(const sr_published){
          .defaults = "{" SIZES(151936, 2048, 5632, 48, 16, 2, 32768)
@@ -170,17 +235,22 @@ const sr_family sr_published_families[] = {
                   "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
                   "linear_value_head_dim": 128, "linear_num_key_heads": 16,
                   "linear_num_value_heads": 32, "full_attention_interval": 4, "layer_types": null,
-                  "num_experts": 512, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+                  "shared_expert_intermediate_size": 512, "norm_topk_prob": true,
+                  "decoder_sparse_step": 1, "mlp_only_layers": [],
                   "tie_word_embeddings": false) "}",
          .layer = GATED_LAYER, .linear = "gated_delta_net", ATTENTION_BIAS,
+         .experts = &(const sr_published_experts){QWEN_EXPERTS, SHARED_EXPERT,
+                                                  .renormalised = "norm_topk_prob"},
          .norm_is_minus_one = true,
          .interval_member = "full_attention_interval", .interval = 4, .between = "linear_attention",
          .names = {.root = "model.",
-                   .layers.joined = {GATED_Q},
+                   .layers = {.pairs = {ROUTER_NAME, SHARED_NAME}, .joined = {GATED_Q, EXPERTS}},
                    .linear = {.pairs = {{"self_attn.", "linear_attn."},
                                         {"self_attn.o_norm.", "linear_attn.norm."},
-                                        {"self_attn.o_proj.", "linear_attn.out_proj."}},
-                              .joined = {JOINED_CONV,
+                                        {"self_attn.o_proj.", "linear_attn.out_proj."},
+                                        ROUTER_NAME, SHARED_NAME},
+                              .joined = {JOINED_CONV, EXPERTS,
                                          {.there = {"linear_attn.in_proj_qkvz"},
                                           .here = {"self_attn.q_proj", "self_attn.k_proj",
                                                    "self_attn.v_proj", "self_attn.g_proj"},
@@ -188,6 +258,94 @@ const sr_family sr_published_families[] = {
                                          {.there = {"linear_attn.in_proj_ba"},
                                           .here = {"self_attn.b_proj", "self_attn.a_proj"},
                                           .groups = SR_JOINED_KEY_HEADS}}}}}},
+    {.model_type = "mixtral", .architecture = "MixtralForCausalLM", TRANSFORMERS,
+     .ends = "2",
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(32000, 4096, 14336, 32, 32, 8, 131072)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "sliding_window": null,
+                  "num_local_experts": 8, "num_experts_per_tok": 2,
+                  "tie_word_embeddings": false) "}",
+         .window_everywhere = true,
+         .experts = &(const sr_published_experts){.count = "num_local_experts",
+                                                  .other_count = "num_experts",
+                                                  .chosen = "num_experts_per_tok",
+                                                  .width = "intermediate_size"},
+         .names = {.root = "model.",
+                   .layers = {.pairs = {{"mlp.router.", "block_sparse_moe.gate."}},
+                              .joined = {MIXTRAL_EXPERT("w1", "gate_proj"),
+                                         MIXTRAL_EXPERT("w3", "up_proj"),
+                                         MIXTRAL_EXPERT("w2", "down_proj")}}}}},
+    {.model_type = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151936, 2048, 5632, 24, 16, 16, 32768)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "qkv_bias": true,
+                  "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+                  "layer_types": null, "num_experts": 60, "num_experts_per_tok": 4,
+                  "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+                  "norm_topk_prob": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "tie_word_embeddings": false) "}",
+         .qkv_bias = "qkv_bias", .window_by_flag = true, .translate = translate_qwen2_moe,
+         .experts = &(const sr_published_experts){QWEN_EXPERTS, SHARED_EXPERT,
+                                                  .renormalised = "norm_topk_prob"},
+         .names = {.root = "model.",
+                   .layers = {.pairs = {ROUTER_NAME, SHARED_NAME}, .joined = {EXPERTS}}}}},
+    {.model_type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(151936, 2048, 6144, 24, 32, 4, 32768)
+             JSON("rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false,
+                  "use_sliding_window": false, "sliding_window": 4096, "num_experts": 128,
+                  "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": false,
+                  "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=head", ATTENTION_BIAS,
+         .window_everywhere = true, .window_by_flag = true,
+         .experts = &(const sr_published_experts){QWEN_EXPERTS, .renormalised = "norm_topk_prob",
+                                                  .other_count = "num_local_experts"},
+         .names = {.root = "model.",
+                   .layers = {.pairs = {ROUTER_NAME}, .joined = {EXPERTS}}}}},
+    {.model_type = "olmoe", .architecture = "OlmoeForCausalLM", TRANSFORMERS,
+     .ends = "50279",
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(50304, 2048, 2048, 16, 16, null, 4096)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
+                  "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false,
+                  "clip_qkv": null, "tie_word_embeddings": false) "}",
+         .layer = ",qk_norm=row", ATTENTION_BIAS,
+         .experts = &(const sr_published_experts){.count = "num_experts",
+                                                  .other_count = "num_local_experts",
+                                                  .chosen = "num_experts_per_tok",
+                                                  .width = "intermediate_size",
+                                                  .renormalised = "norm_topk_prob"},
+         .names = {.root = "model.",
+                   .layers = {.pairs = {ROUTER_NAME}, .joined = {EXPERTS}}}}},
+    {.model_type = "gpt_oss", .architecture = "GptOssForCausalLM", TRANSFORMERS,
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(201088, 2880, 2880, 36, 64, 8, 131072)
+             JSON("head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
+                  "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                                      "beta_slow": 1.0, "truncate": false,
+                                      "original_max_position_embeddings": 4096},
+                  "attention_bias": true, "sliding_window": 128, "layer_types": null,
+                  "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_alpha": 1.702,
+                  "swiglu_limit": 7.0, "tie_word_embeddings": false) "}",
+         .layer = ",sink=learned", ATTENTION_BIAS,
+         .interval = 2, .between = "sliding_attention",
+         .experts = &(const sr_published_experts){.count = "num_local_experts",
+                                                  .other_count = "num_experts",
+                                                  .chosen = "num_experts_per_tok",
+                                                  .width = "intermediate_size",
+                                                  .biased = true, .clamped = true},
+         .names = {.root = "model.",
+                   .layers.joined = {TRANSPOSED("mlp.experts.gate_up_proj",
+                                                "mlp.experts.gate_proj.weight",
+                                                "mlp.experts.up_proj.weight"),
+                                     TRANSPOSED("mlp.experts.gate_up_proj_bias",
+                                                "mlp.experts.gate_proj.bias",
+                                                "mlp.experts.up_proj.bias"),
+                                     TRANSPOSED("mlp.experts.down_proj",
+                                                "mlp.experts.down_proj.weight"),
+                                     TRANSPOSED("mlp.experts.down_proj_bias",
+                                                "mlp.experts.down_proj.bias")}}}},
     {.model_type = "olmo2", .architecture = "Olmo2ForCausalLM", TRANSFORMERS,
      .ends = "50279",
      .published = &(const sr_published){

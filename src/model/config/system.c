@@ -141,6 +141,7 @@ static void read_mamba2(sr_config_reader *r, system_layer *layer, sr_model_confi
     check_time_steps(r, "time_step_limit");
     check_time_steps(r, "dt_limit"); /* as flash-linear-attention's Mamba-2 names it */
     c->qkv_bias = c->o_bias = sr_config_flag(r, r->root, "use_bias", false);
+    c->conv_unbiased = !sr_config_flag(r, r->root, "use_conv_bias", true);
     snprintf(layer->attention, sizeof layer->attention, "mamba2,short_conv=%d",
              sr_config_integer(r, "conv_kernel", 4));
 }
@@ -157,7 +158,7 @@ static void set_mamba2(json_t *root, const sr_model_config *c) {
                 inner % c->C ? json_real(expansion_of(inner, c->C))
                              : json_integer((json_int_t)(inner / c->C)));
     sr_json_set(root, "use_bias", json_boolean(c->qkv_bias));
-    sr_json_set(root, "use_conv_bias", json_true());
+    sr_json_set(root, "use_conv_bias", json_boolean(!c->conv_unbiased));
     sr_json_set(root, "hidden_act", json_string("silu"));
 }
 
@@ -169,7 +170,6 @@ const sr_config_system sr_system_mamba2 = {
     .epsilon = "layer_norm_epsilon",
     .usual_epsilon = 1e-5,
     .own = {{"hidden_act", "\"silu\"", "other functions after the convolution are not here"},
-            {"use_conv_bias", "true", "the convolution has a bias here"},
             {"norm_eps", "null", "the epsilon is layer_norm_epsilon's"},
             {"rmsnorm", "true", "the layer has its norm here"},
             {"norm_before_gate", "false", "the gate comes before the norm here"},

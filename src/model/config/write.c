@@ -77,16 +77,36 @@ static bool has_activation(const sr_model_config *c) {
     return c->mlp == SR_MLP_GATED || c->mlp == SR_MLP_PLAIN;
 }
 
+static json_t *experts_json(const sr_model_config *c) {
+    const sr_experts *e = &c->experts;
+    json_t *plain = json_array();
+    for (int layer = 0; layer < c->L; layer++)
+        if (!sr_model_config_has_experts(c, layer))
+            sr_json_append(plain, json_integer(layer));
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:b, s:o}", "count", e->count, "chosen", e->chosen,
+                     "width", e->width, "shared_width", e->shared_width, "renormalised",
+                     (int)e->renormalised, "router_bias", (int)e->router_bias, "plain_layers",
+                     plain);
+}
+
 /* What a Llama does not have, see json.c. */
 static void set_parts(json_t *root, const sr_model_config *c) {
     if (sr_model_config_is_plain(c))
         return;
     sr_json_set(root, "softrnn_parts",
-                json_pack("{s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
-                          (int)c->linear_unbiased, "layer_norm", (int)c->layer_norm,
-                          "norm_is_minus_one", (int)c->norm_is_minus_one, "embedding_multiplier",
+                json_pack("{s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
+                          (int)c->linear_unbiased, "conv_unbiased", (int)c->conv_unbiased,
+                          "layer_norm", (int)c->layer_norm, "norm_is_minus_one",
+                          (int)c->norm_is_minus_one, "embedding_multiplier",
                           c->embedding_multiplier, "residual_multiplier", c->residual_multiplier,
                           "logit_multiplier", c->logit_multiplier, "logit_cap", c->logit_cap));
+    json_t *parts = json_object_get(root, "softrnn_parts");
+    if (c->experts.count > 0)
+        sr_json_set(parts, "experts", experts_json(c));
+    if (c->activation == SR_ACTIVATION_SILU_CLAMPED) {
+        sr_json_set(parts, "activation_limit", json_real(c->activation_limit));
+        sr_json_set(parts, "activation_sharpness", json_real(c->activation_sharpness));
+    }
 }
 
 static void set_source(json_t *root, const sr_model_config *c) {
@@ -200,8 +220,11 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
            (a->mlp == SR_MLP_NONE || a->F == b->F) && a->norm_epsilon == b->norm_epsilon &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            a->mlp_bias == b->mlp_bias && a->linear_unbiased == b->linear_unbiased &&
-           a->activation == b->activation && a->layer_norm == b->layer_norm &&
-           a->norm_is_minus_one == b->norm_is_minus_one &&
+           a->conv_unbiased == b->conv_unbiased && a->activation == b->activation &&
+           a->activation_limit == b->activation_limit &&
+           a->activation_sharpness == b->activation_sharpness &&
+           memcmp(&a->experts, &b->experts, sizeof a->experts) == 0 &&
+           a->layer_norm == b->layer_norm && a->norm_is_minus_one == b->norm_is_minus_one &&
            a->embedding_multiplier == b->embedding_multiplier &&
            a->residual_multiplier == b->residual_multiplier &&
            a->logit_multiplier == b->logit_multiplier && a->logit_cap == b->logit_cap &&

@@ -10,6 +10,7 @@
 #include "model/files/tensor_source.h"
 #include "model/files/tensor_stream.h"
 #include "model/files/weight_files.h"
+#include "model/mixers.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -240,32 +241,24 @@ static srnn_status find_file(const sr_tensor **found, const sr_tensor_source *so
     return SRNN_OK;
 }
 
-/* Where tensors stand end to end the cuts between them do not matter. */
-static bool fits(const sr_tensor *tensor, const sr_tensor_source *source) {
-    int64_t shape[SR_SPEC_RANK];
-    const int rank = sr_tensor_source_shape(shape, source);
-    if (source->files > 1 && source->joined->here[1] && rank > 0 && tensor->rank == rank)
-        shape[0] = tensor->shape[0];
-    return sr_tensor_has_shape(tensor, rank, shape);
-}
-
 /* The files hold what the source says. */
 static srnn_status check_source(const sr_tensor_source *source, bool tied,
                                 const sr_weight_files *files, const char *folder) {
     int64_t numbers = 0;
     char there[SR_SPEC_NAME];
-    bool good = true;
     for (int file = 0; file < source->files; file++) {
         const sr_tensor *tensor = NULL;
         SR_TRY(find_file(&tensor, source, file, tied, files, folder));
-        good = good && fits(tensor, source);
+        SR_TRY(sr_tensor_source_check(source, tensor, folder));
         numbers += (int64_t)tensor->count;
     }
     sr_tensor_source_name(there, source, 0);
-    return good && numbers == source->groups * source->stride
-               ? SRNN_OK
-               : SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
-                         there);
+    if (numbers == source->groups * source->stride)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "%s: %s and what is joined with it have %lld numbers, but config.json asks for "
+                   "%lld",
+                   folder, there, (long long)numbers, (long long)(source->groups * source->stride));
 }
 
 /* The files hold the tensors of this configuration, and no others. */
@@ -306,10 +299,10 @@ typedef struct folder_reader {
     bool tied;
 } folder_reader;
 
-/* Numbers from `first` on, source->count of them, of the source's tensors end to end. */
-static srnn_status load_numbers(float *to, sr_backend *backend, const sr_tensor_source *source,
+/* Numbers from `first` on, to.columns of them, of the source's tensors end to end. */
+static srnn_status load_numbers(sr_matrix to, sr_backend *backend, const sr_tensor_source *source,
                                 int64_t first, const folder_reader *r) {
-    const int64_t end = first + source->count;
+    const int64_t end = first + to.columns;
     int64_t start = 0;
     for (int file = 0; file < source->files && start < end; file++) {
         const sr_tensor *tensor = NULL;
@@ -317,8 +310,8 @@ static srnn_status load_numbers(float *to, sr_backend *backend, const sr_tensor_
         const int64_t after = start + (int64_t)tensor->count;
         const int64_t from = first > start ? first : start, until = end < after ? end : after;
         if (from < until)
-            SR_TRY(sr_stream_in(backend, to + (from - first), tensor, (size_t)(from - start),
-                                (size_t)(until - from)));
+            SR_TRY(sr_stream_in(backend, sr_matrix_columns(to, from - first, until - from), tensor,
+                                (size_t)(from - start)));
         start = after;
     }
     return SRNN_OK;
@@ -330,31 +323,36 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const char *folder) {
     const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
     const folder_reader reader = {files, folder, model->config.tied};
-    float *to = model->weights + spec->start;
+    const sr_matrix to = sr_model_place(model, spec);
     SR_TRY(check_source(&source, reader.tied, files, folder));
+    if (sr_tensor_source_is_transposed(&source)) {
+        const sr_transposed shape = sr_tensor_source_transposed(&source);
+        const sr_tensor *tensor = NULL;
+        SR_TRY(find_file(&tensor, &source, 0, reader.tied, files, folder));
+        return sr_transposed_load(model->backend, to, tensor, &shape, source.part);
+    }
     for (int64_t g = 0; g < source.groups; g++)
-        SR_TRY(load_numbers(to + g * source.count, model->backend, &source,
-                            g * source.stride + source.first, &reader));
+        SR_TRY(load_numbers(sr_matrix_columns(to, g * source.count, source.count), model->backend,
+                            &source, g * source.stride + source.first, &reader));
     return SRNN_OK;
 }
 
 static srnn_status load_all(sr_model *model, const sr_model_config *config,
                             const sr_weight_files *files, const char *folder,
-                            const sr_load_progress *watcher) {
+                            const sr_load_setup *setup) {
     size_t done = 0;
     SR_TRY(check_tensors(files, config, &model->table, folder));
     for (size_t i = 0; i < model->table.count; i++) {
         SR_TRY(load_tensor(model, &model->table.specs[i], config, files, folder));
         done += model->table.specs[i].count;
-        if (watcher)
-            watcher->see(watcher->context, (double)done / (double)model->table.numbers);
+        if (setup->see)
+            setup->see(setup->context, (double)done / (double)model->table.numbers);
     }
-    return sr_model_narrow(model);
+    return model->read_only ? SRNN_OK : sr_model_narrow(model);
 }
 
 /* The model as the files have it, with their names. */
-static srnn_status load_weights(sr_model *model, const char *folder,
-                                const sr_load_progress *watcher) {
+static srnn_status load_weights(sr_model *model, const char *folder, const sr_load_setup *setup) {
     sr_weight_files files;
     sr_model_config theirs;
     SR_TRY(read_config(&theirs, folder));
@@ -362,49 +360,77 @@ static srnn_status load_weights(sr_model *model, const char *folder,
     config.names = theirs.names;
     sr_model_config_free(&theirs);
     SR_TRY(sr_weight_files_open(&files, folder));
-    const srnn_status status = load_all(model, &config, &files, folder, watcher);
+    const srnn_status status = load_all(model, &config, &files, folder, setup);
     sr_weight_files_close(&files);
     return status;
 }
 
 srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
-    return load_weights(model, folder, NULL);
+    return load_weights(model, folder, &(sr_load_setup){0});
+}
+
+/* *narrow: every tensor of the files is bf16, so that nothing is lost by leaving it so. */
+static srnn_status find_narrow(bool *narrow, const sr_model_config *config, const char *folder) {
+    sr_weight_files files;
+    sr_tensor_table table = {0};
+    SR_TRY(sr_weight_files_open(&files, folder));
+    srnn_status status = sr_model_tensors(&table, config);
+    *narrow = sr_mixer_row_of(config)->attends;
+    for (size_t i = 0; i < table.count && status == SRNN_OK && *narrow; i++) {
+        const sr_tensor_source source = sr_tensor_source_of(&table.specs[i], config, &table);
+        for (int file = 0; file < source.files && status == SRNN_OK; file++) {
+            const sr_tensor *tensor = NULL;
+            status = find_file(&tensor, &source, file, config->tied, &files, folder);
+            *narrow = *narrow && status == SRNN_OK && tensor->dtype == SR_DTYPE_BF16;
+        }
+    }
+    sr_tensor_table_free(&table);
+    sr_weight_files_close(&files);
+    return status;
 }
 
 /* Creates the model if its weights fit into memory: a host may promise more than it has, and end
  * the process when the weights are written. */
 static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_config *config,
-                          const char *folder) {
+                          const char *folder, bool read_only) {
     const double most = sr_memory_bytes();
     sr_tensor_table table;
     char why[256];
     SR_TRY(sr_model_tensors(&table, config));
-    const double bytes = (double)table.numbers * 4 + (double)sr_model_rope_bytes(config);
+    const double bytes =
+        (double)table.numbers * (read_only ? 2 : 4) + (double)sr_model_rope_bytes(config);
     sr_tensor_table_free(&table);
     const bool possible = !sr_device_is_host(backend->device) || bytes <= most;
-    const srnn_status status = possible ? sr_model_create(model, backend, config) : SRNN_ERR_MEMORY;
+    const srnn_status status = !possible   ? SRNN_ERR_MEMORY
+                               : read_only ? sr_model_create_read_only(model, backend, config)
+                                           : sr_model_create(model, backend, config);
     if (status != SRNN_ERR_MEMORY)
         return status;
     snprintf(why, sizeof why, "%s", possible ? srnn_error_detail() : "this process may have less");
     return SR_FAIL(SRNN_ERR_MEMORY,
-                   "%s: the model needs %.2f GB for its weights in float32, more than there is "
+                   "%s: the model needs %.2f GB for its weights in %s, more than there is "
                    "room for; nothing of it was read (%s)",
-                   folder, bytes / 1e9, why);
+                   folder, bytes / 1e9, read_only ? "bf16" : "float32", why);
 }
 
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
-    return sr_model_load_with_progress(model, backend, folder, NULL);
+    return sr_model_load_as(model, backend, folder, &(sr_load_setup){0});
 }
 
-srnn_status sr_model_load_with_progress(sr_model **model, sr_backend *backend, const char *folder,
-                                        const sr_load_progress *watcher) {
+srnn_status sr_model_load_as(sr_model **model, sr_backend *backend, const char *folder,
+                             const sr_load_setup *setup) {
     sr_model_config config;
+    bool read_only = setup->read_only && backend->product == SRNN_BF16;
     *model = NULL;
     SR_TRY(sr_model_load_config(&config, folder));
-    srnn_status status = create(model, backend, &config, folder);
+    srnn_status status = SRNN_OK;
+    if (read_only)
+        status = find_narrow(&read_only, &config, folder);
+    if (status == SRNN_OK)
+        status = create(model, backend, &config, folder, read_only);
     sr_model_config_free(&config);
     SR_TRY(status);
-    status = load_weights(*model, folder, watcher);
+    status = load_weights(*model, folder, setup);
     if (status != SRNN_OK) {
         sr_model_free(*model);
         *model = NULL;

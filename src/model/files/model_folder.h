@@ -14,14 +14,19 @@
  * published families (config/published_table.c). */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
-/* The same; `progress` is called after every tensor with the share of the numbers read. */
-typedef struct sr_load_progress {
+/* How a model is loaded. */
+typedef struct sr_load_setup {
+    /* Called after every tensor with the share of the numbers read; NULL: nobody watches. */
     void (*see)(void *context, double share);
     void *context;
-} sr_load_progress;
+    /* The weights will only be read: where all of the files are bf16 and so are the backend's
+     * products, there is no float copy of matrices and embedding (sr_model_create_read_only). The
+     * numbers that are computed are the same. */
+    bool read_only;
+} sr_load_setup;
 
-srnn_status sr_model_load_with_progress(sr_model **model, sr_backend *backend, const char *folder,
-                                        const sr_load_progress *watcher);
+srnn_status sr_model_load_as(sr_model **model, sr_backend *backend, const char *folder,
+                             const sr_load_setup *setup);
 
 /* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of
  * its tensors compared with config.json, before memory is taken for them; and its weights into a

@@ -20,6 +20,7 @@ typedef struct weight_style {
     const sr_tensor_names *names;
     sr_dtype dtype;
     sr_model_part part;
+    sr_transposed_reader *transposed;
 } weight_style;
 
 static int part_number(const sr_model *model, const sr_tensor_spec *spec, int count) {
@@ -47,13 +48,34 @@ typedef struct written {
     const sr_model *model;
     sr_tensor_source parts[SR_JOINED_PARTS];
     int count;
-    int64_t skipped;       /* numbers of the first part before this tensor's */
-    const float *constant; /* the tensor is this number, and has no parts */
+    int64_t skipped;                  /* numbers of the first part before this tensor's */
+    const float *constant;            /* the tensor is this number, and has no parts */
+    sr_transposed_reader *transposed; /* of all */
 } written;
 
 static srnn_status write_constant(void *to, float value, sr_dtype dtype) {
     const sr_tensor number = {.dtype = dtype, .data = &value};
     return sr_stream_round(to, &number, 1);
+}
+
+static srnn_status read_transposed(const written *w, void *to, const sr_tensor *tensor,
+                                   size_t first, size_t count) {
+    enum { BLOCK = 1024 };
+    const size_t bytes = sr_dtype_bytes(tensor->dtype);
+    const float *parts[SR_JOINED_PARTS] = {NULL};
+    const sr_transposed_parts from = {w->model->backend, parts,
+                                      sr_tensor_source_transposed(w->parts)};
+    float block[BLOCK];
+    for (int p = 0; p < w->count; p++)
+        parts[p] = w->model->weights + w->parts[p].spec->start;
+    for (size_t done = 0; done < count; done += BLOCK) {
+        const size_t here = count - done < BLOCK ? count - done : BLOCK;
+        sr_tensor numbers = *tensor;
+        numbers.data = block;
+        SR_TRY(sr_transposed_read(w->transposed, block, &from, first + done, here));
+        SR_TRY(sr_stream_round((char *)to + done * bytes, &numbers, here));
+    }
+    return SRNN_OK;
 }
 
 /* For sr_safetensors_writer_reader: a tensor's data is a `written`. */
@@ -64,6 +86,8 @@ static srnn_status read_written(void *context, void *to, const sr_tensor *tensor
     (void)context;
     if (w->constant)
         return write_constant(to, *w->constant, tensor->dtype);
+    if (sr_tensor_source_is_transposed(w->parts))
+        return read_transposed(w, to, tensor, first, count);
     for (size_t done = 0; done < count;) {
         const int64_t at = (int64_t)(first + done) + w->skipped, stride = w->parts[0].stride;
         const bool alone = w->count == 1;
@@ -114,18 +138,19 @@ static srnn_status add_file(sr_safetensors_writer *writer, written *w, const sr_
 /* Adds what the files hold of one row of the table; nothing if an earlier row has brought it. */
 static srnn_status add_tensor(sr_safetensors_writer *writer, written **next, const sr_model *model,
                               const sr_model_config *config, const sr_tensor_spec *spec,
-                              sr_dtype dtype) {
+                              const weight_style *style) {
     const sr_tensor_source source = sr_tensor_source_of(spec, config, &model->table);
     const bool shared = sr_tensor_source_is_shared(&source);
-    const bool rows = source.joined && !source.joined->here[1];
+    const bool rows = sr_tensor_source_is_indexed(&source);
     if (shared && source.part > 0)
         return SRNN_OK;
     for (int file = 0; file < (rows ? source.files : 1); file++) {
         written *w = (*next)++;
         *w = (written){.model = model,
+                       .transposed = style->transposed,
                        .skipped = rows ? file * (int64_t)spec->count / source.files : 0};
         gather_parts(w, &source, config);
-        SR_TRY(add_file(writer, w, &source, rows || shared ? file : source.part, dtype));
+        SR_TRY(add_file(writer, w, &source, rows || shared ? file : source.part, style->dtype));
     }
     return SRNN_OK;
 }
@@ -151,7 +176,7 @@ static srnn_status add_constants(sr_safetensors_writer *writer, written **next,
 static size_t most_written(const sr_model *model) {
     size_t count = model->table.count + SR_CONSTANTS * (size_t)model->config.L;
     for (int layer = 0; layer < sr_model_config_attention_layers(&model->config); layer++)
-        count += 2 * (size_t)model->config.sizes[layer].H;
+        count += 2 * (size_t)model->config.sizes[layer].H + 3 * (size_t)model->config.experts.count;
     return count;
 }
 
@@ -163,7 +188,7 @@ static srnn_status add_part(sr_safetensors_writer *writer, written *next, const 
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
         if (sr_model_part_has(style->part, model, spec))
-            SR_TRY(add_tensor(writer, &next, model, &config, spec, style->dtype));
+            SR_TRY(add_tensor(writer, &next, model, &config, spec, style));
     }
     SR_TRY(add_constants(writer, &next, model, style));
     return sr_safetensors_writer_metadata(writer, "format", "pt");
@@ -177,19 +202,23 @@ static bool has_any(const sr_model *model, sr_model_part part) {
 }
 
 static srnn_status write_weights(const sr_model *model, const char *folder,
-                                 const weight_style *style) {
+                                 const weight_style *given) {
     char path[SR_PATH_BYTES];
     sr_safetensors_writer *writer;
     void *memory;
-    SR_TRY(sr_model_part_file(path, folder, style->part));
+    sr_transposed_reader transposed = {0};
+    weight_style style = *given;
+    style.transposed = &transposed;
+    SR_TRY(sr_model_part_file(path, folder, style.part));
     SR_TRY(sr_alloc_zero(&memory, most_written(model), sizeof(written)));
     srnn_status status = sr_safetensors_writer_create(&writer);
     if (status == SRNN_OK) {
-        status = add_part(writer, memory, model, style);
-        if (status == SRNN_OK && has_any(model, style->part))
+        status = add_part(writer, memory, model, &style);
+        if (status == SRNN_OK && has_any(model, style.part))
             status = sr_safetensors_writer_write(writer, path);
         sr_safetensors_writer_free(writer);
     }
+    sr_transposed_reader_free(&transposed);
     free(memory);
     return status;
 }
@@ -198,7 +227,7 @@ static srnn_status save(const sr_model *model, const sr_family *family, const ch
                         sr_dtype dtype) {
     char config[SR_PATH_BYTES];
     const sr_tensor_names *names = sr_family_tensor_names(family);
-    const weight_style style = {names, dtype, whole};
+    const weight_style style = {.names = names, .dtype = dtype, .part = whole};
     if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
                        sr_dtype_name(dtype));
@@ -248,7 +277,7 @@ static srnn_status write_index(const sr_model *model, const char *folder, int pa
 
 srnn_status sr_model_save_part(const sr_model *model, const char *folder, sr_model_part part) {
     const sr_family *family = sr_family_of(&model->config);
-    const weight_style style = {NULL, SR_DTYPE_F32, part};
+    const weight_style style = {.dtype = SR_DTYPE_F32, .part = part};
     char config[SR_PATH_BYTES];
     if (part.count == 1)
         return sr_model_save(model, folder, SR_DTYPE_F32);

@@ -4,7 +4,7 @@
 
 #include "model/tensor_table.h"
 
-enum { SR_NAME_PAIRS = 10, SR_ALIASES = 3, SR_CONSTANTS = 2, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
+enum { SR_NAME_PAIRS = 12, SR_ALIASES = 3, SR_CONSTANTS = 2, SR_JOINED = 6, SR_JOINED_PARTS = 4 };
 
 /* Beginnings of names, here and there; NULL ends a list. */
 typedef struct sr_name_pair {
@@ -26,6 +26,7 @@ typedef struct sr_joined_tensor {
     const char *there[SR_JOINED_PARTS];
     const char *here[SR_JOINED_PARTS];
     sr_joined_groups groups;
+    bool transposed; /* matrices of experts, see transposed.h */
 } sr_joined_tensor;
 
 /* Of layers of one kind, after "layers.N.". */

@@ -60,9 +60,23 @@ static bool measure(sr_tensor_source *s, size_t prefix, const sr_model_config *c
     return true;
 }
 
+bool sr_tensor_source_is_indexed(const sr_tensor_source *s) {
+    return s->joined && strstr(s->joined->there[0], "%d");
+}
+
+bool sr_tensor_source_is_transposed(const sr_tensor_source *s) {
+    return s->joined && s->joined->transposed;
+}
+
+sr_transposed sr_tensor_source_transposed(const sr_tensor_source *s) {
+    const int64_t *shape = s->spec->shape;
+    const int64_t columns = s->spec->rank == 3 ? shape[2] : 1;
+    return (sr_transposed){shape[0], shape[1], columns, s->joined->here[1] ? 2 : 1};
+}
+
 static int file_count(const sr_tensor_source *s) {
     int files = 0;
-    if (strstr(s->joined->there[0], "%d"))
+    if (sr_tensor_source_is_indexed(s))
         return (int)s->spec->shape[0];
     while (files < SR_JOINED_PARTS && s->joined->there[files])
         files++;
@@ -114,7 +128,7 @@ void sr_tensor_source_name(char out[SR_SPEC_NAME], const sr_tensor_source *s, in
         return;
     }
     const size_t prefix = sr_tensor_layer_prefix(s->spec->name, &layer);
-    const bool indexed = strstr(s->joined->there[0], "%d");
+    const bool indexed = sr_tensor_source_is_indexed(s);
     const char *there = s->joined->there[indexed ? 0 : file], *at = strstr(there, "%d");
     char inside[SR_SPEC_NAME];
     if (indexed)
@@ -133,11 +147,34 @@ bool sr_tensor_source_is_shared(const sr_tensor_source *s) {
 }
 
 int sr_tensor_source_shape(int64_t shape[SR_SPEC_RANK], const sr_tensor_source *s) {
-    const bool indexed = s->joined && !s->joined->here[1];
-    const int skipped = indexed ? 1 : 0;
+    const int skipped = sr_tensor_source_is_indexed(s) ? 1 : 0;
+    if (sr_tensor_source_is_transposed(s)) {
+        const sr_transposed t = sr_tensor_source_transposed(s);
+        shape[0] = t.experts;
+        shape[1] = t.columns;
+        shape[s->spec->rank - 1] = t.rows * t.parts;
+        return s->spec->rank;
+    }
     for (int d = skipped; d < s->spec->rank; d++)
         shape[d - skipped] = s->spec->shape[d];
     if (sr_tensor_source_is_shared(s))
         shape[0] = s->groups * s->stride * s->spec->shape[0] / (int64_t)s->spec->count;
     return s->spec->rank - skipped;
+}
+
+/* Where tensors stand end to end the cuts between them do not matter. */
+srnn_status sr_tensor_source_check(const sr_tensor_source *source, const sr_tensor *tensor,
+                                   const char *folder) {
+    int64_t shape[SR_SPEC_RANK];
+    char here[SR_SHAPE_BYTES], wanted[SR_SHAPE_BYTES];
+    const int rank = sr_tensor_source_shape(shape, source);
+    if (source->files > 1 && !sr_tensor_source_is_indexed(source) && rank > 0 &&
+        tensor->rank == rank)
+        shape[0] = tensor->shape[0];
+    if (sr_tensor_has_shape(tensor, rank, shape))
+        return SRNN_OK;
+    sr_shape_print(here, tensor->rank, tensor->shape);
+    sr_shape_print(wanted, rank, shape);
+    return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has the shape %s, but config.json asks for %s", folder,
+                   tensor->name, here, wanted);
 }

@@ -57,17 +57,36 @@ srnn_status sr_stream_round(void *to, const sr_tensor *tensor, size_t count) {
     return SRNN_OK;
 }
 
-srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
-                         size_t count) {
+srnn_status sr_stream_floats(sr_backend *backend, sr_matrix to, const float *numbers) {
+    uint16_t narrow[BLOCK];
+    srnn_device *device = backend->device;
+    if (to.dtype == SRNN_F32)
+        return sr_device_copy_in(device, to.data, numbers, (size_t)to.columns * sizeof *numbers);
+    for (int64_t done = 0; done < to.columns; done += BLOCK) {
+        const int64_t left = to.columns - done, here = left < BLOCK ? left : BLOCK;
+        for (int64_t i = 0; i < here; i++)
+            narrow[i] = sr_bf16_of(numbers[done + i]);
+        SR_TRY(sr_device_copy_in(device, sr_number_at(to.data, done, to.dtype), narrow,
+                                 (size_t)here * sizeof *narrow));
+    }
+    return SRNN_OK;
+}
+
+/* Numbers that stay as they are in the file are copied at once. */
+srnn_status sr_stream_in(sr_backend *backend, sr_matrix to, const sr_tensor *tensor, size_t first) {
     float block[BLOCK];
-    const size_t bytes = sr_dtype_bytes(tensor->dtype);
+    const size_t bytes = sr_dtype_bytes(tensor->dtype), count = (size_t)to.columns;
+    const char *from = (const char *)tensor->data + first * bytes;
+    if (to.dtype == SRNN_BF16 && tensor->dtype == SR_DTYPE_BF16)
+        return sr_device_copy_in(backend->device, to.data, from, count * bytes);
     for (size_t done = 0; done < count; done += BLOCK) {
         sr_tensor part = *tensor;
-        part.data = (const char *)tensor->data + (first + done) * bytes;
+        part.data = from + done * bytes;
         part.count = count - done < BLOCK ? count - done : BLOCK;
         part.bytes = part.count * bytes;
         sr_tensor_to_float(block, &part);
-        SR_TRY(sr_device_copy_in(backend->device, to + done, block, part.count * sizeof *block));
+        SR_TRY(sr_stream_floats(backend, sr_matrix_columns(to, (int64_t)done, (int64_t)part.count),
+                                block));
     }
     return SRNN_OK;
 }

@@ -15,9 +15,12 @@ srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size
 /* to = numbers of a tensor, whose data are floats in host memory, rounded to its type. */
 srnn_status sr_stream_round(void *to, const sr_tensor *tensor, size_t count);
 
-/* to (count), backend memory, = the numbers of a tensor in a file, from `first` on. */
-srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor, size_t first,
-                         size_t count);
+/* to, backend memory, float or bf16, = the numbers of a tensor in a file, from `first` on, one for
+ * each of to.columns. */
+srnn_status sr_stream_in(sr_backend *backend, sr_matrix to, const sr_tensor *tensor, size_t first);
+
+/* The same of numbers in host memory. */
+srnn_status sr_stream_floats(sr_backend *backend, sr_matrix to, const float *numbers);
 
 /* Fails with SRNN_ERR_IO if a tensor in the file at `path` is not these numbers (count), bit by
  * bit. */

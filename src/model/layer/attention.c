@@ -2,7 +2,8 @@
 #include "model/layer/attention.h"
 
 #include "base/memory.h"
-#include "model/layer/attention_parts.h"
+#include "model/layer/context/crossing.h"
+#include "model/layer/context/ring.h"
 #include "model/layer/rwkv7.h"
 
 #include <stdlib.h>
@@ -54,6 +55,7 @@ static void lay_out_scratch(sr_attention_layer *layer) {
         s->learned[which] = take(&s->bytes, (size_t)layer->wiring.learned[which] * sizeof(float));
     s->share = take(&s->bytes, rows * (size_t)layer->shared_columns);
     s->parts = take(&s->bytes, SR_ROW_PARTS * part_columns(layer) * sizeof(float));
+    s->state = take(&s->bytes, layer->crossing.each.state);
 }
 
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
@@ -82,9 +84,10 @@ static srnn_status check(const sr_layer_setup *setup) {
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "rotary position needs an even head width, not %d; use position=none",
                        width);
-    if (rope && setup->rope_positions < setup->T)
-        return SR_FAIL(SRNN_ERR_LIMIT, "%d tokens are more than the model's %lld positions",
-                       setup->T, (long long)setup->rope_positions);
+    const int T = setup->part ? setup->part->T : setup->T;
+    if (rope && setup->rope_positions < T)
+        return SR_FAIL(SRNN_ERR_LIMIT, "%d tokens are more than the model's %lld positions", T,
+                       (long long)setup->rope_positions);
     return SRNN_OK;
 }
 
@@ -135,6 +138,8 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     layer->first_values = setup->first_values;
     layer->d_first_values = setup->d_first_values;
     layer->first_columns = setup->first_columns;
+    if (setup->part)
+        layer->part = *setup->part;
     SR_TRY(sr_layer_wire(&layer->wiring, &setup->attention, d));
     SR_TRY(sr_rwkv7_check(layer));
     if (layer->wiring.input_linears > SR_LINEAR_GROUP_MAX)
@@ -142,9 +147,11 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
                        SR_LINEAR_GROUP_MAX);
     measure(layer);
     set_problem(layer, setup);
+    SR_TRY(sr_crossing_lay_out(layer));
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
         SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+    SR_TRY(sr_crossing_check_plan(layer));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
@@ -173,6 +180,7 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
     if (!layer)
         return;
     srnn_plan_free(layer->plan);
+    sr_ring_free(layer->ring);
     free(layer);
 }
 
@@ -189,23 +197,28 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer) {
     return layer->scratch.bytes;
 }
 
+size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer) {
+    return layer->crossing.bytes;
+}
+
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
-    return srnn_plan_scratch_bytes(layer->plan);
+    return srnn_plan_scratch_bytes(layer->plan) + (layer->ring ? sr_ring_bytes(layer->ring) : 0);
 }
 
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
-                                      const sr_layer_weights *weights, void *saved) {
-    const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
+                                      const sr_layer_weights *weights, void *saved,
+                                      const sr_layer_crossing *crossing) {
+    const void *history[SR_FORM_CONVS];
+    const sr_layer_piece piece = sr_crossing_piece(layer, crossing, x.rows, history);
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, layer->T);
-    return srnn_attention_forward(layer->plan, sr_layer_output(layer, &arrays, layer->T), &in,
-                                  arrays.attention);
+    return sr_crossing_attend(layer, &arrays, &in, &piece);
 }
 
 sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N) {
     return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
-                       weights->master->slot[SR_LAYER_OUTPUT + 1], N};
+                       weights->master->slot[SR_LAYER_OUTPUT + 1], N, weights->narrow, true};
 }
 
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,

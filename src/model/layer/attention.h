@@ -3,6 +3,7 @@
 #ifndef SR_MODEL_LAYER_ATTENTION_H
 #define SR_MODEL_LAYER_ATTENTION_H
 
+#include "model/layer/context/part.h"
 #include "model/layer/tensors.h"
 #include "ops/backend.h"
 
@@ -31,6 +32,9 @@ typedef struct sr_layer_setup {
     float *first_values, *d_first_values;
     int64_t first_columns;
 
+    /* Batch rows are parts of longer ones; T is that of the part. NULL: they are whole. Copied. */
+    const sr_row_part *part;
+
     /* As in srnn_problem. */
     srnn_form form;
     int chunk;
@@ -55,6 +59,9 @@ void sr_attention_layer_free(sr_attention_layer *layer);
 srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
                                          int64_t documents);
 
+/* Other positions (B*T) than those of the setup from now on. */
+void sr_attention_layer_place(sr_attention_layer *layer, const int32_t *positions);
+
 /* Bytes of backend memory: what forward leaves for backward, and what backward needs beside. */
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer);
 size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
@@ -62,10 +69,19 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
 /* Bytes that the layer itself holds. */
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 
+/* What crosses the ends of a part of a row, kept from forward to backward. */
+typedef struct sr_layer_crossing {
+    void *memory; /* sr_attention_layer_crossing_bytes, zeros at first; NULL: rows are whole */
+    bool known;   /* forward runs again: what came from the part before is there */
+} sr_layer_crossing;
+
+size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer);
+
 /* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T,
  * C) = the layer's output + addend, whose data may be NULL. */
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
-                                      const sr_layer_weights *weights, void *saved);
+                                      const sr_layer_weights *weights, void *saved,
+                                      const sr_layer_crossing *crossing);
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
                                       sr_matrix x, const sr_layer_weights *weights, void *saved);
 
@@ -74,12 +90,28 @@ srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
                                           const sr_layer_weights *weights, void *saved);
 
+/* Rows of a projection's weight, and of its bias, that make the queries or the keys. */
+typedef struct sr_head_rows {
+    sr_layer_slot weight; /* the bias follows */
+    int64_t row;          /* the first */
+    int64_t heads, width;
+} sr_head_rows;
+
+/* Where the scores of a layer are products of two projections of its input, in proportion to the
+ * weights of both, and go into exp. False: elsewhere, as with norms, features or convolutions. */
+bool sr_attention_layer_heads(const sr_attention_layer *layer, sr_head_rows *q, sr_head_rows *k);
+
+/* Between the two halves of forward, for such a layer: raises largest (H), device memory, to the
+ * largest score of each head. */
+srnn_status sr_attention_layer_largest(const sr_attention_layer *layer, float *largest,
+                                       const sr_layer_weights *weights, void *saved);
+
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. Its
  * parameters are forward's, and a gradient for each. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,
-                                        void *scratch);
+                                        void *scratch, const sr_layer_crossing *crossing);
 
 /* ---- the same layer fed by pieces */
 

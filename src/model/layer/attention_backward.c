@@ -1,6 +1,6 @@
 /* attention_backward.c: one attention layer, backward. */
 #include "attention/kernel.h"
-#include "model/layer/attention_parts.h"
+#include "model/layer/context/crossing.h"
 #include "model/layer/rwkv7.h"
 
 /* What one call is about. */
@@ -9,6 +9,7 @@ typedef struct back {
     sr_layer_arrays in, d; /* what forward left; the gradients of it */
     const sr_layer_weights *weights;
     const sr_layer_pointers *gradients;
+    const sr_layer_piece *piece;
 } back;
 
 static void linear_gradients(sr_linear_gradient *out, const back *b) {
@@ -40,9 +41,9 @@ static srnn_status inner_back(const back *b, const sr_linear *linear,
     const sr_matrix d_out = columns(b->d.projected, wire->to);
     const sr_matrix d_from = columns(b->d.projected, p->from);
     const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
-    SR_TRY(backend->linear_backward_input(backend, d_in, d_out, linear, 1));
-    SR_TRY(backend->linear_backward_weight(backend, d_linear, 1, d_out,
-                                           columns(b->in.projected, p->from)));
+    SR_TRY(backend->linear_backward(
+        backend, &(sr_linear_backward){d_in, d_out, columns(b->in.projected, p->from), linear,
+                                       d_linear, 1}));
     return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
 }
 
@@ -53,7 +54,6 @@ static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const 
     sr_attention_layer *layer = b->layer;
     sr_backend *backend = layer->backend;
     const sr_layer_wiring *w = &layer->wiring;
-    const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
     const size_t wide = (size_t)(x.rows * layer->dims.C) * sizeof(float);
     const size_t shifts = (size_t)w->shift_count, taps = 2 * (size_t)layer->dims.C * sizeof(float);
     SR_TRY(sr_device_zero(backend->device, b->d.shifted.data, shifts * wide));
@@ -65,18 +65,23 @@ static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const 
         const sr_matrix d_in = beside(b, layer->dims.C);
         sr_rwkv7_activate_backward(d_out, columns(b->in.projected, w->linears[i].to),
                                    p->activation);
-        SR_TRY(backend->linear_backward_input(backend, d_in, d_out, &linears[i], 1));
+        SR_TRY(backend->linear_backward(
+            backend,
+            &(sr_linear_backward){d_in, d_out, sr_layer_shifted(layer, &b->in, x, p->shift),
+                                  &linears[i], &d_linears[i], 1}));
         SR_TRY(backend->add_rows(backend, sr_layer_shifted(layer, &b->d, d_x, p->shift), d_in));
-        SR_TRY(backend->linear_backward_weight(backend, &d_linears[i], 1, d_out,
-                                               sr_layer_shifted(layer, &b->in, x, p->shift)));
     }
+    SR_TRY(sr_crossing_shifts_begin(layer, b->piece));
     for (int i = 0; i < w->shift_count; i++) {
-        const sr_short_conv shift = sr_rwkv7_shift(layer, &b->in, x, &piece, i);
+        const sr_short_conv shift = sr_rwkv7_shift(layer, &b->in, x, b->piece, i);
         const sr_matrix d_in = beside(b, layer->dims.C);
+        const sr_matrix d_out = sr_layer_shifted(layer, &b->d, d_x, i + 1);
         SR_TRY(backend->short_conv_backward(backend, d_in, b->d.taps + i * 2 * layer->dims.C, NULL,
-                                            sr_layer_shifted(layer, &b->d, d_x, i + 1), &shift));
+                                            d_out, &shift));
+        SR_TRY(sr_crossing_shift_back(layer, d_out, &shift, b->piece));
         SR_TRY(backend->add_rows(backend, d_x, d_in));
     }
+    SR_TRY(sr_crossing_shifts_end(layer, d_x, b->piece));
     sr_rwkv7_taps_backward(layer, &b->d, b->gradients);
     return SRNN_OK;
 }
@@ -95,8 +100,8 @@ static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix inpu
         return shifts_back(b, d_input, input, linears, d_linears);
     const sr_wire_linear *last = &w->linears[w->input_linears - 1];
     const sr_matrix d_out = sr_matrix_columns(b->d.projected, 0, last->to.first + last->to.count);
-    SR_TRY(backend->linear_backward_input(backend, d_input, d_out, linears, w->input_linears));
-    return backend->linear_backward_weight(backend, d_linears, w->input_linears, d_out, input);
+    return backend->linear_backward(backend, &(sr_linear_backward){d_input, d_out, input, linears,
+                                                                   d_linears, w->input_linears});
 }
 
 /* The equation writes the gradients of its small tensors; the layer adds them up. */
@@ -120,6 +125,10 @@ static srnn_status attend_back(const back *b, sr_rope_inverse *position) {
     for (int which = 0; which < SR_OPERANDS; which++)
         if (layer->wiring.learned[which])
             sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
+    if (b->piece->crossing) {
+        SR_TRY(sr_crossing_attend_back(layer, &out, &b->d, &in, &b->in, b->piece));
+        return add_small(b);
+    }
     if (sr_layer_rope_is_plain(layer))
         position->rope = (sr_rope_angles){layer->rope_table, layer->positions};
     SR_TRY(sr_attention_rope_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
@@ -130,14 +139,13 @@ static srnn_status attend_back(const back *b, sr_rope_inverse *position) {
 static srnn_status conv_back(const back *b, int which) {
     sr_backend *backend = b->layer->backend;
     const sr_wire_conv *wire = &b->layer->wiring.convs[which];
-    const sr_layer_piece piece = {
-        .rows = b->d.projected.rows, .T = b->layer->T, .positions = b->layer->positions};
-    const sr_short_conv conv = sr_layer_conv(b->layer, &b->in, b->weights, &piece, which);
+    const sr_short_conv conv = sr_layer_conv(b->layer, &b->in, b->weights, b->piece, which);
     const sr_matrix d_from = columns(b->d.projected, wire->from);
     const sr_matrix d_x = wire->shared ? beside(b, wire->from.count) : d_from;
+    const sr_matrix d_out = columns(b->d.convolved, wire->to);
     SR_TRY(backend->short_conv_backward(backend, d_x, b->gradients->slot[wire->weight],
-                                        b->gradients->slot[wire->weight + 1],
-                                        columns(b->d.convolved, wire->to), &conv));
+                                        b->gradients->slot[wire->weight + 1], d_out, &conv));
+    SR_TRY(sr_crossing_conv_back(b->layer, d_x, d_out, &conv, b->piece, which));
     return wire->shared ? backend->add_rows(backend, d_from, d_x) : SRNN_OK;
 }
 
@@ -195,19 +203,22 @@ static srnn_status own_norm_back(const back *b, sr_matrix d_x, sr_matrix d_y, sr
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,
-                                        void *scratch) {
+                                        void *scratch, const sr_layer_crossing *crossing) {
     sr_backend *backend = layer->backend;
+    const void *history[SR_FORM_CONVS];
+    const sr_layer_piece piece = sr_crossing_piece(layer, crossing, x.rows, history);
     const back b = {.layer = layer,
                     .in = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows),
                     .d = sr_layer_arrays_at(layer, &layer->scratch, scratch, x.rows),
                     .weights = weights,
-                    .gradients = gradients};
+                    .gradients = gradients,
+                    .piece = &piece};
     const sr_linear output = sr_layer_output_linear(weights, d_y.columns);
     const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_OUTPUT],
                                          gradients->slot[SR_LAYER_OUTPUT + 1], output.N};
     const bool own_norm = layer->wiring.form->own_norm != NULL;
-    SR_TRY(backend->linear_backward_input(backend, b.d.o, d_y, &output, 1));
-    SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, b.in.o));
+    SR_TRY(backend->linear_backward(
+        backend, &(sr_linear_backward){b.d.o, d_y, b.in.o, &output, &d_output, 1}));
     sr_rope_inverse position = {0};
     SR_TRY(attend_back(&b, &position));
     SR_TRY(place_back(&b, position.done));

@@ -1,6 +1,7 @@
 /* attention_parts.c: what forward, backward and feeding by pieces share. */
 #include "model/layer/attention_parts.h"
 
+#include "model/layer/context/crossing.h"
 #include "model/layer/rwkv7.h"
 
 /* Of the norm that a layer brings along. */
@@ -24,6 +25,7 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
         .attention = bytes + layout->attention,
         .share = bytes + layout->share,
         .parts = (float *)(void *)(bytes + layout->parts),
+        .state = bytes + layout->state,
     };
     for (int which = 0; which < SR_OPERANDS; which++)
         arrays.learned[which] = (float *)(void *)(bytes + layout->learned[which]);
@@ -37,9 +39,10 @@ void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
         const sr_wire_linear *l = &w->linears[first + i];
         const sr_wire_projection *p = &w->projections[l->projection];
         const int64_t in = p->from_input ? layer->dims.C : p->from.count;
-        linears[i] = (sr_linear){
-            sr_number_at(weights->working->slot[p->weight], l->row * in, layer->backend->number),
-            l->bias < 0 ? NULL : weights->master->slot[l->bias], l->to.count};
+        linears[i] = (sr_linear){sr_number_at(weights->working->slot[p->weight], l->row * in,
+                                              weights->narrow ? SRNN_BF16 : layer->backend->number),
+                                 l->bias < 0 ? NULL : weights->master->slot[l->bias], l->to.count,
+                                 weights->narrow, true};
     }
 }
 
@@ -249,6 +252,7 @@ static srnn_status multiply_shifted(sr_attention_layer *layer, const sr_layer_ar
     if (piece->norm)
         SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
     sr_rwkv7_taps(layer, arrays, weights);
+    SR_TRY(sr_crossing_shift(layer, arrays, x, piece));
     for (int i = 0; i < w->shift_count; i++) {
         const sr_short_conv shift = sr_rwkv7_shift(layer, arrays, x, piece, i);
         SR_TRY(backend->short_conv_forward(backend, sr_layer_shifted(layer, arrays, x, i + 1),
@@ -305,6 +309,7 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
     } else {
         SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
     }
+    SR_TRY(sr_crossing_convs(layer, arrays, weights, piece));
     for (int i = 0; i < w->conv_count; i++) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
@@ -340,4 +345,8 @@ srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                             int64_t T) {
     return heads(arrays->o, T, layer->problem.Dv);
+}
+
+void sr_attention_layer_place(sr_attention_layer *layer, const int32_t *positions) {
+    layer->positions = positions;
 }

@@ -4,6 +4,19 @@
 
 #include "model/layer/attention.h"
 
+/* Bytes of what crosses a cut of all batch rows, in each direction. */
+typedef struct sr_crossing_bytes {
+    size_t state, shift, convs[SR_FORM_CONVS];
+} sr_crossing_bytes;
+
+/* Where it stands in the memory of a crossing, by sr_neighbour: what comes from the part before,
+ * what the part after receives. In backward their gradients take the same places. */
+typedef struct sr_crossing_layout {
+    sr_crossing_bytes each;
+    size_t state[2], shift[2], convs[2][SR_FORM_CONVS];
+    size_t bytes; /* in all; 0: rows are whole */
+} sr_crossing_layout;
+
 /* Offsets in bytes of a layer's arrays. */
 typedef struct sr_layer_layout {
     size_t projected, convolved, o, normed, wide, rstd, attention;
@@ -11,6 +24,7 @@ typedef struct sr_layer_layout {
     size_t learned[SR_OPERANDS]; /* what the equation learns itself */
     size_t share;                /* one gradient of columns that several read */
     size_t parts;                /* of the sums of norms */
+    size_t state;                /* the gradient of a part's initial state */
     size_t bytes;                /* in all */
 } sr_layer_layout;
 
@@ -28,7 +42,11 @@ typedef struct sr_layer_arrays {
     float *learned[SR_OPERANDS]; /* gradients only, as the next two */
     void *share;                 /* (rows, C or more) */
     float *parts;                /* (SR_ROW_PARTS, C), or as much as norms of q and k need */
+    void *state;                 /* as srnn_states.d_initial */
 } sr_layer_arrays;
+
+/* Of layers without a recurrent state, see context/ring.h. */
+typedef struct sr_layer_ring sr_layer_ring;
 
 struct sr_attention_layer {
     sr_backend *backend;
@@ -46,16 +64,20 @@ struct sr_attention_layer {
     srnn_problem problem;
     srnn_plan *plan;
     sr_layer_layout saved, scratch;
+    sr_row_part part;
+    sr_crossing_layout crossing;
+    sr_layer_ring *ring; /* owned; NULL: rows are whole, or states cross */
 };
 
 /* Some tokens of every batch row. */
 typedef struct sr_layer_piece {
     int64_t rows; /* B*T */
     int64_t T;
-    const int32_t *positions;   /* (rows) */
-    const void *const *history; /* of each convolution, or NULL */
-    const void *shift_history;  /* of token shifts, or NULL */
-    const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
+    const int32_t *positions;          /* (rows) */
+    const void *const *history;        /* of each convolution, or NULL */
+    const void *shift_history;         /* of token shifts, or NULL */
+    const sr_rmsnorm *norm;            /* x is room for this norm; NULL: x is there */
+    const sr_layer_crossing *crossing; /* of parts of rows, or NULL */
     bool *rope_applied; /* not NULL: RoPE may be left out, and this says whether it was applied */
 } sr_layer_piece;
 

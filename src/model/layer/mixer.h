@@ -16,16 +16,19 @@ void sr_mixer_free(sr_mixer *mixer); /* leaves { 0 } */
 
 /* As in layer/attention.h. */
 srnn_status sr_mixer_documents(const sr_mixer *mixer, const int64_t *offsets, int64_t documents);
+void sr_mixer_place(const sr_mixer *mixer, const int32_t *positions);
 size_t sr_mixer_saved_bytes(const sr_mixer *mixer);
 size_t sr_mixer_scratch_bytes(const sr_mixer *mixer);
 size_t sr_mixer_own_bytes(const sr_mixer *mixer);
+size_t sr_mixer_crossing_bytes(const sr_mixer *mixer);
 srnn_status sr_mixer_attend(const sr_mixer *mixer, sr_matrix x, const sr_layer_weights *weights,
-                            void *saved);
+                            void *saved, const sr_layer_crossing *crossing);
 srnn_status sr_mixer_finish(const sr_mixer *mixer, sr_matrix y, sr_matrix addend, sr_matrix x,
                             const sr_layer_weights *weights, void *saved);
 /* Its parameters are forward's, and a gradient for each. */
 srnn_status sr_mixer_backward(const sr_mixer *mixer, sr_matrix d_x,
                               const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
-                              const sr_layer_weights *weights, void *saved, void *scratch);
+                              const sr_layer_weights *weights, void *saved, void *scratch,
+                              const sr_layer_crossing *crossing);
 
 #endif

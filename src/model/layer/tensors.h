@@ -15,6 +15,7 @@ typedef struct sr_layer_pointers {
  * read matrices (the masters themselves where that is float). */
 typedef struct sr_layer_weights {
     const sr_layer_pointers *master, *working;
+    bool narrow; /* working is bf16 and the backend's numbers are float, see sr_linear */
 } sr_layer_weights;
 
 /* Appends the layer's tensors, named as the public code of the variant names them after `prefix`

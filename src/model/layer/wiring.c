@@ -228,16 +228,16 @@ static void add_conv(builder *b, const sr_form_conv *form) {
     for (int i = 1; i < SR_FORM_PARTS && form->parts[i]; i++)
         from.count += b->parts[form->parts[i]].count;
     sr_wire_conv *conv = &w->convs[w->conv_count];
-    *conv = (sr_wire_conv){.name = form->name,
-                           .weight = (sr_layer_slot)(SR_LAYER_CONVS + 2 * w->conv_count),
-                           .bias = asked(form->bias, b->dims->qkv_bias),
-                           .start = form->start,
-                           .width = width,
-                           .plain = !form->target && b->attention->wiring.conv_activation ==
-                                                         SRNN_CONV_ACTIVATION_NONE,
-                           .from = from,
-                           .to = {w->convolved, from.count},
-                           .shared = form->target != SR_PART_NONE};
+    *conv = (sr_wire_conv){
+        .name = form->name,
+        .weight = (sr_layer_slot)(SR_LAYER_CONVS + 2 * w->conv_count),
+        .bias = asked(form->bias, b->dims->qkv_bias) && !(b->dims->conv_unbiased && !form->target),
+        .start = form->start,
+        .width = width,
+        .plain = !form->target && b->attention->wiring.conv_activation == SRNN_CONV_ACTIVATION_NONE,
+        .from = from,
+        .to = {w->convolved, from.count},
+        .shared = form->target != SR_PART_NONE};
     w->conv_count++;
     w->convolved += from.count;
     if (form->target)

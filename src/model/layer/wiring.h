@@ -17,6 +17,7 @@ typedef struct sr_layer_dims {
     int layer;  /* its number in the model, from 0 */
     bool later; /* an earlier layer of the model has the first values that this one mixes in */
     bool qkv_bias, o_bias;
+    bool conv_unbiased;     /* convolutions that always have a bias have none */
     double norm_epsilon;    /* of qk_norm */
     bool norm_is_minus_one; /* its weights are stored as w - 1 */
 } sr_layer_dims;

@@ -44,6 +44,7 @@ static const sr_backend table = {
     .linear_forward = sr_cpu_linear_forward,
     .linear_backward_input = sr_cpu_linear_backward_input,
     .linear_backward_weight = sr_cpu_linear_backward_weight,
+    .linear_backward = sr_linear_backward_steps,
     .rmsnorm_forward = sr_cpu_rmsnorm_forward,
     .rmsnorm_backward = sr_cpu_rmsnorm_backward,
     .rope_forward = sr_cpu_rope_forward,
@@ -54,6 +55,11 @@ static const sr_backend table = {
     .gelu_backward = sr_cpu_gelu_backward,
     .activation_forward = sr_cpu_activation_forward,
     .activation_backward = sr_cpu_activation_backward,
+    .route_forward = sr_cpu_route_forward,
+    .route_backward = sr_cpu_route_backward,
+    .expert_gather = sr_cpu_expert_gather,
+    .expert_add = sr_cpu_expert_add,
+    .expert_weigh_backward = sr_cpu_expert_weigh_backward,
     .norm_forward = sr_cpu_norm_forward,
     .norm_backward = sr_cpu_norm_backward,
     .scale = sr_cpu_scale,
@@ -67,6 +73,8 @@ static const sr_backend table = {
     .short_conv_forward = sr_cpu_short_conv_forward,
     .short_conv_backward = sr_cpu_short_conv_backward,
     .short_conv_history = sr_cpu_short_conv_history,
+    .short_conv_history_backward = sr_cpu_short_conv_history_backward,
+    .clear_starts = sr_cpu_clear_starts,
     .context_mix_bytes = sr_cpu_context_mix_bytes,
     .context_mix_forward = sr_cpu_context_mix_forward,
     .context_mix_backward = sr_cpu_context_mix_backward,
@@ -82,6 +90,12 @@ static const sr_backend table = {
     .stats_squares = sr_cpu_stats_squares,
     .unit_squares = sr_cpu_unit_squares,
     .adamw = sr_cpu_adamw,
+    .muon_direction = sr_cpu_muon_direction,
+    .muon_normalise = sr_cpu_muon_normalise,
+    .muon_polynomial = sr_cpu_muon_polynomial,
+    .muon_update = sr_cpu_muon_update,
+    .largest_scores = sr_cpu_largest_scores,
+    .limit_scores = sr_cpu_limit_scores,
 };
 
 /* From now on linear layers multiply in bf16 with float accumulation. */
@@ -110,8 +124,12 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     SR_TRY(open_device(cpu));
     SR_TRY(make_packs(cpu));
     SR_TRY(sr_cpu_level_check());
+    if (settings->fp8)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "cpu: fp8 needs a GPU of compute capability 8.9 or newer: use bf16");
     if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
+    cpu->base.product = settings->bf16 ? SRNN_BF16 : SRNN_F32;
     return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
 }
 

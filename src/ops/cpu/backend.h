@@ -9,7 +9,7 @@
 /* Packing buffers for the operands of one tile of a GEMM, and which rows they hold. */
 typedef struct sr_pack {
     float *a, *b;
-    const float *a_from, *b_from;
+    const void *a_from, *b_from;
     sr_gemm_bf16 *bf16; /* the bf16 GEMM, if operands are bf16; NULL: they are float */
 } sr_pack;
 
@@ -45,8 +45,7 @@ static inline float *sr_cpu_row(sr_matrix m, int64_t row) {
 /* The ops, each in the file named after it; contracts in backend.h. */
 srnn_status sr_cpu_narrow(sr_backend *, void *out, const float *x, int64_t n);
 srnn_status sr_cpu_widen(sr_backend *, float *out, const void *x, int64_t n);
-srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, const float *weight,
-                                 const int32_t *ids);
+srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, sr_matrix weight, const int32_t *ids);
 srnn_status sr_cpu_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
                                   const int32_t *ids);
 srnn_status sr_cpu_linear_forward(sr_backend *, sr_matrix y, sr_matrix addend, sr_matrix x,
@@ -59,6 +58,10 @@ srnn_status sr_cpu_short_conv_forward(sr_backend *, sr_matrix out, const sr_shor
 srnn_status sr_cpu_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                        sr_matrix d_out, const sr_short_conv *conv);
 srnn_status sr_cpu_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+srnn_status sr_cpu_short_conv_history_backward(sr_backend *, void *d_history, sr_matrix d_out,
+                                               const sr_short_conv *conv);
+srnn_status sr_cpu_clear_starts(sr_backend *, sr_matrix states, const int32_t *positions,
+                                int64_t T);
 srnn_status sr_cpu_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
 srnn_status sr_cpu_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
                                     const void *d_out, const sr_rmsnorm *norm);
@@ -73,7 +76,7 @@ srnn_status sr_cpu_rank_forward(sr_backend *, float *out, const sr_ranking *rank
 srnn_status sr_cpu_rank_backward(sr_backend *, float *d_e, const float *d_out,
                                  const sr_ranking *ranking);
 srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
-                                 const int32_t *targets, float scale);
+                                 const sr_cross_entropy *of);
 srnn_status sr_cpu_argmax(sr_backend *, int32_t *out, sr_matrix x);
 srnn_status sr_cpu_next_inputs(sr_backend *, int32_t *ids, int32_t *positions,
                                const int32_t *chosen, int32_t position, int64_t rows);
@@ -86,6 +89,18 @@ srnn_status sr_cpu_activation_forward(sr_backend *, sr_matrix out, sr_matrix x,
 srnn_status sr_cpu_activation_backward(sr_backend *, sr_matrix d_x, float *const d_alpha[2],
                                        sr_matrix d_out, sr_matrix x,
                                        const sr_mlp_activation *activation);
+srnn_status sr_cpu_route_forward(sr_backend *, float *weights, sr_matrix logits,
+                                 const sr_routing *routing);
+srnn_status sr_cpu_route_backward(sr_backend *, sr_matrix d_logits, const float *d_weights,
+                                  const float *weights, sr_matrix logits,
+                                  const sr_routing *routing);
+srnn_status sr_cpu_expert_gather(sr_backend *, sr_matrix *out, sr_matrix x,
+                                 const sr_expert_rows *of);
+srnn_status sr_cpu_expert_add(sr_backend *, sr_matrix y, sr_matrix rows, const sr_expert_rows *of,
+                              bool weighted);
+srnn_status sr_cpu_expert_weigh_backward(sr_backend *, sr_matrix d_out, sr_matrix d_activated,
+                                         sr_matrix activated, const float *bias,
+                                         const sr_expert_rows *of);
 srnn_status sr_cpu_norm_forward(sr_backend *, sr_matrix out, const sr_norm *norm);
 srnn_status sr_cpu_norm_backward(sr_backend *, const sr_norm_gradient *gradient, sr_matrix d_out,
                                  const sr_norm *norm);
@@ -103,5 +118,15 @@ srnn_status sr_cpu_stats_losses(sr_backend *, sr_step_stats *stats, const float 
 srnn_status sr_cpu_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);
 srnn_status sr_cpu_unit_squares(sr_backend *, double *units, const float *x, int64_t n);
 srnn_status sr_cpu_adamw(sr_backend *, sr_step_stats *stats, const sr_adamw *adamw);
+srnn_status sr_cpu_muon_direction(sr_backend *, const sr_step_stats *stats,
+                                  const sr_muon_part *part);
+srnn_status sr_cpu_muon_normalise(sr_backend *, void *out, const sr_step_stats *stats,
+                                  const float *x, int64_t n);
+srnn_status sr_cpu_muon_polynomial(sr_backend *, sr_matrix out, sr_matrix P, const float *Q,
+                                   const float factors[3]);
+srnn_status sr_cpu_muon_update(sr_backend *, const sr_step_stats *stats, const sr_muon_part *part);
+srnn_status sr_cpu_largest_scores(sr_backend *, float *largest, const sr_scores *of);
+srnn_status sr_cpu_limit_scores(sr_backend *, const sr_step_stats *stats,
+                                const sr_head_weights *of);
 
 #endif

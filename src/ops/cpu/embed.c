@@ -1,4 +1,5 @@
 /* embed.c: embedding lookup, and its gradient. */
+#include "base/bf16.h"
 #include "base/threads.h"
 #include "ops/cpu/backend.h"
 
@@ -7,11 +8,19 @@
 enum { TILE_ROWS = 128, TILE_COLUMNS = 16 }; /* a cache line of columns: no two tasks share one */
 
 typedef struct embedding {
-    sr_matrix rows;
-    const float *weight;
+    sr_matrix rows, weight;
     float *d_weight;
     const int32_t *ids;
 } embedding;
+
+static void copy_token(float *to, sr_matrix weight, int64_t token) {
+    const int64_t C = weight.columns;
+    const uint16_t *narrow = (const uint16_t *)weight.data + token * C;
+    if (weight.dtype == SRNN_F32)
+        memcpy(to, (const float *)weight.data + token * C, (size_t)C * sizeof *to);
+    for (int64_t c = 0; weight.dtype != SRNN_F32 && c < C; c++)
+        to[c] = sr_bf16_float(narrow[c]);
+}
 
 static void copy_rows(void *context, int64_t task, int worker) {
     (void)worker;
@@ -23,7 +32,7 @@ static void copy_rows(void *context, int64_t task, int worker) {
         if (job->ids[row] < 0)
             memset(to, 0, (size_t)C * sizeof *to);
         else
-            memcpy(to, job->weight + job->ids[row] * C, (size_t)C * sizeof *to);
+            copy_token(to, job->weight, job->ids[row]);
     }
 }
 
@@ -44,7 +53,7 @@ static void add_columns(void *context, int64_t task, int worker) {
     }
 }
 
-srnn_status sr_cpu_embed_forward(sr_backend *backend, sr_matrix out, const float *weight,
+srnn_status sr_cpu_embed_forward(sr_backend *backend, sr_matrix out, sr_matrix weight,
                                  const int32_t *ids) {
     embedding job = {.rows = out, .weight = weight, .ids = ids};
     sr_parallel(copy_rows, &job, sr_tiles(out.rows, TILE_ROWS), backend->threads);

@@ -10,11 +10,12 @@
 /* C (M, N) = A B, or C += A B if `add`. A is (M, K), or stored as (K, M) if `transpose_a`; B is
  * (K, N), or stored as (N, K) if `transpose_b`. Strides are those of the stored rows. */
 typedef struct sr_product {
-    const float *a, *b;
+    const float *a;
+    const void *b; /* float; bf16 if `narrow_b`, which only sr_gemm_bf16_run multiplies */
     float *c;
     int64_t a_stride, b_stride, c_stride;
     int64_t M, N, K;
-    bool transpose_a, transpose_b, add;
+    bool transpose_a, transpose_b, add, narrow_b;
 } sr_product;
 
 /* The name of the library, static text. */

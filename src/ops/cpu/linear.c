@@ -61,6 +61,11 @@ typedef struct placed_tile {
     int64_t n;
 } placed_tile;
 
+static const void *b_at(const sr_product *p, int64_t number) {
+    return p->narrow_b ? (const void *)((const uint16_t *)p->b + number)
+                       : (const void *)((const float *)p->b + number);
+}
+
 static placed_tile tile_of(const biased_product *item, int64_t number) {
     const sr_product *whole = &item->product;
     const tile_size size = tile_size_of(whole);
@@ -69,7 +74,7 @@ static placed_tile tile_of(const biased_product *item, int64_t number) {
     at.product.M = sr_min(size.m, whole->M - m);
     at.product.N = sr_min(size.n, whole->N - at.n);
     at.product.a += whole->transpose_a ? m : m * whole->a_stride;
-    at.product.b += whole->transpose_b ? at.n * whole->b_stride : at.n;
+    at.product.b = b_at(whole, whole->transpose_b ? at.n * whole->b_stride : at.n);
     at.product.c += m * whole->c_stride + at.n;
     return at;
 }
@@ -86,7 +91,7 @@ static placed_tile tile_at(const tiled_products *job, int64_t number) {
 static sr_product stretch_of(sr_product p, int64_t first, int64_t depth) {
     p.K = sr_min(depth, p.K - first);
     p.a += p.transpose_a ? first * p.a_stride : first;
-    p.b += p.transpose_b ? first : first * p.b_stride;
+    p.b = b_at(&p, p.transpose_b ? first : first * p.b_stride);
     p.add = p.add || first > 0;
     return p;
 }
@@ -125,6 +130,21 @@ static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_r
         loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
 }
 
+static void copy_narrow_panel(uint16_t *to, int64_t to_stride, const uint16_t *from, panel p) {
+    for (int64_t row = 0; row < p.rows; row++)
+        memcpy(to + row * to_stride, from + row * p.stride, (size_t)p.columns * sizeof *to);
+}
+
+static void pack_b(uint16_t *to, int64_t to_stride, const sr_product *tile,
+                   const sr_cpu_rows *loops) {
+    const panel p = {tile->narrow_b ? NULL : tile->b, tile->b_stride,
+                     tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
+    if (tile->narrow_b)
+        copy_narrow_panel(to, to_stride, tile->b, p);
+    else
+        round_panel(to, to_stride, p, loops);
+}
+
 /* Packs both operands as bf16, in their storage order. */
 static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
     enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
@@ -138,10 +158,7 @@ static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_ro
                             tile->transpose_a ? tile->M : tile->K},
                     loops);
     if (pack->b_from != tile->b)
-        round_panel(b, b_stride,
-                    (panel){tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
-                            tile->transpose_b ? tile->K : tile->N},
-                    loops);
+        pack_b(b, b_stride, tile, loops);
     pack->a_from = tile->a;
     pack->b_from = tile->b;
     const sr_product_bf16 product = {.a = a,
@@ -320,7 +337,8 @@ static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *lay
                                 .N = y.columns,
                                 .K = x.columns,
                                 .transpose_b = true,
-                                .add = add};
+                                .add = add,
+                                .narrow_b = layer->narrow};
     return (biased_product){product, layer->bias};
 }
 
@@ -366,7 +384,8 @@ srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_
                                          .M = d_x.rows,
                                          .N = d_x.columns,
                                          .K = layers[i].N,
-                                         .add = i > 0}};
+                                         .add = i > 0,
+                                         .narrow_b = layers[i].narrow}};
     return add_up(backend, items, count);
 }
 

@@ -16,7 +16,8 @@ static void activate_row(void *context, int64_t row, int worker) {
     const float *x = sr_cpu_row(job->x, row);
     float *out = sr_cpu_row(job->out, row);
     for (int64_t i = 0; i < F; i++)
-        out[i] = sr_activation_value(&job->f, x[i]) * (job->gated ? x[F + i] : 1.0f);
+        out[i] = sr_activation_value(&job->f, x[i]) *
+                 (job->gated ? sr_activation_gated(&job->f, x[F + i]) : 1.0f);
 }
 
 static void activate_row_back(void *context, int64_t row, int worker) {
@@ -27,9 +28,11 @@ static void activate_row_back(void *context, int64_t row, int worker) {
     float *d_x = sr_cpu_row(job->out, row);
     for (int64_t i = 0; i < F; i++) {
         const float d = d_out[i];
+        const float up = job->gated ? sr_activation_gated(&job->f, x[F + i]) : 1.0f;
         if (job->gated)
-            d_x[F + i] = d * sr_activation_value(&job->f, x[i]);
-        d_x[i] = d * sr_activation_slope(&job->f, x[i]) * (job->gated ? x[F + i] : 1.0f);
+            d_x[F + i] = d * sr_activation_value(&job->f, x[i]) *
+                         sr_activation_gated_slope(&job->f, x[F + i]);
+        d_x[i] = d * sr_activation_slope(&job->f, x[i]) * up;
     }
 }
 

@@ -130,12 +130,11 @@ static srnn_status update_range(sr_backend *backend, const sr_adamw *a, int64_t 
 
 /* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
  * beta2^t)) + eps). */
-static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_step_stats *stats,
-                          double gradient_scale) {
+static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_step_stats *stats) {
     const double correction1 = 1.0 - pow(a->beta1, (double)stats->updates);
     const double correction2 = 1.0 - pow(a->beta2, (double)stats->updates);
     const sr_adamw_factors factors = {
-        .gradient_scale = (float)gradient_scale,
+        .gradient_scale = (float)stats->gradient_scale,
         .keep = (float)(1.0 - stats->learning_rate * a->weight_decay),
         .new1 = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
@@ -163,5 +162,15 @@ srnn_status sr_cpu_adamw(sr_backend *backend, sr_step_stats *stats, const sr_ada
         return SRNN_OK;
     stats->updates++;
     const bool clips = a->clip > 0 && stats->gradient_norm > a->clip;
-    return update(backend, a, stats, to_mean * (clips ? a->clip / stats->gradient_norm : 1.0));
+    stats->gradient_scale = to_mean * (clips ? a->clip / stats->gradient_norm : 1.0);
+    return update(backend, a, stats);
+}
+
+srnn_status sr_cpu_clear_starts(sr_backend *backend, sr_matrix states, const int32_t *positions,
+                                int64_t T) {
+    (void)backend;
+    for (int64_t b = 0; b < states.rows; b++)
+        if (positions[b * T] == 0)
+            memset(sr_cpu_row(states, b), 0, (size_t)states.columns * sizeof(float));
+    return SRNN_OK;
 }

@@ -10,6 +10,7 @@ enum { TILE_ROWS = 32, LOSS_ROWS = 8 };
 typedef struct row_job {
     const sr_divergence *divergence;
     const sr_square_error *error;
+    const sr_cross_entropy *cross_entropy;
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
@@ -17,8 +18,7 @@ typedef struct row_job {
     const float *d_out;
     const sr_rmsnorm *norm;
     const sr_rope *rope;
-    const int32_t *targets;
-    float factor; /* the sign of rope, the scale of cross_entropy */
+    float factor; /* the sign of rope */
     int64_t rows;
 } row_job;
 
@@ -60,8 +60,9 @@ static void lose_rows(void *context, int64_t task, int worker) {
     const row_job *job = context;
     const int64_t first = task * LOSS_ROWS, end = sr_min(first + LOSS_ROWS, job->rows);
     for (int64_t row = first; job->hits && row < end; row++)
-        job->hits[row] = is_hit(sr_cpu_row(job->x, row), job->x.columns, job->targets[row]);
-    job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, first, end);
+        job->hits[row] =
+            is_hit(sr_cpu_row(job->x, row), job->x.columns, job->cross_entropy->targets[row]);
+    job->loops->cross_entropy(job->out, job->x, job->cross_entropy, first, end);
 }
 
 static void diverge_rows(void *context, int64_t task, int worker) {
@@ -143,12 +144,11 @@ srnn_status sr_cpu_rope_backward(sr_backend *backend, sr_matrix d_x, const sr_ro
 }
 
 srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,
-                                 sr_matrix logits, const int32_t *targets, float scale) {
+                                 sr_matrix logits, const sr_cross_entropy *of) {
     row_job job = {.x = logits,
                    .out = losses,
                    .hits = hits,
-                   .targets = targets,
-                   .factor = scale,
+                   .cross_entropy = of,
                    .rows = logits.rows,
                    .loops = sr_cpu_rows_of(backend)};
     sr_parallel(lose_rows, &job, sr_tiles(job.rows, LOSS_ROWS), backend->threads);

@@ -138,9 +138,10 @@ static float largest_of(const float *x, int64_t n) {
     return largest;
 }
 
-static void cross_entropy(float *losses, sr_matrix logits, const int32_t *targets, float scale,
+static void cross_entropy(float *losses, sr_matrix logits, const sr_cross_entropy *of,
                           int64_t first, int64_t end) {
     const int64_t V = logits.columns;
+    const int32_t *targets = of->targets;
     for (int64_t row = first; row < end; row++) {
         float *restrict x = (float *)logits.data + row * logits.stride;
         if (targets[row] < 0) {
@@ -156,11 +157,12 @@ static void cross_entropy(float *losses, sr_matrix logits, const int32_t *target
             x[v] = sr_fast_exp(x[v] - largest);
             sum += x[v];
         }
-        losses[row] = logf(sum) + largest - target;
-        const float factor = scale / sum;
+        const float log_sum = logf(sum) + largest;
+        losses[row] = log_sum - target;
+        const float factor = of->scale * (1 + 2 * of->z * log_sum) / sum;
         for (int64_t v = 0; v < V; v++)
             x[v] *= factor;
-        x[targets[row]] -= scale;
+        x[targets[row]] -= of->scale;
     }
 }
 
@@ -270,6 +272,20 @@ static double square_sum(const float *x, int64_t n) {
 }
 
 extern const sr_cpu_rows SR_ROWS_TABLE;
+static float largest_product(const float *q, const float *k, int64_t stride, int64_t count,
+                             int64_t D) {
+    float largest = 0;
+    for (int64_t row = 0; row < count; row++) {
+        const float *x = k + row * stride;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t d = 0; d < D; d++)
+            sum += q[d] * x[d];
+        largest = sum > largest ? sum : largest;
+    }
+    return largest;
+}
+
 const sr_cpu_rows SR_ROWS_TABLE = {
     .rmsnorm_forward = rmsnorm_forward,
     .rmsnorm_backward = rmsnorm_backward,
@@ -286,4 +302,5 @@ const sr_cpu_rows SR_ROWS_TABLE = {
     .adamw = adamw,
     .to_bf16 = to_bf16,
     .square_sum = square_sum,
+    .largest_product = largest_product,
 };

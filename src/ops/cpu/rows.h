@@ -27,7 +27,7 @@ typedef struct sr_cpu_rows {
     void (*add)(float *out, const float *x, const float *y, int64_t n);
     /* y += a * x over n numbers. */
     void (*multiply_add)(float *y, const float *a, const float *x, int64_t n);
-    void (*cross_entropy)(float *losses, sr_matrix logits, const int32_t *targets, float scale,
+    void (*cross_entropy)(float *losses, sr_matrix logits, const sr_cross_entropy *of,
                           int64_t first, int64_t end);
     void (*divergence)(float *losses, const sr_divergence *of, int64_t first, int64_t end);
     void (*square_error)(float *errors, sr_matrix d_x, const sr_square_error *of, int64_t first,
@@ -37,6 +37,9 @@ typedef struct sr_cpu_rows {
     /* bf16, to nearest, ties to even; NaN stays NaN. */
     void (*to_bf16)(uint16_t *out, const float *x, int64_t n);
     double (*square_sum)(const float *x, int64_t n);
+    /* The largest product of q (D) with rows of k (count, D), `stride` apart; at least 0. */
+    float (*largest_product)(const float *q, const float *k, int64_t stride, int64_t count,
+                             int64_t D);
 } sr_cpu_rows;
 
 /* The table for the instruction set in use (base/cpu_level.h). */

@@ -106,7 +106,7 @@ static void convolve_back(void *context, int64_t task, int worker) {
     for (int64_t row = 0; row < job->out.rows; row++) {
         float *d_x = sr_cpu_row(job->d_x, row) + tile.first;
         memset(d_x, 0, (size_t)tile.columns * sizeof *d_x);
-        for (int j = 0; j < conv->width && row + j < job->out.rows; j++)
+        for (int j = 0; j < conv->width && row % conv->T + j < conv->T; j++)
             if (conv->positions[row + j] >= j)
                 job->loops->multiply_add(d_x, tile.taps[j],
                                          sr_cpu_row(job->out, row + j) + tile.first, tile.columns);
@@ -133,6 +133,31 @@ srnn_status sr_cpu_short_conv_backward(sr_backend *backend, sr_matrix d_x, float
                     .d_weight = d_weight,
                     .d_bias = d_bias};
     sr_parallel(convolve_back, &job, sr_tiles(d_x.columns, TILE_COLUMNS), backend->threads);
+    return SRNN_OK;
+}
+
+/* Adds what one token read of the tokens before its batch row. */
+static void history_back(float *d_history, const conv_job *job, const conv_tile *tile,
+                         int64_t batch, int64_t token) {
+    const sr_short_conv *conv = job->conv;
+    const int64_t row = batch * conv->T + token, kept = conv->width - 1;
+    for (int64_t j = token + 1; j <= kept && conv->positions[row] >= j; j++)
+        job->loops->multiply_add(
+            d_history + (batch * kept + kept + token - j) * conv->x.columns + tile->first,
+            tile->taps[j], sr_cpu_row(job->out, row) + tile->first, tile->columns);
+}
+
+srnn_status sr_cpu_short_conv_history_backward(sr_backend *backend, void *d_history,
+                                               sr_matrix d_out, const sr_short_conv *conv) {
+    const conv_job job = {.loops = sr_cpu_rows_of(backend), .conv = conv, .out = d_out};
+    const int64_t C = conv->x.columns, kept = conv->width - 1;
+    conv_tile tile;
+    for (int64_t index = 0; index < sr_tiles(C, TILE_COLUMNS); index++) {
+        tile_load(&tile, conv, index);
+        for (int64_t b = 0; b < d_out.rows / conv->T; b++)
+            for (int64_t token = 0; token < sr_min(kept, conv->T); token++)
+                history_back(d_history, &job, &tile, b, token);
+    }
     return SRNN_OK;
 }
 

@@ -68,6 +68,11 @@ srnn_status sr_collective_gather(sr_collective *collective, void *all, srnn_dtyp
     return no_gpus();
 }
 
+srnn_status sr_collective_exchange(sr_collective *collective, float *all, const int64_t *bounds) {
+    (void)collective, (void)all, (void)bounds;
+    return no_gpus();
+}
+
 srnn_status sr_collective_sum(sr_collective *collective, float *numbers, int64_t count) {
     (void)collective, (void)numbers, (void)count;
     return no_gpus();
@@ -80,5 +85,15 @@ srnn_status sr_collective_sum_doubles(sr_collective *collective, double *numbers
 
 srnn_status sr_collective_sum_integers(sr_collective *collective, int64_t *numbers, int64_t count) {
     (void)collective, (void)numbers, (void)count;
+    return no_gpus();
+}
+
+srnn_status sr_collective_send(sr_collective *collective, const void *data, size_t bytes, int to) {
+    (void)collective, (void)data, (void)bytes, (void)to;
+    return no_gpus();
+}
+
+srnn_status sr_collective_receive(sr_collective *collective, void *data, size_t bytes, int from) {
+    (void)collective, (void)data, (void)bytes, (void)from;
     return no_gpus();
 }

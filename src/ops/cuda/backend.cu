@@ -3,6 +3,7 @@
 #include "ops/backends.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/decode/queue.h"
+#include "ops/cuda/fp8/linear.h"
 
 #include <stdlib.h>
 
@@ -14,8 +15,10 @@ enum {
 static void destroy(sr_backend *backend) {
     sr_backend_cuda *cuda = (sr_backend_cuda *)backend;
     sr_cublaslt_close(cuda->library);
-    if (backend->device)
+    if (backend->device) {
         sr_device_release(backend->device, cuda->workspace);
+        sr_cuda_fp8_close(backend);
+    }
     srnn_device_close(backend->device);
     free(cuda);
 }
@@ -29,6 +32,7 @@ static void fill_table(sr_backend *backend) {
     backend->linear_forward = sr_cuda_linear_forward;
     backend->linear_backward_input = sr_cuda_linear_backward_input;
     backend->linear_backward_weight = sr_cuda_linear_backward_weight;
+    backend->linear_backward = sr_cuda_linear_backward;
     backend->rmsnorm_forward = sr_cuda_rmsnorm_forward;
     backend->rmsnorm_backward = sr_cuda_rmsnorm_backward;
     backend->rope_forward = sr_cuda_rope_forward;
@@ -39,6 +43,11 @@ static void fill_table(sr_backend *backend) {
     backend->gelu_backward = sr_cuda_gelu_backward;
     backend->activation_forward = sr_cuda_activation_forward;
     backend->activation_backward = sr_cuda_activation_backward;
+    backend->route_forward = sr_cuda_route_forward;
+    backend->route_backward = sr_cuda_route_backward;
+    backend->expert_gather = sr_cuda_expert_gather;
+    backend->expert_add = sr_cuda_expert_add;
+    backend->expert_weigh_backward = sr_cuda_expert_weigh_backward;
     backend->norm_forward = sr_cuda_norm_forward;
     backend->norm_backward = sr_cuda_norm_backward;
     backend->scale = sr_cuda_scale;
@@ -52,6 +61,8 @@ static void fill_table(sr_backend *backend) {
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;
+    backend->short_conv_history_backward = sr_cuda_short_conv_history_backward;
+    backend->clear_starts = sr_cuda_clear_starts;
     backend->context_mix_bytes = sr_cuda_context_mix_bytes;
     backend->context_mix_forward = sr_cuda_context_mix_forward;
     backend->context_mix_backward = sr_cuda_context_mix_backward;
@@ -66,6 +77,12 @@ static void fill_table(sr_backend *backend) {
     backend->stats_losses = sr_cuda_stats_losses;
     backend->stats_squares = sr_cuda_stats_squares;
     backend->adamw = sr_cuda_adamw;
+    backend->muon_direction = sr_cuda_muon_direction;
+    backend->muon_normalise = sr_cuda_muon_normalise;
+    backend->muon_polynomial = sr_cuda_muon_polynomial;
+    backend->muon_update = sr_cuda_muon_update;
+    backend->largest_scores = sr_cuda_largest_scores;
+    backend->limit_scores = sr_cuda_limit_scores;
 }
 
 static srnn_status open_parts(sr_backend_cuda *cuda, const sr_backend_settings *settings) {
@@ -73,6 +90,8 @@ static srnn_status open_parts(sr_backend_cuda *cuda, const sr_backend_settings *
     sr_decode_install(cuda->base.device);
     SR_TRY(sr_device_allocate(cuda->base.device, &cuda->workspace, WORKSPACE_BYTES));
     cuda->workspace_bytes = WORKSPACE_BYTES;
+    if (settings->fp8)
+        SR_TRY(sr_cuda_fp8_open(&cuda->base, settings->fp8_bytes));
     return sr_cublaslt_open(&cuda->library);
 }
 
@@ -82,7 +101,9 @@ srnn_status sr_backend_cuda_create(sr_backend **backend, const sr_backend_settin
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof(sr_backend_cuda)));
     sr_backend_cuda *cuda = (sr_backend_cuda *)memory;
     fill_table(&cuda->base);
-    cuda->base.number = settings->bf16 ? SRNN_BF16 : SRNN_F32;
+    cuda->base.number = settings->bf16 || settings->fp8 ? SRNN_BF16 : SRNN_F32;
+    cuda->base.product = cuda->base.number;
+    cuda->base.fp8_head = settings->fp8 && settings->fp8_head;
     cuda->base.logit_numbers = LOGIT_NUMBERS;
     cuda->base.threads = settings->threads;
     const srnn_status status = open_parts(cuda, settings);

@@ -16,6 +16,10 @@ typedef struct sr_backend_cuda {
      * use all of it. */
     void *workspace;
     size_t workspace_bytes;
+
+    /* The same for operands of 8 bits; NULL: the backend does not compute in FP8. */
+    void *fp8;
+    size_t fp8_bytes;
 } sr_backend_cuda;
 
 static inline cudaStream_t sr_stream_of(const sr_backend *backend) {
@@ -59,7 +63,7 @@ srnn_status sr_cuda_narrow(sr_backend *, void *out, const float *x, int64_t n);
 srnn_status sr_cuda_widen(sr_backend *, float *out, const void *x, int64_t n);
 srnn_status sr_cuda_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cuda_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
-srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, const float *weight,
+srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, sr_matrix weight,
                                   const int32_t *ids);
 srnn_status sr_cuda_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
                                    const int32_t *ids);
@@ -69,6 +73,7 @@ srnn_status sr_cuda_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix
                                           const sr_linear *layers, int count);
 srnn_status sr_cuda_linear_backward_weight(sr_backend *, const sr_linear_gradient *layers,
                                            int count, sr_matrix d_y, sr_matrix x);
+srnn_status sr_cuda_linear_backward(sr_backend *, const sr_linear_backward *of);
 srnn_status sr_cuda_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
 srnn_status sr_cuda_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
                                      const void *d_out, const sr_rmsnorm *norm);
@@ -77,6 +82,18 @@ srnn_status sr_cuda_activation_forward(sr_backend *, sr_matrix out, sr_matrix x,
 srnn_status sr_cuda_activation_backward(sr_backend *, sr_matrix d_x, float *const d_alpha[2],
                                         sr_matrix d_out, sr_matrix x,
                                         const sr_mlp_activation *activation);
+srnn_status sr_cuda_route_forward(sr_backend *, float *weights, sr_matrix logits,
+                                  const sr_routing *routing);
+srnn_status sr_cuda_route_backward(sr_backend *, sr_matrix d_logits, const float *d_weights,
+                                   const float *weights, sr_matrix logits,
+                                   const sr_routing *routing);
+srnn_status sr_cuda_expert_gather(sr_backend *, sr_matrix *out, sr_matrix x,
+                                  const sr_expert_rows *of);
+srnn_status sr_cuda_expert_add(sr_backend *, sr_matrix y, sr_matrix rows, const sr_expert_rows *of,
+                               bool weighted);
+srnn_status sr_cuda_expert_weigh_backward(sr_backend *, sr_matrix d_out, sr_matrix d_activated,
+                                          sr_matrix activated, const float *bias,
+                                          const sr_expert_rows *of);
 srnn_status sr_cuda_norm_forward(sr_backend *, sr_matrix out, const sr_norm *norm);
 srnn_status sr_cuda_norm_backward(sr_backend *, const sr_norm_gradient *gradient, sr_matrix d_out,
                                   const sr_norm *norm);
@@ -100,6 +117,10 @@ srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_sho
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+srnn_status sr_cuda_short_conv_history_backward(sr_backend *, void *d_history, sr_matrix d_out,
+                                                const sr_short_conv *conv);
+srnn_status sr_cuda_clear_starts(sr_backend *, sr_matrix states, const int32_t *positions,
+                                 int64_t T);
 size_t sr_cuda_context_mix_bytes(const sr_backend *, const sr_context_mix *mix);
 srnn_status sr_cuda_context_mix_forward(sr_backend *, sr_matrix out, const sr_context_mix *mix);
 srnn_status sr_cuda_context_mix_backward(sr_backend *, sr_matrix d_x, float *d_weight,
@@ -109,7 +130,7 @@ srnn_status sr_cuda_rank_forward(sr_backend *, float *out, const sr_ranking *ran
 srnn_status sr_cuda_rank_backward(sr_backend *, float *d_e, const float *d_out,
                                   const sr_ranking *ranking);
 srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
-                                  const int32_t *targets, float scale);
+                                  const sr_cross_entropy *of);
 srnn_status sr_cuda_divergence(sr_backend *, float *losses, const sr_divergence *of);
 srnn_status sr_cuda_square_error(sr_backend *, float *errors, sr_matrix d_x,
                                  const sr_square_error *of);
@@ -117,5 +138,15 @@ srnn_status sr_cuda_stats_losses(sr_backend *, sr_step_stats *stats, const float
                                  const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cuda_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);
 srnn_status sr_cuda_adamw(sr_backend *, sr_step_stats *stats, const sr_adamw *adamw);
+srnn_status sr_cuda_muon_direction(sr_backend *, const sr_step_stats *stats,
+                                   const sr_muon_part *part);
+srnn_status sr_cuda_muon_normalise(sr_backend *, void *out, const sr_step_stats *stats,
+                                   const float *x, int64_t n);
+srnn_status sr_cuda_muon_polynomial(sr_backend *, sr_matrix out, sr_matrix P, const float *Q,
+                                    const float factors[3]);
+srnn_status sr_cuda_muon_update(sr_backend *, const sr_step_stats *stats, const sr_muon_part *part);
+srnn_status sr_cuda_largest_scores(sr_backend *, float *largest, const sr_scores *of);
+srnn_status sr_cuda_limit_scores(sr_backend *, const sr_step_stats *stats,
+                                 const sr_head_weights *of);
 
 #endif

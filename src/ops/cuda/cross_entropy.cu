@@ -41,7 +41,7 @@ struct losses_of_rows {
     int32_t *hits;
     const int32_t *targets;
     int64_t stride;
-    float scale;
+    float scale, z;
     int V;
 };
 
@@ -79,8 +79,8 @@ template <class N, int W> SR_DEVICE void zero_row(N *x, int V) {
  * registers, online softmax per thread, combined over the block through shuffles and shared memory
  * (one barrier each for totals and hits); thread 0 stores loss and hit. After a barrier (the
  * target's logit has been read) the second pass reads the logits again, from the L2 cache, and
- * overwrites them with the gradient scale (softmax - onehot). Rows without a target get loss 0 and
- * gradient 0. */
+ * overwrites them with the gradient scale ((1 + 2 z log_sum) softmax - onehot). Rows without a
+ * target get loss 0 and gradient 0. */
 template <class N, int W>
 static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_of_rows rows) {
     __shared__ row_total shared[SR_WARP];
@@ -100,15 +100,16 @@ static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_o
     int beaten;
     const row_total total = block_total<N>(read_row<N, W>(&beaten, x, rows.V, target), shared);
     beaten = block_sum(beaten, counts);
+    const float log_sum = logf(total.sum) + total.maximum;
     if (threadIdx.x == 0) {
-        rows.losses[row] = logf(total.sum) + total.maximum - load_number(x + target);
+        rows.losses[row] = log_sum - load_number(x + target);
         if (rows.hits)
             rows.hits[row] = beaten == 0;
     }
     if (rows.scale == 0)
         return;
     __syncthreads(); /* the target's logit has been read */
-    const float factor = rows.scale / total.sum;
+    const float factor = rows.scale * (1 + 2 * rows.z * log_sum) / total.sum;
     for (int v = threadIdx.x * W; v < rows.V; v += (int)blockDim.x * W) {
         float gradient[W];
         load_numbers<W>(gradient, x + v);
@@ -121,9 +122,10 @@ static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_o
 }
 
 srnn_status sr_cuda_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,
-                                  sr_matrix logits, const int32_t *targets, float scale) {
+                                  sr_matrix logits, const sr_cross_entropy *of) {
     const sr_place place = sr_place_of(logits);
-    const losses_of_rows rows = {losses, hits, targets, logits.stride, scale, (int)logits.columns};
+    const losses_of_rows rows = {losses,    hits,  of->targets,        logits.stride,
+                                 of->scale, of->z, (int)logits.columns};
     if (logits.rows == 0)
         return SRNN_OK;
     return sr_with_access<8>(

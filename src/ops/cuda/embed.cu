@@ -9,9 +9,9 @@ enum { SORT_TILE = 256, AHEAD = 8 };
 
 /* A thread owns W columns of one output row: copies them from the token's row of the table, global
  * -> registers -> global; a negative token gives zeros. */
-template <int W>
+template <class N, int W>
 static __global__ void __launch_bounds__(256)
-    copy_rows(const sr_matrix out, const float *weight, const int32_t *ids) {
+    copy_rows(const sr_matrix out, const N *weight, const int32_t *ids) {
     const int64_t row = grid_row(), c = (int64_t)grid_item() * W;
     /* first: the previous kernel may have written weights, which the next one reads before its
      * wait */
@@ -117,16 +117,18 @@ static __global__ void __launch_bounds__(512)
     }
 }
 
-srnn_status sr_cuda_embed_forward(sr_backend *backend, sr_matrix out, const float *weight,
+srnn_status sr_cuda_embed_forward(sr_backend *backend, sr_matrix out, sr_matrix weight,
                                   const int32_t *ids) {
-    const sr_place places[] = {sr_place_of(out), {weight, out.columns, SRNN_F32}};
+    const sr_place places[] = {sr_place_of(out), sr_place_of(weight)};
     if (out.rows == 0)
         return SRNN_OK;
-    return sr_with_access<4>(SRNN_F32, out.columns, places, 2, [&](auto access) -> srnn_status {
+    return sr_with_access<4>(weight.dtype, out.columns, places, 2, [&](auto access) -> srnn_status {
         using A = decltype(access);
+        using N = typename A::N;
         const sr_row_grid blocks = sr_row_grid_of(out.rows, out.columns / A::W);
-        SR_CUDA(sr_launch_early(sr_may_start_early(backend), copy_rows<A::W>, blocks.grid,
-                                blocks.block, 0, sr_stream_of(backend), out, weight, ids));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), copy_rows<N, A::W>, blocks.grid,
+                                blocks.block, 0, sr_stream_of(backend), out, (const N *)weight.data,
+                                ids));
         return SRNN_OK;
     });
 }

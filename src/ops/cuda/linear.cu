@@ -2,7 +2,7 @@
  *
  * Layers whose weights are contiguous in memory are one GEMM; the others, one each. */
 #include "ops/cuda/elements.h"
-#include "ops/cuda/gemm/gemm.h"
+#include "ops/cuda/fp8/linear.h"
 
 /* y += bias. A thread owns one number of y: global -> register -> global. */
 template <class N>
@@ -38,14 +38,38 @@ static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear 
     return SRNN_OK;
 }
 
-/* How many of the layers, from the first on, have contiguous weights (N, K); *N = their outputs. */
-static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
-    int taken = 1;
-    *N = layers[0].N;
-    while (taken < count && layers[taken].weight == (const char *)layers[0].weight +
-                                                        *N * K * (int64_t)sr_element_bytes(dtype))
-        *N += layers[taken++].N;
-    return taken;
+/* Layers that are one GEMM. */
+struct piece {
+    int64_t N;
+    int count;
+    bool fp8;
+};
+
+/* From the first layer on, as many as have contiguous weights (N, K). */
+static piece next_piece(const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
+    piece p = {layers[0].N, 1, false};
+    const int64_t row_bytes = K * (int64_t)sr_element_bytes(dtype);
+    while (p.count < count &&
+           layers[p.count].weight == (const char *)layers[0].weight + p.N * row_bytes)
+        p.N += layers[p.count++].N;
+    return p;
+}
+
+/* The same, as many as are multiplied alike: all in FP8, where its workspace holds their weights at
+ * once, or none. */
+static piece next_alike(const sr_backend *backend, const sr_linear *layers, int count,
+                        sr_matrix x) {
+    int alike = 1;
+    sr_linear all = layers[0];
+    const bool fp8 = sr_cuda_fp8_fits(backend, layers, x);
+    for (; alike < count && sr_cuda_fp8_fits(backend, layers + alike, x) == fp8; alike++) {
+        all.N += layers[alike].N;
+        if (fp8 && !sr_cuda_fp8_fits(backend, &all, x))
+            break;
+    }
+    piece p = next_piece(layers, alike, x.columns, x.dtype);
+    p.fp8 = fp8;
+    return p;
 }
 
 static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, int count,
@@ -57,109 +81,166 @@ static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, 
     return taken;
 }
 
-/* y = x weight^T + addend. */
-static srnn_status multiply_layers(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
-                                   const sr_linear *layers, int count) {
-    int64_t N;
-    for (int64_t first = 0; count > 0; first += N) {
-        const int taken = one_piece(&N, layers, count, x.columns, x.dtype);
-        const sr_cuda_gemm_call product = {.a = x.data,
-                                           .b = layers->weight,
-                                           .c = sr_number_at(addend.data, first, y.dtype),
-                                           .d = sr_number_at(y.data, first, y.dtype),
-                                           .a_stride = x.stride,
-                                           .b_stride = x.columns,
-                                           .c_stride = addend.stride,
-                                           .d_stride = y.stride,
-                                           .M = x.rows,
-                                           .N = N,
-                                           .K = x.columns,
-                                           .transpose_a = false,
-                                           .transpose_b = true,
-                                           .in = x.dtype,
-                                           .out = y.dtype,
-                                           .batch = {}};
-        SR_TRY(sr_cuda_multiply(backend, &product));
-        layers += taken;
-        count -= taken;
-    }
-    return SRNN_OK;
+/* y = x weight^T + addend, of one piece. */
+static srnn_status multiply_piece(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const void *weight) {
+    const sr_cuda_gemm_call product = {.a = x.data,
+                                       .b = weight,
+                                       .c = addend.data,
+                                       .d = y.data,
+                                       .a_stride = x.stride,
+                                       .b_stride = x.columns,
+                                       .c_stride = addend.stride,
+                                       .d_stride = y.stride,
+                                       .M = x.rows,
+                                       .N = y.columns,
+                                       .K = x.columns,
+                                       .transpose_a = false,
+                                       .transpose_b = true,
+                                       .in = x.dtype,
+                                       .out = y.dtype,
+                                       .batch = {}};
+    return sr_cuda_multiply(backend, &product);
 }
 
 srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
                                    const sr_linear *layers, int count) {
-    SR_TRY(multiply_layers(backend, y, addend, x, layers, count));
+    piece p;
+    int64_t first = 0;
+    for (int i = 0; i < count; i += p.count, first += p.N) {
+        p = next_alike(backend, layers + i, count - i, x);
+        const sr_matrix own = sr_matrix_columns(y, first, p.N);
+        sr_matrix other = addend;
+        other.data = sr_number_at(addend.data, first, y.dtype);
+        other.columns = p.N;
+        SR_TRY(p.fp8 ? sr_cuda_fp8_forward(backend, own, other, x, layers[i].weight)
+                     : multiply_piece(backend, own, other, x, layers[i].weight));
+    }
     return add_biases(backend, y, layers, count);
+}
+
+/* d_x = d_y weight of one piece, added if `adds`. */
+static srnn_status multiply_input(sr_backend *backend, sr_matrix d_x, bool adds, sr_matrix d_y,
+                                  const void *weight) {
+    const sr_cuda_gemm_call product = {.a = d_y.data,
+                                       .b = weight,
+                                       .c = adds ? d_x.data : nullptr,
+                                       .d = d_x.data,
+                                       .a_stride = d_y.stride,
+                                       .b_stride = d_x.columns,
+                                       .c_stride = d_x.stride,
+                                       .d_stride = d_x.stride,
+                                       .M = d_x.rows,
+                                       .N = d_x.columns,
+                                       .K = d_y.columns,
+                                       .transpose_a = false,
+                                       .transpose_b = false,
+                                       .in = d_y.dtype,
+                                       .out = d_x.dtype,
+                                       .batch = {}};
+    return sr_cuda_multiply(backend, &product);
 }
 
 srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
                                           const sr_linear *layers, int count) {
-    int64_t N;
-    for (int64_t first = 0; count > 0; first += N) {
-        const int taken = one_piece(&N, layers, count, d_x.columns, d_y.dtype);
-        const sr_cuda_gemm_call product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
-                                           .b = layers->weight,
-                                           .c = first > 0 ? d_x.data : nullptr,
-                                           .d = d_x.data,
-                                           .a_stride = d_y.stride,
-                                           .b_stride = d_x.columns,
-                                           .c_stride = d_x.stride,
-                                           .d_stride = d_x.stride,
-                                           .M = d_x.rows,
-                                           .N = d_x.columns,
-                                           .K = N,
-                                           .transpose_a = false,
-                                           .transpose_b = false,
-                                           .in = d_y.dtype,
-                                           .out = d_x.dtype,
-                                           .batch = {}};
-        SR_TRY(sr_cuda_multiply(backend, &product));
-        layers += taken;
-        count -= taken;
+    piece p;
+    int64_t first = 0;
+    for (int i = 0; i < count; i += p.count, first += p.N) {
+        p = next_piece(layers + i, count - i, d_x.columns, d_y.dtype);
+        SR_TRY(multiply_input(backend, d_x, first > 0, sr_matrix_columns(d_y, first, p.N),
+                              layers[i].weight));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status add_bias_gradients(sr_backend *backend, const sr_linear_gradient *layers,
+                                      int count, sr_matrix d_y) {
+    int64_t first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        if (layers[i].bias)
+            SR_TRY(sr_cuda_add_columns(backend, layers[i].bias,
+                                       sr_matrix_columns(d_y, first, layers[i].N)));
+    return SRNN_OK;
+}
+
+/* d_weight += d_y^T x, of weights that are contiguous. */
+static srnn_status multiply_weight(sr_backend *backend, float *d_weight, sr_matrix d_y,
+                                   sr_matrix x) {
+    const sr_cuda_gemm_call product = {.a = d_y.data,
+                                       .b = x.data,
+                                       .c = d_weight,
+                                       .d = d_weight,
+                                       .a_stride = d_y.stride,
+                                       .b_stride = x.stride,
+                                       .c_stride = x.columns,
+                                       .d_stride = x.columns,
+                                       .M = d_y.columns,
+                                       .N = x.columns,
+                                       .K = x.rows,
+                                       .transpose_a = true,
+                                       .transpose_b = false,
+                                       .in = d_y.dtype,
+                                       .out = SRNN_F32,
+                                       .batch = {}};
+    return sr_cuda_multiply(backend, &product);
+}
+
+static srnn_status multiply_weights(sr_backend *backend, const sr_linear_gradient *layers,
+                                    int count, sr_matrix d_y, sr_matrix x) {
+    int64_t N, first = 0;
+    for (int i = 0; i < count; first += N) {
+        const int taken = one_piece_of_gradients(&N, layers + i, count - i, x.columns);
+        SR_TRY(multiply_weight(backend, layers[i].weight, sr_matrix_columns(d_y, first, N), x));
+        i += taken;
     }
     return SRNN_OK;
 }
 
 srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
                                            int count, sr_matrix d_y, sr_matrix x) {
-    int64_t N, first = 0;
-    for (int i = 0; i < count; first += layers[i++].N)
-        if (layers[i].bias)
-            SR_TRY(sr_cuda_add_columns(backend, layers[i].bias,
-                                       sr_matrix_columns(d_y, first, layers[i].N)));
-    for (first = 0; count > 0; first += N) {
-        const int taken = one_piece_of_gradients(&N, layers, count, x.columns);
-        const sr_cuda_gemm_call product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
-                                           .b = x.data,
-                                           .c = layers->weight,
-                                           .d = layers->weight,
-                                           .a_stride = d_y.stride,
-                                           .b_stride = x.stride,
-                                           .c_stride = x.columns,
-                                           .d_stride = x.columns,
-                                           .M = N,
-                                           .N = x.columns,
-                                           .K = x.rows,
-                                           .transpose_a = true,
-                                           .transpose_b = false,
-                                           .in = d_y.dtype,
-                                           .out = SRNN_F32,
-                                           .batch = {}};
-        SR_TRY(sr_cuda_multiply(backend, &product));
-        layers += taken;
-        count -= taken;
+    SR_TRY(add_bias_gradients(backend, layers, count, d_y));
+    return multiply_weights(backend, layers, count, d_y, x);
+}
+
+/* The piece, as far as the gradients of its weights are contiguous too. */
+static piece next_both(const sr_backend *backend, const sr_linear_gradient *gradients,
+                       const sr_linear *layers, int count, sr_matrix x) {
+    piece p = next_alike(backend, layers, count, x);
+    p.count = one_piece_of_gradients(&p.N, gradients, p.count, x.columns);
+    return p;
+}
+
+srnn_status sr_cuda_linear_backward(sr_backend *backend, const sr_linear_backward *of) {
+    piece p;
+    int64_t first = 0;
+    if (!((const sr_backend_cuda *)backend)->fp8)
+        return sr_linear_backward_steps(backend, of);
+    for (int i = 0; i < of->count; i += p.count, first += p.N) {
+        p = next_both(backend, of->gradients + i, of->layers + i, of->count - i, of->x);
+        const sr_linear_backward own = {of->d_x,
+                                        sr_matrix_columns(of->d_y, first, p.N),
+                                        of->x,
+                                        of->layers + i,
+                                        of->gradients + i,
+                                        p.count};
+        if (p.fp8 && sr_is_aligned(sr_place_of(own.d_y), 8)) {
+            SR_TRY(sr_cuda_fp8_backward(backend, &own, first > 0));
+        } else {
+            SR_TRY(multiply_input(backend, of->d_x, first > 0, own.d_y, own.layers->weight));
+            SR_TRY(multiply_weight(backend, own.gradients->weight, own.d_y, of->x));
+        }
     }
-    return SRNN_OK;
+    return add_bias_gradients(backend, of->gradients, of->count, of->d_y);
 }
 
 /* ---- norm, GEMM and epilogue in one kernel ---- */
 
 /* Whether the kernels for few rows support it: no bias before the epilogue, contiguous weights. */
 static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
-    int64_t N, first = 0;
-    if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 ||
-        one_piece(&N, of->layers, of->count, of->norm.C, SRNN_BF16) != of->count ||
-        of->norm.rows > sr_cuda_few_rows(backend, N))
+    int64_t first = 0;
+    const piece p = next_piece(of->layers, of->count, of->norm.C, SRNN_BF16);
+    if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 || p.count != of->count ||
+        of->norm.rows > sr_cuda_few_rows(backend, p.N))
         return false;
     for (int i = 0; i < of->count; first += of->layers[i++].N)
         if (of->layers[i].bias && first < end_columns)

@@ -28,7 +28,8 @@ static __global__ void __launch_bounds__(THREADS) activate(const activation_call
         load_numbers<W>(up, a.x + row * a.x_stride + a.F + c);
 #pragma unroll
     for (int k = 0; k < W; k++)
-        x[k] = sr_activation_value(&f, x[k]) * (a.activation.gated ? up[k] : 1.0f);
+        x[k] = sr_activation_value(&f, x[k]) *
+               (a.activation.gated ? sr_activation_gated(&f, up[k]) : 1.0f);
     store_numbers<W>(a.to + row * a.to_stride + c, x);
 }
 
@@ -48,8 +49,9 @@ static __global__ void __launch_bounds__(THREADS) activate_back(const activation
         load_numbers<W>(up, a.x + row * a.x_stride + a.F + c);
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        d_up[k] = d[k] * sr_activation_value(&f, x[k]);
-        d[k] *= sr_activation_slope(&f, x[k]) * (a.activation.gated ? up[k] : 1.0f);
+        d_up[k] = d[k] * sr_activation_value(&f, x[k]) * sr_activation_gated_slope(&f, up[k]);
+        d[k] *= sr_activation_slope(&f, x[k]) *
+                (a.activation.gated ? sr_activation_gated(&f, up[k]) : 1.0f);
     }
     store_numbers<W>(a.to + row * a.to_stride + c, d);
     if (a.activation.gated)

@@ -14,7 +14,14 @@
 struct nccl_id {
     char bytes[SR_COLLECTIVE_ID];
 };
-enum { NCCL_INT64 = 4, NCCL_FLOAT = 7, NCCL_DOUBLE = 8, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
+enum {
+    NCCL_INT8 = 0,
+    NCCL_INT64 = 4,
+    NCCL_FLOAT = 7,
+    NCCL_DOUBLE = 8,
+    NCCL_BFLOAT16 = 9,
+    NCCL_SUM = 0
+};
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
 
 struct nccl_functions {
@@ -36,6 +43,8 @@ struct nccl_functions {
                          cudaStream_t stream);
     int (*AllGather)(const void *from, void *to, size_t count, int type, void *comm,
                      cudaStream_t stream);
+    int (*Send)(const void *from, size_t count, int type, int to, void *comm, cudaStream_t stream);
+    int (*Recv)(void *to, size_t count, int type, int from, void *comm, cudaStream_t stream);
 };
 
 static nccl_functions nccl; /* handle of the library, which stays loaded */
@@ -46,7 +55,7 @@ struct sr_collective {
     void *comm;
     cudaStream_t stream;
     cudaEvent_t begun, ended;
-    int *waits; /* host memory written by the GPU: it has reached a join */
+    int *waits; /* host memory written by the GPU: it is at a join */
     bool failed;
     int rank, count;
 };
@@ -89,7 +98,8 @@ static bool find_all(nccl_functions *f, void *library) {
            find(&f->Reduce, library, "ncclReduce") &&
            find(&f->Broadcast, library, "ncclBroadcast") &&
            find(&f->ReduceScatter, library, "ncclReduceScatter") &&
-           find(&f->AllGather, library, "ncclAllGather");
+           find(&f->AllGather, library, "ncclAllGather") && find(&f->Send, library, "ncclSend") &&
+           find(&f->Recv, library, "ncclRecv");
 }
 
 static srnn_status load() {
@@ -195,10 +205,10 @@ srnn_status sr_collective_look(sr_collective *c, sr_collective_state *state) {
     return check_others(c);
 }
 
-/* One thread sets the mapped host flag when the stream reaches a join, so that the host can tell a
- * rank that waits for others from one that still computes. */
-static __global__ void tell_that_it_waits(volatile int *waits) {
-    *waits = 1;
+/* One thread sets the mapped host flag when the stream reaches a join, and clears it behind the
+ * join, so that the host can tell a rank that waits for others from one that computes. */
+static __global__ void tell_whether_it_waits(volatile int *waits, int it_does) {
+    *waits = it_does;
 }
 
 /* ---- work */
@@ -210,10 +220,12 @@ srnn_status sr_collective_fork(sr_collective *c) {
 }
 
 srnn_status sr_collective_join(sr_collective *c) {
-    SR_CUDA(
-        sr_launch(tell_that_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits));
+    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
+                      c->waits, 1));
     SR_CUDA(cudaEventRecord(c->ended, c->stream));
     SR_CUDA(cudaStreamWaitEvent(sr_cuda_stream(c->device), c->ended, 0));
+    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
+                      c->waits, 0));
     return SRNN_OK;
 }
 
@@ -257,6 +269,19 @@ srnn_status sr_collective_gather(sr_collective *c, void *all, srnn_dtype dtype, 
         [&] { return gather(c, (char *)all, wide ? 4 : 2, wide ? NCCL_FLOAT : NCCL_BFLOAT16, d); });
 }
 
+static srnn_status exchange(sr_collective *c, float *all, const int64_t *bounds) {
+    for (int r = 0; r < c->count; r++)
+        if (bounds[r + 1] > bounds[r])
+            SR_NCCL(nccl.Broadcast(all + bounds[r], all + bounds[r],
+                                   (size_t)(bounds[r + 1] - bounds[r]), NCCL_FLOAT, r, c->comm,
+                                   c->stream));
+    return SRNN_OK;
+}
+
+srnn_status sr_collective_exchange(sr_collective *c, float *all, const int64_t *bounds) {
+    return grouped([&] { return exchange(c, all, bounds); });
+}
+
 static srnn_status sum(sr_collective *c, void *numbers, int64_t count, int type) {
     SR_NCCL(nccl.AllReduce(numbers, numbers, (size_t)count, type, NCCL_SUM, c->comm, c->stream));
     return SRNN_OK;
@@ -272,4 +297,14 @@ srnn_status sr_collective_sum_doubles(sr_collective *c, double *numbers, int64_t
 
 srnn_status sr_collective_sum_integers(sr_collective *c, int64_t *numbers, int64_t count) {
     return sum(c, numbers, count, NCCL_INT64);
+}
+
+srnn_status sr_collective_send(sr_collective *c, const void *data, size_t bytes, int to) {
+    SR_NCCL(nccl.Send(data, bytes, NCCL_INT8, to, c->comm, c->stream));
+    return SRNN_OK;
+}
+
+srnn_status sr_collective_receive(sr_collective *c, void *data, size_t bytes, int from) {
+    SR_NCCL(nccl.Recv(data, bytes, NCCL_INT8, from, c->comm, c->stream));
+    return SRNN_OK;
 }

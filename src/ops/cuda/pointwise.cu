@@ -121,3 +121,25 @@ srnn_status sr_cuda_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
         return SRNN_OK;
     });
 }
+
+/* Zeros in the rows of states whose first token begins a document. Block (x, b) writes every
+ * gridDim.x * THREADS-th number of row b, global only; rows that continue are not touched. */
+static __global__ void __launch_bounds__(THREADS)
+    clear_starts(const sr_matrix states, const int32_t *__restrict__ positions, int64_t T) {
+    const int64_t b = blockIdx.y, step = (int64_t)gridDim.x * THREADS;
+    if (positions[b * T] != 0)
+        return;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < states.columns; i += step)
+        ((float *)states.data)[b * states.stride + i] = 0.0f;
+}
+
+srnn_status sr_cuda_clear_starts(sr_backend *backend, sr_matrix states, const int32_t *positions,
+                                 int64_t T) {
+    enum { BLOCKS = 1024 };
+    const int64_t blocks = sr_minimum(BLOCKS, sr_pieces(states.columns, THREADS));
+    if (states.rows == 0 || states.columns == 0)
+        return SRNN_OK;
+    SR_CUDA(sr_launch(clear_starts, dim3((unsigned)blocks, (unsigned)states.rows), dim3(THREADS), 0,
+                      sr_stream_of(backend), states, positions, T));
+    return SRNN_OK;
+}

@@ -268,6 +268,27 @@ static __global__ void __launch_bounds__(256)
     history[row * conv.x.columns + c] = x;
 }
 
+/* The gradient of a history, from the d_out of conv_back_to_weights. A thread owns one channel
+ * of one history row, which the first tokens of the batch row read, and adds their gradients in
+ * order, global -> register -> global. */
+template <class N>
+static __global__ void __launch_bounds__(256)
+    conv_back_to_history(N *__restrict__ d_history, const sr_matrix d_out, const sr_short_conv conv,
+                         int64_t rows) {
+    const int64_t row = grid_row(), c = grid_item(), kept = conv.width - 1;
+    if (row >= rows || c >= conv.x.columns)
+        return;
+    const int64_t batch = row / kept, place = row % kept;
+    float sum = to_float(d_history[row * conv.x.columns + c]);
+    for (int64_t token = 0; token <= place && token < conv.T; token++) {
+        const int64_t at = batch * conv.T + token, back = token + kept - place;
+        if (conv.positions[at] >= back)
+            sum += conv.weight[c * conv.width + kept - back] *
+                   to_float(((const N *)d_out.data)[at * d_out.stride + c]);
+    }
+    d_history[row * conv.x.columns + c] = from_float<N>(sum);
+}
+
 static size_t tap_bytes(const sr_short_conv *conv, int W) {
     return (size_t)(conv->width + 1) * SR_WARP * (size_t)W * sizeof(float);
 }
@@ -310,20 +331,21 @@ static srnn_status start_back(sr_backend *backend, sr_matrix d_x, const conv_par
 
 srnn_status sr_cuda_short_conv_backward(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                         float *d_bias, sr_matrix d_out, const sr_short_conv *conv) {
-    const sr_place places[] = {sr_place_of(d_x), sr_place_of(d_out), sr_place_of(conv->x)};
-    sr_short_conv whole = *conv;
+    const sr_place places[] = {sr_place_of(d_x),
+                               sr_place_of(d_out),
+                               sr_place_of(conv->x),
+                               {conv->history, conv->x.columns, conv->x.dtype}};
     const int64_t C = conv->x.columns, width = conv->width;
     if (d_x.rows == 0)
         return SRNN_OK;
-    whole.history = nullptr;
     const int64_t affordable = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
     const int64_t most = sr_minimum(affordable, sr_pieces(d_x.rows, BACK_ROWS));
     const int64_t part_rows = sr_pieces(d_x.rows, most), count = sr_pieces(d_x.rows, part_rows);
     float *workspace = sr_workspace_of(backend);
     const conv_parts parts = {workspace, workspace + count * C * width, part_rows};
-    SR_TRY(sr_with_access<8>(d_x.dtype, C, places, 3, [&](auto access) -> srnn_status {
+    SR_TRY(sr_with_access<8>(d_x.dtype, C, places, 4, [&](auto access) -> srnn_status {
         using A = decltype(access);
-        return start_back<typename A::N, A::W>(backend, d_x, parts, d_out, &whole);
+        return start_back<typename A::N, A::W>(backend, d_x, parts, d_out, conv);
     }));
     SR_TRY(sr_cuda_add_parts(backend, d_weight, parts.weight, count, C * width));
     return d_bias ? sr_cuda_add_parts(backend, d_bias, parts.bias, count, C) : SRNN_OK;
@@ -341,5 +363,20 @@ srnn_status sr_cuda_short_conv_history(sr_backend *backend, void *history,
     else
         SR_CUDA(sr_launch(keep_history<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend),
                           (float *)history, *conv, rows));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_short_conv_history_backward(sr_backend *backend, void *d_history,
+                                                sr_matrix d_out, const sr_short_conv *conv) {
+    const int64_t rows = conv->x.rows / conv->T * (conv->width - 1);
+    const sr_row_grid blocks = sr_row_grid_of(rows, conv->x.columns);
+    if (rows == 0)
+        return SRNN_OK;
+    if (conv->x.dtype == SRNN_BF16)
+        SR_CUDA(sr_launch(conv_back_to_history<sr_bf16>, blocks.grid, blocks.block, 0,
+                          sr_stream_of(backend), (sr_bf16 *)d_history, d_out, *conv, rows));
+    else
+        SR_CUDA(sr_launch(conv_back_to_history<float>, blocks.grid, blocks.block, 0,
+                          sr_stream_of(backend), (float *)d_history, d_out, *conv, rows));
     return SRNN_OK;
 }

@@ -317,6 +317,10 @@ const sr_system *sr_system_of(const char *text) {
     return NULL;
 }
 
+bool sr_system_is_named(const char *text) {
+    return sr_system_of(text) && !strchr(text, ',');
+}
+
 bool sr_system_leaks(const char *text) {
     const sr_system *system = sr_system_of(text);
     return system && system->leaks;

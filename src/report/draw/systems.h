@@ -21,8 +21,11 @@ typedef struct sr_system {
 /* The system by number, NULL past the end. */
 const sr_system *sr_system_at(size_t index);
 
-/* The system whose name a text form starts with; NULL: none. */
+/* The system whose name a text form starts with, whatever it changes after that; NULL: none. */
 const sr_system *sr_system_of(const char *text);
+
+/* True if a text form is a system's name alone, so that the system's lines describe it. */
+bool sr_system_is_named(const char *text);
 
 /* True if the text form names a system that leaks. */
 bool sr_system_leaks(const char *text);

@@ -423,9 +423,10 @@
     event.preventDefault();
   }
 
-  function choice(text, act) {
+  function choice(text, on, act) {
     var label = element("label"), box = element("input");
     box.type = "checkbox";
+    box.checked = on;
     box.addEventListener("change", function () { act(box.checked); });
     label.append(box, text);
     return label;
@@ -445,9 +446,9 @@
       tools.push(label);
     }
     if (series.every(function (one) { return one.x[0] > 0; }))
-      tools.push(choice("log x", function (on) { board.logX = on; changeAxes(board); }));
+      tools.push(choice("log x", board.logX, function (on) { board.logX = on; changeAxes(board); }));
     if (series.every(function (one) { return (one.low || one.y).every(function (y) { return y > 0; }); }))
-      tools.push(choice("log y", function (on) { board.logY = on; changeAxes(board); }));
+      tools.push(choice("log y", board.logY, function (on) { board.logY = on; changeAxes(board); }));
     return tools;
   }
 

@@ -99,15 +99,19 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
-/* "recall:pairs=8,vocab=32": the number of pairs, or NAN; a mixture has no one number. */
-static double task_pairs(const sr_records *records, const char *task) {
+static const char *task_data(const sr_records *records, const char *task) {
     for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
         const json_t *object = sr_json_element_of(records->plan, "tasks", i);
-        const char *data = sr_json_text_of(object, "data"), *pairs = strstr(data, "pairs=");
-        if (strcmp(sr_json_text_of(object, "name"), task) == 0 && pairs && !strstr(data, " + "))
-            return strtod(pairs + strlen("pairs="), NULL);
+        if (strcmp(sr_json_text_of(object, "name"), task) == 0)
+            return sr_json_text_of(object, "data");
     }
-    return NAN;
+    return "";
+}
+
+/* "recall:pairs=8,vocab=32": the number of pairs, or NAN; a mixture has no one number. */
+static double pairs_of(const char *data) {
+    const char *pairs = strstr(data, "pairs=");
+    return pairs && !strstr(data, " + ") ? strtod(pairs + strlen("pairs="), NULL) : NAN;
 }
 
 /* Variants with a difference come first, then those with only a result, unstable ones, and those
@@ -205,7 +209,7 @@ static srnn_status read_entries(sr_records *records, sr_cell_record *cell, const
         sr_entry *read = &cell->entries[cell->count++];
         SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
         variant->used = true;
-        if (!cell->at_best && !cell->tuned)
+        if (isfinite(cell->learning_rate)) /* else each variant has its own */
             read->learning_rate = cell->learning_rate;
         if (variant->style == 0)
             cell->baseline = read;
@@ -223,7 +227,8 @@ static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const js
     cell->noise_deviation = sr_json_number_of(noise, "standard_deviation");
     cell->noise_floor = sr_json_number_of(noise, "floor");
     cell->noise_seeds = sr_json_number_of(noise, "seeds");
-    cell->pairs = task_pairs(records, cell->task);
+    cell->data = task_data(records, cell->task);
+    cell->pairs = pairs_of(cell->data);
     SR_TRY(read_entries(records, cell, object));
     SR_TRY(find_members(records, cell));
     return rank_entries(cell);

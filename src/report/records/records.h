@@ -28,8 +28,9 @@ typedef struct sr_cell_record {
     bool tuned;   /* each variant at the learning rate tuned for it */
     bool leads;   /* the main one among the cells of its task and size */
     double learning_rate, length;
-    double pairs;  /* pairs of a recall task, from its data; NAN: none */
-    bool accuracy; /* the measure is accuracy (higher is better), else loss (lower is better) */
+    const char *data; /* the task's, "" if unknown */
+    double pairs;     /* pairs of a recall task, from its data; NAN: none */
+    bool accuracy;    /* the measure is accuracy (higher is better), else loss (lower is better) */
     double noise_deviation, noise_floor, noise_seeds;
     sr_entry *entries; /* (count), in the study's order */
     size_t count;

@@ -173,9 +173,23 @@ static void put_leaks(sr_page *page, const run_list *list) {
     }
 }
 
+/* Names the runs without records. */
+static void put_empty(sr_page *page, const run_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->runs[i].curve.last_step > 0)
+            continue;
+        fputs("<p class=\"warning\" role=\"note\"><strong>No records: ", page->body);
+        sr_escape_html(page->body, list->runs[i].name);
+        fputs(".</strong> Its metrics.jsonl has no record of a step: the run has not ended one "
+              "yet, or the file was moved or emptied.</p>\n",
+              page->body);
+    }
+}
+
 static srnn_status put_sections(sr_page *page, const run_list *list) {
     sr_page_section(page, "runs", "The runs");
     put_leaks(page, list);
+    put_empty(page, list);
     SR_TRY(put_table(page, list));
     SR_TRY(put_differences(page, list));
     sr_page_section(page, "curves", "Losses");

@@ -106,11 +106,13 @@ static double next_above(const json_t *tests, const char *name, double above) {
     return next;
 }
 
+/* The chart over setting `number`; its name becomes that of a file. */
 static srnn_status put_chart(sr_page *page, const sr_cell_record *cell, const json_t *tests,
-                             const char *stem, const char *name) {
-    char full[120], title[120];
+                             const char *stem, size_t number, const char *name) {
+    char own[48], full[120], title[120];
     sr_chart *chart;
-    snprintf(full, sizeof full, "%s-tests-%s", stem, name);
+    sr_format_stem(own, sizeof own, number, name);
+    snprintf(full, sizeof full, "%s-tests-%s", stem, own);
     snprintf(title, sizeof title, "Accuracy in tests against %s", name);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
     sr_chart_axes(chart, name, "accuracy");
@@ -118,8 +120,11 @@ static srnn_status put_chart(sr_page *page, const sr_cell_record *cell, const js
     chart->has_reference = true;
     chart->reference = sr_json_number_of(sr_json_element_of(tests, "tests", 0), "chance");
     sr_chart_describe(
-        chart, "One line per variant: the mean over seeds, with a band from the least to the "
-               "most of them. The line across is chance, of the first test.");
+        chart,
+        "One line per variant: the mean over seeds, with a band from the least to the "
+        "most of them; of several tests with the same %s, their mean. The line across is "
+        "chance, of the first test.",
+        name);
     for (size_t i = 0; i < cell->count; i++) {
         sr_chart_series(chart, cell->entries[i].variant->name, cell->entries[i].variant->style);
         for (double x = next_above(tests, name, -INFINITY); isfinite(x);
@@ -174,6 +179,6 @@ srnn_status sr_cell_tests(sr_page *page, const sr_cell_record *cell, const char 
     const size_t count = find_names(names, tests);
     for (size_t i = 0; i < count; i++)
         if (varies(tests, names[i]) && strcmp(names[i], "shortest") != 0)
-            SR_TRY(put_chart(page, cell, tests, stem, names[i]));
+            SR_TRY(put_chart(page, cell, tests, stem, i + 1, names[i]));
     return put_table(page, cell, tests, stem);
 }

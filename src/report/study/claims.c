@@ -16,7 +16,8 @@ static const char *const seen = "seen here", *const in_part = "seen in part";
 static const char *const not_seen = "not seen here", *const cannot_tell = "cannot tell";
 
 typedef struct stats {
-    size_t all, short_of, level; /* level: of the others, within the margin */
+    size_t all, short_of, level; /* level: within the margin, also those shown to be worse */
+    size_t short_of_level;       /* both */
 } stats;
 
 static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
@@ -25,9 +26,11 @@ static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
         const sr_entry *entry = &cell->entries[i];
         if (!sr_entry_is(entry, kind))
             continue;
+        const bool short_of = sr_entry_falls_short(entry), level = sr_cell_keeps_up(cell, entry);
         t.all++;
-        t.short_of += sr_entry_falls_short(entry);
-        t.level += !sr_entry_falls_short(entry) && sr_cell_keeps_up(cell, entry);
+        t.short_of += short_of;
+        t.level += level;
+        t.short_of_level += short_of && level;
     }
     return t;
 }
@@ -61,7 +64,8 @@ static const char *judge_worse(const sr_cell_record *cell, sr_kind *kind, FILE *
     if (t.all == 0)
         return "";
     if (t.all > 3)
-        fprintf(why, "%zu of %zu are worse or unstable, %zu keep up", t.short_of, t.all, t.level);
+        fprintf(why, "%zu of %zu are worse or unstable, %zu keep up", t.short_of, t.all,
+                t.level - t.short_of_level);
     else
         write_kind(why, cell, kind);
     return t.short_of == t.all ? seen
@@ -85,7 +89,7 @@ static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
     write_kind(why, cell, sr_kind_normed);
     if (t.level == t.all)
         return seen;
-    return !t.short_of ? cannot_tell : t.level ? in_part : not_seen;
+    return t.short_of == t.short_of_level ? cannot_tell : t.level ? in_part : not_seen;
 }
 
 static const char *judge_orders(const sr_cell_record *cell, FILE *why) {

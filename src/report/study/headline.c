@@ -253,6 +253,12 @@ static void write_parts(sentence *s, const stats *t) {
     write_part(s, t->too_few, "has too few runs to judge", "have too few runs to judge", &first);
 }
 
+/* One of the related systems, as it is or changed. */
+static bool is_system(const sr_entry *entry) {
+    const sr_system *system = sr_system_of(entry->variant->attention);
+    return system && *system->chooses;
+}
+
 /* On related systems: their results, and which of the good ones has the smallest memory of the
  * past. */
 static void write_systems(sentence *s) {
@@ -260,7 +266,7 @@ static void write_systems(sentence *s) {
     stats t = {0};
     for (size_t i = 0; i < s->cell->count; i++) {
         const sr_entry *entry = s->cell->ranked[i];
-        if (!sr_system_of(entry->variant->attention) || !sr_entry_compared(entry))
+        if (!is_system(entry) || !sr_entry_compared(entry))
             continue;
         count_entry(&t, s->cell, entry);
         if (entry->effect != SR_EFFECT_BETTER &&
@@ -318,10 +324,9 @@ static void write_too_few(sentence *s, const stats *t) {
     begin(s, "there are <strong>too few runs to judge</strong> ");
     fprintf(s->out, t->all == 1 ? "the variant" : "any of %zu variants", t->all);
     begin(s, "so far ");
-    if (first->effect == SR_EFFECT_BASELINE) {
-        fputs("the baseline ", s->out);
-        sr_escape_html(s->out, first->variant->name);
-        fputs(" is ahead", s->out);
+    if (!(sr_entry_cost(first).mean < 0)) { /* the baseline, or as good */
+        fputs("none is ahead of the baseline ", s->out);
+        sr_escape_html(s->out, s->cell->baseline->variant->name);
     } else {
         sr_escape_html(s->out, first->variant->name);
         fprintf(s->out, " is ahead, by %s%s", sr_format_size(sr_entry_cost(first).mean).text,
@@ -374,7 +379,7 @@ static void write_none(sentence *s, const stats *t) {
 static bool write_winner(sentence *s) {
     const stats t = take_stats(s->cell, NULL);
     const bool judged = t.all > t.too_few;
-    if (t.all == 0)
+    if (t.all == 0 || !s->cell->baseline)
         say_nothing_compared(s);
     else if (!judged)
         write_too_few(s, &t);

@@ -33,13 +33,22 @@ static bool same(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
+/* "recall:pairs=8" and "recall" are one kind of task; lengths of different kinds are no curve. A
+ * mixture is a kind of its own. */
+static bool same_kind(const char *a, const char *b) {
+    if (strstr(a, " + ") || strstr(b, " + "))
+        return strcmp(a, b) == 0;
+    const size_t length = strcspn(a, ":");
+    return length == strcspn(b, ":") && strncmp(a, b, length) == 0;
+}
+
 /* True if a cell belongs to the family of the first, with another value. Lengths are compared at
  * the same number of pairs; `alike`: also pairs at the same length. */
 static bool belongs(const family *f, const sr_cell_record *cell, bool alike) {
     const sr_cell_record *first = f->cells[0];
     const dimension other = f->of == LENGTH ? PAIRS : LENGTH;
     if (!cell->accuracy || !cell->leads || !isfinite(place_of(cell, f->of)) ||
-        strcmp(first->size, cell->size) != 0)
+        strcmp(first->size, cell->size) != 0 || !same_kind(first->data, cell->data))
         return false;
     for (size_t i = 0; i < f->count; i++)
         if (place_of(f->cells[i], f->of) == place_of(cell, f->of))

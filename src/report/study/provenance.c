@@ -7,11 +7,37 @@
 #include "report/page/origin.h"
 #include "report/study/sections.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { SETTINGS_BYTES = 20000 }; /* most bytes of one file that are shown */
+
+/* The training time of all runs, added up: on one device it is what the study occupied it for if
+ * one run followed another. */
+static void put_time(sr_table *table, const char *what, double runs, double seconds) {
+    char text[240];
+    snprintf(text, sizeof text, "%s runs, %s minutes", sr_format_count(runs).text,
+             sr_format_fixed(seconds / 60, 1).text);
+    sr_origin_text(table, what, text);
+}
+
+static void put_times(sr_table *table, const sr_records *records) {
+    double seconds = 0;
+    size_t runs = 0;
+    for (size_t i = 0; i < records->run_count; i++) {
+        const double of_run = sr_json_number_of(records->runs[i].result, "seconds");
+        if (isfinite(of_run)) { /* else its timings could not be written */
+            seconds += of_run;
+            runs++;
+        }
+    }
+    put_time(table, "training time", (double)runs, seconds);
+    if (records->tuning)
+        put_time(table, "training time of tuning", sr_json_number_of(records->tuning, "runs"),
+                 sr_json_number_of(records->tuning, "seconds"));
+}
 
 static srnn_status put_origin(sr_page *page, const sr_records *records) {
     sr_table *table;
@@ -20,6 +46,7 @@ static srnn_status put_origin(sr_page *page, const sr_records *records) {
     sr_table_column(table, "value");
     sr_origin_text(table, "study", sr_json_text_of(records->plan, "name"));
     sr_origin_machine(table, records->plan);
+    put_times(table, records);
     return sr_page_table(page, table);
 }
 

@@ -2,7 +2,9 @@
 #include "report/study/report.h"
 
 #include "files/json.h"
+#include "report/draw/format.h"
 #include "report/draw/systems.h"
+#include "report/students/students.h"
 #include "report/study/sections.h"
 
 static srnn_status put_sections(sr_page *page, const sr_records *records) {
@@ -14,6 +16,47 @@ static srnn_status put_sections(sr_page *page, const sr_records *records) {
     SR_TRY(sr_section_variants(page, records));
     SR_TRY(sr_section_systems(page, records));
     SR_TRY(sr_section_orders(page, records));
+    return sr_section_provenance(page, records);
+}
+
+/* The figures of one task, and its sentences before them. */
+static srnn_status put_students(sr_page *page, const sr_student_task *task, size_t index) {
+    char stem[64];
+    sr_format_stem(stem, sizeof stem, index + 1, task->task);
+    sr_page_section(page, stem, task->title);
+    fputs("<h3>What comes back</h3>\n", page->body);
+    SR_TRY(sr_students_recovered(page, task, stem));
+    fputs("<h3>What the bytes buy</h3>\n", page->body);
+    SR_TRY(sr_students_memory(page, task, stem));
+    fputs("<h3>Where in the text it is lost</h3>\n", page->body);
+    SR_TRY(sr_students_positions(page, task, stem));
+    fputs("<h3>The controls in numbers</h3>\n", page->body);
+    SR_TRY(sr_students_controls(page, task, stem));
+    fputs("<h3>Layer by layer</h3>\n", page->body);
+    return sr_students_layers(page, task, stem);
+}
+
+/* What differs from a study of variants: its question, its verdict, and its figures. */
+static srnn_status put_student_sections(sr_page *page, const sr_records *records) {
+    SR_TRY(sr_students_question(page, records));
+    sr_page_section(page, "verdict", "The verdict");
+    for (size_t i = 0; i < sr_student_task_count(records); i++) {
+        sr_student_task task;
+        srnn_status status = sr_student_task_read(&task, records, i);
+        if (status == SRNN_OK)
+            sr_students_verdict(page->body, &task);
+        sr_student_task_free(&task);
+        SR_TRY(status);
+    }
+    sr_warnings_write(page->body, records);
+    for (size_t i = 0; i < sr_student_task_count(records); i++) {
+        sr_student_task task;
+        srnn_status status = sr_student_task_read(&task, records, i);
+        if (status == SRNN_OK)
+            status = put_students(page, &task, i);
+        sr_student_task_free(&task);
+        SR_TRY(status);
+    }
     return sr_section_provenance(page, records);
 }
 
@@ -32,7 +75,8 @@ static const char *title_of(const sr_records *records) {
 static srnn_status write_page(const sr_records *records, const char *folder, size_t *bytes) {
     sr_page page;
     SR_TRY(sr_page_open(&page, folder));
-    srnn_status status = put_sections(&page, records);
+    srnn_status status =
+        (sr_records_have_students(records) ? put_student_sections : put_sections)(&page, records);
     if (status == SRNN_OK)
         status = sr_page_write(&page, title_of(records), bytes);
     sr_page_free(&page);

@@ -149,7 +149,7 @@ static srnn_status put_system(sr_page *page, const sr_records *records, size_t i
     const sr_variant_record *variant = &records->variants[index];
     const sr_system *system = system_of(variant);
     char stem[64], name[80], folder[SR_PATH_BYTES];
-    if (!system)
+    if (!sr_system_is_named(variant->attention))
         return SRNN_OK;
     sr_format_stem(stem, sizeof stem, index + 1, variant->name);
     snprintf(name, sizeof name, "systems/%s", stem);

@@ -6,9 +6,10 @@
 #include "files/path.h"
 #include "study/execute/files.h"
 #include "study/execute/folder.h"
-#include "study/execute/ranks.h"
+#include "study/execute/launch/ranks.h"
+#include "study/execute/launch/slurm.h"
 #include "study/execute/settle.h"
-#include "study/execute/slurm.h"
+#include "study/execute/teachers.h"
 #include "study/execute/tune.h"
 #include "study/execute/worker.h"
 
@@ -126,6 +127,8 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
     if (!r->plan_only && !r->status_only)
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
+    if (!r->plan_only && !(study->out = realpath(r->out, NULL)))
+        return SR_FAIL(SRNN_ERR_IO, "%s: has no path from the root", r->out);
     SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
     bool missing;
     if (!r->plan_only)
@@ -186,6 +189,13 @@ static srnn_status tune(sr_study *study, const sr_study_options *options, const 
     return sr_study_write(study, r->out, command);
 }
 
+static srnn_status teach(const sr_study *study, const sr_study_options *options,
+                         const sr_study_request *r) {
+    char text[SR_PATH_BYTES];
+    SR_TRY(find_text(text, study, r));
+    return sr_study_teach(study, r->out, text, options);
+}
+
 static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
                                           [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
                                           [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
@@ -227,6 +237,8 @@ srnn_status sr_study_execute_file(sr_study *study, sr_study_options *options,
     srnn_status status = take_folder(study, request, command);
     if (status == SRNN_OK)
         status = tune(study, options, request, command);
+    if (status == SRNN_OK)
+        status = teach(study, options, request);
     if (status == SRNN_OK)
         status = execute(study, options, request->out, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {

@@ -7,6 +7,7 @@
 #include "files/origin.h"
 #include "model/mixers.h"
 #include "study/execute/folder.h"
+#include "study/results/students.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -75,6 +76,30 @@ static json_t *variant_json(const sr_study_variant *variant) {
                      "settings", sr_study_settings_json(&variant->settings));
 }
 
+/* A variant of a study with a teacher also says what it is. */
+static json_t *role_json(const sr_study *study, const sr_study_variant *variant) {
+    json_t *object = variant_json(variant);
+    if (variant->role == SR_ROLE_VARIANT)
+        return object;
+    sr_json_set(object, "role", json_string(sr_study_role_name(variant->role)));
+    sr_json_set(object, "system", sr_json_plain_text(variant->system));
+    if (variant->role != SR_ROLE_TEACHER)
+        sr_json_set(object, "budget", sr_json_plain_text(study->budgets[variant->budget].name));
+    return object;
+}
+
+static json_t *teacher_json(const sr_study *study) {
+    json_t *budgets = json_array();
+    for (size_t b = 0; b < study->budget_count; b++)
+        sr_json_append(budgets,
+                       json_pack("{s:o, s:o}", "name", sr_json_plain_text(study->budgets[b].name),
+                                 "keep", sr_json_plain_text(study->budgets[b].keep)));
+    return json_pack("{s:o, s:o, s:o}", "model",
+                     study->teacher.model ? sr_json_plain_text(study->teacher.model) : json_null(),
+                     "students", sr_study_settings_json(&study->student_settings), "budgets",
+                     budgets);
+}
+
 /* The data as written in the study's file: a task's comes before that of the study. */
 static const char *data_of(const sr_study *study, const sr_study_task *task) {
     for (size_t i = task->settings.count; i-- > 0;)
@@ -110,16 +135,19 @@ static json_t *run_json(const sr_study *study, const sr_study_run *run) {
 static json_t *plan_json(const sr_study *study) {
     json_t *variants = json_array(), *tasks = json_array(), *runs = json_array();
     for (size_t i = 0; i < study->variant_count; i++)
-        sr_json_append(variants, variant_json(&study->variants[i]));
+        sr_json_append(variants, role_json(study, &study->variants[i]));
     for (size_t i = 0; i < study->task_count; i++)
         sr_json_append(tasks, task_json(study, &study->tasks[i]));
     for (size_t i = 0; i < study->run_count; i++)
         sr_json_append(runs, run_json(study, &study->runs[i]));
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "format", "softrnn-study",
-                     "version", 1, "name", sr_json_plain_text(study->name), "title",
-                     sr_json_plain_text(study->title), "baseline",
-                     sr_json_plain_text(study->variants[study->baseline].name), "variants",
-                     variants, "tasks", tasks, "runs", runs);
+    json_t *plan = json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "format", "softrnn-study",
+                             "version", 1, "name", sr_json_plain_text(study->name), "title",
+                             sr_json_plain_text(study->title), "baseline",
+                             sr_json_plain_text(study->variants[study->baseline].name), "variants",
+                             variants, "tasks", tasks, "runs", runs);
+    if (study->teacher.wanted)
+        sr_json_set(plan, "teacher", teacher_json(study));
+    return plan;
 }
 
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
@@ -198,44 +226,60 @@ static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
                      "floor", number(sqrt(2.0) * cell->noise), "variants", variants);
 }
 
-static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
+/* `students`: NULL for a study without a teacher; taken over. */
+static json_t *summary_json(const sr_study *study, const sr_summary *summary, json_t *students) {
     json_t *cells = json_array(), *best = json_array();
     for (size_t i = 0; i < summary->count; i++)
         sr_json_append(cells, cell_json(study, &summary->cells[i]));
     for (size_t i = 0; i < summary->best_count; i++)
         sr_json_append(best, cell_json(study, &summary->best[i]));
-    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:b}", "format",
-                     "softrnn-summary", "version", 1, "baseline",
+    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:b, s:o*}",
+                     "format", "softrnn-summary", "version", 1, "baseline",
                      sr_json_plain_text(study->variants[study->baseline].name), "confidence",
                      SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
                      (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged,
                      "failed", (json_int_t)summary->failed, "missing", (json_int_t)summary->missing,
                      "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best,
-                     "tuned", study->tune_count > 0);
+                     "tuned", study->tune_count > 0, "students", students);
 }
 
-static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {
+static srnn_status read_records(sr_record *records, json_t **measured, const sr_study *study,
+                                const char *folder) {
     for (size_t i = 0; i < study->run_count; i++) {
         char path[SR_PATH_BYTES];
         SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
         SR_TRY(sr_record_read(&records[i], path));
+        if (sr_path_has(path, "student.json"))
+            SR_TRY(sr_json_read(&measured[i], path, "student.json", "softrnn-student"));
     }
     return SRNN_OK;
+}
+
+static srnn_status summarise(sr_summary *summary, const sr_study *study, const char *folder,
+                             const bool *asked, sr_record *records, json_t **measured) {
+    json_t *students;
+    SR_TRY(read_records(records, measured, study, folder));
+    SR_TRY(sr_summary_make(summary, study, records, asked));
+    SR_TRY(sr_students_summarise(&students, study, records, measured));
+    return sr_json_replace(summary_json(study, summary, students), folder, "summary.json", LAYOUT);
 }
 
 srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
                                const bool *asked) {
     sr_record *records = calloc(study->run_count, sizeof *records);
+    json_t **measured = calloc(study->run_count, sizeof *measured);
     *summary = (sr_summary){0};
-    if (!records)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
-    srnn_status status = read_records(records, study, folder);
-    if (status == SRNN_OK)
-        status = sr_summary_make(summary, study, records, asked);
-    if (status == SRNN_OK)
-        status = sr_json_replace(summary_json(study, summary), folder, "summary.json", LAYOUT);
-    for (size_t i = 0; i < study->run_count; i++)
-        sr_record_free(&records[i]);
+    const srnn_status status =
+        records && measured
+            ? summarise(summary, study, folder, asked, records, measured)
+            : SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
+    for (size_t i = 0; i < study->run_count; i++) {
+        if (records)
+            sr_record_free(&records[i]);
+        if (measured)
+            json_decref(measured[i]);
+    }
     free(records);
+    free(measured);
     return status;
 }

@@ -32,6 +32,9 @@ static srnn_status check_foreign(const sr_study *study, const char *folder, cons
 srnn_status sr_study_check(const sr_study *study, const char *folder) {
     char path[SR_PATH_BYTES];
     sr_names names = {0};
+    if (sr_worker_has_run(folder))
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%s: there is a training run in this folder; use another --out", folder);
     for (size_t i = 0; i < study->run_count; i++) {
         SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
         SR_TRY(sr_worker_check(&study->runs[i], path));

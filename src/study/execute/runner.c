@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "files/folder.h"
 #include "study/execute/folder.h"
-#include "study/execute/worker.h"
+#include "study/execute/launch/team.h"
 
 #include <errno.h>
 #include <math.h>
@@ -20,11 +20,10 @@
 
 enum { LOOK_NANOSECONDS = 50000000, MOST_JOBS = 1024 };
 
-/* A process that runs one run. */
+/* A process that executes runs. */
 typedef struct job {
     pid_t process; /* 0: none */
-    size_t run;
-    double started;
+    int number;    /* as in sr_team */
 } job;
 
 typedef struct runner {
@@ -33,7 +32,9 @@ typedef struct runner {
     const sr_study_options *options;
     sr_run_view *views;
     sr_worker_board *boards; /* (run_count), shared with the workers */
-    int jobs, threads;
+    double *started;         /* (run_count) */
+    int processes, together, threads;
+    int number; /* of the last process */
     job job[MOST_JOBS];
     cpu_set_t cores;
 } runner;
@@ -53,17 +54,21 @@ void sr_study_shares(int *jobs, int *threads, int asked) {
     *threads = count / *jobs > 0 ? count / *jobs : 1;
 }
 
-/* Pins a job to its share of the cores of this process. */
+int sr_study_processes(int jobs, int together) {
+    return together > 1 ? (jobs + together - 1) / together : jobs;
+}
+
+/* Pins a process to its share of the cores of this one. */
 static void pin(const runner *r, int slot) {
     cpu_set_t own;
-    const int count = CPU_COUNT(&r->cores);
-    const int first = slot * r->threads % count;
+    const int count = CPU_COUNT(&r->cores), size = r->threads * r->together;
+    const int first = slot * size % count;
     CPU_ZERO(&own);
     int seen = 0;
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
         if (!CPU_ISSET(core, &r->cores))
             continue;
-        if (seen >= first && seen < first + r->threads)
+        if (seen >= first && seen < first + size)
             CPU_SET(core, &own);
         seen++;
     }
@@ -90,10 +95,15 @@ static void wait_for_child(void) {
     (void)sigtimedwait(&child, NULL, &look);
 }
 
-static srnn_status start(runner *r, int slot, size_t run) {
-    char path[SR_PATH_BYTES];
+static srnn_status start(runner *r, int slot) {
     sigset_t both, before;
-    SR_TRY(run_folder(path, r, run));
+    const sr_team team = {.study = r->study,
+                          .folder = r->folder,
+                          .boards = r->boards,
+                          .number = ++r->number,
+                          .together = r->together,
+                          .threads = r->threads,
+                          .deadline = r->options->deadline};
     sigemptyset(&both);
     sigaddset(&both, SIGINT);
     sigaddset(&both, SIGTERM);
@@ -107,13 +117,12 @@ static srnn_status start(runner *r, int slot, size_t run) {
         const sigset_t child = child_ends();
         sigprocmask(SIG_UNBLOCK, &child, NULL);
         pin(r, slot);
-        _exit(sr_worker_run(&r->study->runs[run], path, r->threads, &r->boards[run]) ? 0 : 1);
+        _exit(sr_team_work(&team) ? 0 : 1);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (process < 0)
         return SR_FAIL(SRNN_ERR_IO, "cannot start a process for a run: %s", strerror(errno));
-    r->job[slot] = (job){process, run, sr_clock_seconds()};
-    r->views[run].running = true;
+    r->job[slot] = (job){process, team.number};
     return SRNN_OK;
 }
 
@@ -133,11 +142,11 @@ static void fail(sr_run_view *view, const char *message) {
     snprintf(view->message, sizeof view->message, "%s", message);
 }
 
-/* The process was killed, crashed or could not write its result: reports that; the run can be
- * resumed. */
-static void collect_broken(const runner *r, const job *ended, const char *path, int wait_status) {
-    sr_run_view *view = &r->views[ended->run];
-    const char *failure = r->boards[ended->run].failure;
+/* The run's process was killed or crashed, or its result could not be written: reports that; the
+ * run can be resumed. */
+static void collect_broken(const runner *r, size_t run, const char *path, int wait_status) {
+    sr_run_view *view = &r->views[run];
+    const char *failure = r->boards[run].failure;
     sr_result result = {.ending = SR_ENDING_FAILED, .threads = r->threads, .step = view->step};
     if (*failure)
         snprintf(result.message, sizeof result.message, "%.511s", failure);
@@ -148,76 +157,155 @@ static void collect_broken(const runner *r, const job *ended, const char *path, 
     (void)sr_worker_write_result(&result, path); /* only the run's own failure is reported */
 }
 
-/* A process has ended: collects the outcome of its run */
-static void collect(runner *r, const job *ended, int wait_status) {
-    sr_run_view *view = &r->views[ended->run];
+/* Runs that resemble this one may take as long. */
+static void expect(const runner *r, size_t run, double seconds) {
+    const sr_study_run *ended = &r->study->runs[run];
+    for (size_t i = 0; i < r->study->run_count; i++) {
+        const sr_study_run *other = &r->study->runs[i];
+        if (other->task == ended->task && other->size == ended->size &&
+            seconds > atomic_load(&r->boards[i].expected))
+            atomic_store(&r->boards[i].expected, seconds);
+    }
+}
+
+/* The same from the record of an earlier sitting. */
+static srnn_status expect_again(const runner *r, size_t run) {
+    char path[SR_PATH_BYTES];
+    sr_result result;
+    SR_TRY(run_folder(path, r, run));
+    SR_TRY(sr_result_read(&result, path));
+    if (result.ended > result.started)
+        expect(r, run, result.ended - result.started);
+    return SRNN_OK;
+}
+
+/* A run has ended, by itself or, with `wait_status`, because its process has: collects the
+ * outcome. */
+static void collect(runner *r, size_t run, const int *wait_status) {
+    sr_run_view *view = &r->views[run];
+    const int state = atomic_load(&r->boards[run].state);
     sr_result result = {0};
     char path[SR_PATH_BYTES];
-    look(view, &r->boards[ended->run], sr_clock_seconds() - ended->started);
     view->running = false;
-    if (run_folder(path, r, ended->run) != SRNN_OK || sr_result_read(&result, path) != SRNN_OK) {
+    if (run_folder(path, r, run) != SRNN_OK || sr_result_read(&result, path) != SRNN_OK) {
         fail(view, srnn_error_detail());
         return;
     }
     view->ending = result.ending;
     snprintf(view->message, sizeof view->message, "%s", result.message);
-    if (result.ending == SR_ENDING_NONE && !(WIFEXITED(wait_status) && !WEXITSTATUS(wait_status)))
-        collect_broken(r, ended, path, wait_status);
+    if (result.ending == SR_ENDING_FINISHED)
+        expect(r, run, view->seconds);
+    if (result.ending == SR_ENDING_NONE && state != SR_WORKER_ENDED)
+        collect_broken(r, run, path, wait_status ? *wait_status : 0);
 }
 
-static int collect_ended(runner *r) {
-    int running = 0;
-    for (int slot = 0; slot < r->jobs; slot++) {
-        int wait_status;
-        const job ended = r->job[slot];
-        if (!ended.process)
+/* Looks at the runs that a process has taken, and collects those that have ended; `wait_status`:
+ * all of them have. */
+static void look_at_runs(runner *r, int number, const int *wait_status) {
+    for (size_t run = 0; run < r->study->run_count; run++) {
+        sr_run_view *view = &r->views[run];
+        if (atomic_load(&r->boards[run].taker) != number)
             continue;
-        if (waitpid(ended.process, &wait_status, WNOHANG) == ended.process) {
-            r->job[slot] = (job){0};
-            collect(r, &ended, wait_status);
-        } else {
-            running++;
-            look(&r->views[ended.run], &r->boards[ended.run], sr_clock_seconds() - ended.started);
+        if (r->started[run] == 0) {
+            r->started[run] = sr_clock_seconds();
+            view->running = true;
         }
+        if (!view->running)
+            continue;
+        look(view, &r->boards[run], sr_clock_seconds() - r->started[run]);
+        if (wait_status || atomic_load(&r->boards[run].state) != SR_WORKER_NONE)
+            collect(r, run, wait_status);
     }
-    return running;
+}
+
+/* The number of processes that have not ended. */
+static int collect_ended(runner *r) {
+    int living = 0;
+    for (int slot = 0; slot < r->processes; slot++) {
+        int wait_status;
+        const job of = r->job[slot];
+        if (!of.process)
+            continue;
+        const bool ended = waitpid(of.process, &wait_status, WNOHANG) == of.process;
+        look_at_runs(r, of.number, ended ? &wait_status : NULL);
+        if (ended)
+            r->job[slot].process = 0;
+        else
+            living++;
+    }
+    return living;
 }
 
 static void stop_all(const runner *r) {
-    for (int slot = 0; slot < r->jobs; slot++)
+    for (int slot = 0; slot < r->processes; slot++)
         if (r->job[slot].process)
             kill(r->job[slot].process, SIGTERM);
 }
 
 /* ---- the whole */
 
-/* The next run that has not been started; run_count if there is none. */
-static size_t next_run(const runner *r, size_t from) {
-    while (from < r->study->run_count &&
-           (!r->views[from].selected || r->views[from].ending != SR_ENDING_NONE))
-        from++;
-    return from;
+/* Runs that nobody has taken and that may be started. */
+static size_t count_startable(const runner *r) {
+    size_t count = 0;
+    for (size_t i = 0; i < r->study->run_count; i++)
+        count += sr_team_may_start(&r->boards[i], r->options->deadline);
+    return count;
+}
+
+/* Starts processes until there are enough for the runs that are left. */
+static srnn_status start_more(runner *r, int *living) {
+    const size_t left = count_startable(r);
+    size_t places = 0;
+    for (int slot = 0; slot < r->processes && places < left; slot++) {
+        if (r->job[slot].process)
+            continue;
+        SR_TRY(start(r, slot));
+        places += (size_t)r->together;
+        ++*living;
+    }
+    return SRNN_OK;
+}
+
+static size_t count_left(const runner *r) {
+    size_t left = 0;
+    for (size_t i = 0; i < r->study->run_count; i++)
+        left += r->views[i].selected && r->views[i].ending == SR_ENDING_NONE;
+    return left;
+}
+
+typedef struct duration_text {
+    char text[64];
+} duration_text;
+
+/* "", or how long the runs that are left may take, if others have ended. */
+static duration_text how_long(const runner *r) {
+    duration_text all = {""};
+    double longest = 0;
+    for (size_t i = 0; i < r->study->run_count; i++)
+        if (r->views[i].selected && r->views[i].ending == SR_ENDING_NONE)
+            longest = fmax(longest, atomic_load(&r->boards[i].expected));
+    if (longest > 0)
+        snprintf(all.text, sizeof all.text, ", which may take %.1f minutes each", longest / 60);
+    return all;
+}
+
+static bool is_late(const runner *r) {
+    return r->options->deadline > 0 && sr_clock_seconds() >= r->options->deadline;
 }
 
 static srnn_status supervise(runner *r) {
-    size_t next = next_run(r, 0);
-    bool stopping = false;
+    bool stopping = false, late = false;
     srnn_status status = SRNN_OK;
     for (;;) {
-        const int running = collect_ended(r);
-        if (running == 0 && (stopping || next == r->study->run_count))
+        int living = collect_ended(r);
+        if (!stopping)
+            status = start_more(r, &living);
+        if (living == 0)
             break;
-        for (int slot = 0; slot < r->jobs && !stopping && next < r->study->run_count; slot++) {
-            if (r->job[slot].process)
-                continue;
-            status = start(r, slot, next);
-            if (status != SRNN_OK)
-                break;
-            next = next_run(r, next + 1);
-        }
         const bool on =
             r->options->watch ? r->options->watch(r->options->context, r->study, r->views) : true;
-        if ((!on || status != SRNN_OK) && !stopping) {
+        late = is_late(r);
+        if ((!on || late || status != SRNN_OK) && !stopping) {
             stopping = true;
             stop_all(r);
         }
@@ -225,10 +313,15 @@ static srnn_status supervise(runner *r) {
     }
     if (r->options->watch)
         (void)r->options->watch(r->options->context, r->study, r->views);
-    if (status == SRNN_OK && stopping)
+    SR_TRY(status);
+    const size_t left = count_left(r);
+    if (left && r->options->deadline > 0 && (late || !stopping))
         return SR_FAIL(SRNN_ERR_INTERRUPTED,
-                       "the study was interrupted; the same command resumes it");
-    return status;
+                       "the time is up; runs left: %zu%s; the same command resumes the study", left,
+                       how_long(r).text);
+    return stopping ? SR_FAIL(SRNN_ERR_INTERRUPTED,
+                              "the study was interrupted; the same command resumes it")
+                    : SRNN_OK;
 }
 
 /* ---- existing results */
@@ -280,6 +373,11 @@ static srnn_status execute(runner *r) {
         atomic_store(&r->boards[i].loss, NAN);
         atomic_store(&r->boards[i].validation, NAN);
         atomic_store(&r->boards[i].accuracy, NAN);
+        const sr_run_view *view = &r->views[i];
+        atomic_store(&r->boards[i].taker,
+                     view->selected && view->ending == SR_ENDING_NONE ? 0 : -1);
+        if (view->ending == SR_ENDING_FINISHED)
+            SR_TRY(expect_again(r, i));
     }
     const sigset_t child = child_ends();
     sigset_t before;
@@ -293,19 +391,25 @@ srnn_status sr_study_execute(const sr_study *study, const char *folder,
                              const sr_study_options *options, sr_run_view *views) {
     const size_t bytes = study->run_count * sizeof(sr_worker_board);
     runner *r = calloc(1, sizeof *r);
+    double *started = calloc(study->run_count ? study->run_count : 1, sizeof *started);
     void *boards = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     srnn_status status = SRNN_OK;
-    if (!r || boards == MAP_FAILED)
+    if (!r || !started || boards == MAP_FAILED)
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch %zu runs", study->run_count);
     if (status == SRNN_OK) {
         *r = (runner){
             .study = study, .folder = folder, .options = options, .views = views, .boards = boards};
-        sr_study_shares(&r->jobs, &r->threads, options->jobs);
+        int jobs;
+        sr_study_shares(&jobs, &r->threads, options->jobs);
+        r->started = started;
+        r->together = options->together > 1 ? options->together : 1;
+        r->processes = sr_study_processes(jobs, r->together);
         find_cores(&r->cores);
         status = execute(r);
     }
     if (boards != MAP_FAILED)
         munmap(boards, bytes);
+    free(started);
     free(r);
     return status;
 }

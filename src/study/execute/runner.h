@@ -32,7 +32,11 @@ typedef enum sr_launcher {
 } sr_launcher;
 
 typedef struct sr_study_options {
-    int jobs;          /* runs at a time; 0: one per core */
+    int jobs;     /* runs at a time; 0: one per core */
+    int together; /* of these in one process, as threads that share a GPU; 0: 1 */
+    /* sr_clock_seconds: no run is started that may take longer, by the runs of its task before, and
+     * those under way then stop with a checkpoint; 0: none. Local, as `together` */
+    double deadline;
     sr_word_list only; /* run only these */
     sr_word_list skip; /* except these */
     sr_study_watch *watch;
@@ -50,6 +54,9 @@ bool sr_study_selects(const sr_study *study, const sr_study_options *options,
 /* Number of concurrent runs, and threads of each. */
 void sr_study_shares(int *jobs, int *threads, int asked);
 
+/* Processes that they need. */
+int sr_study_processes(int jobs, int together);
+
 /* views[i] = how run i of the plan ended, if it has, and whether the options select it; failed runs
  * that are selected count as not ended. */
 srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
@@ -57,8 +64,8 @@ srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
 
 /* Requires the folder's lock, and that its runs were checked (study/execute/folder.h).
  *
- * Executes the runs that have not ended, each in its own process on its own cores; failed ones are
- * retried. A failed run does not end the study. Fails with SRNN_ERR_INTERRUPTED if the watch
+ * Executes the runs that have not ended, in processes on their own cores; failed ones are retried.
+ * A failed run does not end the study. Fails with SRNN_ERR_INTERRUPTED if the watch or the deadline
  * stopped it: all runs can then be resumed. `views` (study->run_count) receives the state of the
  * runs. */
 srnn_status sr_study_execute(const sr_study *study, const char *folder,

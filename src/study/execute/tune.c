@@ -351,8 +351,11 @@ static srnn_status check_ended(const sr_study *round, const sr_run_view *views) 
 
 static srnn_status execute_round(tuner *t, sr_study *round, int number) {
     char folder[SR_PATH_BYTES];
-    const sr_study_options options = {
-        .jobs = t->options->jobs, .watch = t->options->watch, .context = t->options->context};
+    const sr_study_options options = {.jobs = t->options->jobs,
+                                      .together = t->options->together,
+                                      .deadline = t->options->deadline,
+                                      .watch = t->options->watch,
+                                      .context = t->options->context};
     SR_TRY(sr_path_print(folder, "%s/tuning/round-%d", t->folder, number));
     SR_TRY(sr_folders_make(folder));
     for (size_t i = 0; i < round->run_count; i++) {

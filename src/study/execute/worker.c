@@ -6,14 +6,15 @@
 #include "files/folder.h"
 #include "files/path.h"
 #include "study/execute/folder.h"
+#include "study/execute/student.h"
 #include "study/results/record.h"
-#include "train/run/run.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,29 +41,43 @@ static void catch_stops(void) {
         sigaction(stops[i], &action, NULL);
         sigaddset(&blocked, stops[i]);
     }
-    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
+}
+
+bool sr_worker_stopped(void) {
+    return stopped;
 }
 
 bool sr_worker_has_run(const char *folder) {
-    return sr_path_has(folder, "run.yaml");
+    return sr_path_has(folder, "run.yaml") || sr_student_has_run(folder);
 }
 
-/* True if both are the text of a study, whatever the path of the study's folder. */
-static bool same_text(const sr_study_run *run, const char *data) {
-    const size_t length = strlen(data), end = strlen(SR_STUDY_TEXT);
-    return run->text && length > end && data[length - end - 1] == '/' &&
-           strcmp(data + length - end, SR_STUDY_TEXT) == 0;
+/* Whether both paths end in the same place of a study's folder, which may have moved. */
+static bool same_place(const char *a, const char *b, const char *place) {
+    const char *in_a = strstr(a, place), *in_b = strstr(b, place);
+    return in_a && in_b && strcmp(in_a, in_b) == 0;
 }
 
-/* The settings of the run in the folder; *moved: its text has moved, and they have the new path. */
+srnn_status sr_worker_follow(char **path, bool *moved, const char *now, const char *place) {
+    if (strcmp(*path, now) == 0 || !same_place(*path, now, place))
+        return SRNN_OK;
+    *moved = true;
+    return sr_run_settings_text(path, now);
+}
+
+/* The settings of the run in the folder; *moved: the study's folder has moved, and they have the
+ * new paths of its text and its teacher. */
 static srnn_status read_settings(sr_run_settings *settings, bool *moved, const sr_study_run *run,
                                  const char *folder) {
     char yaml[SR_PATH_BYTES];
     snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    *moved = false;
     SR_TRY(sr_run_settings_create(settings));
     SR_TRY(sr_run_settings_read(settings, yaml));
-    *moved = same_text(run, settings->data) && strcmp(settings->data, run->settings.data) != 0;
-    return *moved ? sr_run_settings_text(&settings->data, run->settings.data) : SRNN_OK;
+    if (run->text)
+        SR_TRY(sr_worker_follow(&settings->data, moved, run->settings.data, "/" SR_STUDY_TEXT));
+    return sr_worker_follow(&settings->model, moved, run->settings.model,
+                            "/" SR_STUDY_TEACHERS "/");
 }
 
 srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
@@ -70,6 +85,8 @@ srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
     bool moved;
     if (!sr_worker_has_run(folder))
         return SRNN_OK;
+    if (sr_is_student(run))
+        return sr_student_check(run, folder);
     srnn_status status = read_settings(&before, &moved, run, folder);
     const char *differs =
         status == SRNN_OK ? sr_run_settings_difference(&before, &run->settings) : NULL;
@@ -82,7 +99,7 @@ srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
     return status;
 }
 
-/* Resumes a run; run.yaml gets the current path of the text. */
+/* Resumes a run; run.yaml gets the current paths of text and teacher. */
 static srnn_status resume(sr_run **run, const sr_study_run *planned, const char *folder,
                           int threads) {
     char yaml[SR_PATH_BYTES];
@@ -112,9 +129,9 @@ static srnn_status open_run(sr_run **run, const sr_study_run *planned, const cha
     return status;
 }
 
-static srnn_status take_steps(sr_run *run, sr_worker_board *board) {
+srnn_status sr_worker_steps(sr_run *run, sr_worker_board *board, int64_t before) {
     double loss = NAN;
-    atomic_store(&board->step, sr_run_progress(run)->step);
+    atomic_store(&board->step, before + sr_run_progress(run)->step);
     while (!sr_run_done(run) && !stopped) {
         sr_run_report report;
         SR_TRY(sr_run_step(run, &report));
@@ -124,7 +141,7 @@ static srnn_status take_steps(sr_run *run, sr_worker_board *board) {
             atomic_store(&board->validation, report.validation);
             atomic_store(&board->accuracy, report.accuracy);
         }
-        atomic_store(&board->step, sr_run_progress(run)->step);
+        atomic_store(&board->step, before + sr_run_progress(run)->step);
     }
     return sr_run_save(run);
 }
@@ -175,7 +192,7 @@ srnn_status sr_worker_write_result(const sr_result *result, const char *folder) 
 }
 
 static srnn_status write_result(sr_result *result, const char *folder) {
-    result->cpu_seconds = cpu_seconds();
+    result->cpu_seconds = cpu_seconds() - result->cpu_seconds;
     result->ended = time_now();
     SR_TRY(add_records(result, folder));
     return sr_worker_write_result(result, folder);
@@ -239,28 +256,56 @@ void sr_worker_where(sr_run_view *view, const char *folder) {
 
 /* ---- the run */
 
-bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
-                   sr_worker_board *board) {
-    sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads, .started = time_now()};
-    own_host(result.host);
+/* *ended: it has made all of its steps, or failed. */
+static srnn_status work_run(const sr_study_run *planned, const char *folder, int threads,
+                            sr_worker_board *board, bool *ended, double *bytes) {
     sr_run *run = NULL;
-    catch_stops();
     srnn_status status = open_run(&run, planned, folder, threads);
     if (status == SRNN_OK)
         status = write_place(folder);
     if (status == SRNN_OK) {
-        result.parameters = (double)planned->parameters;
-        result.memory_bytes = (double)sr_run_bytes(run);
-        status = take_steps(run, board);
+        *bytes = (double)sr_run_bytes(run);
+        status = sr_worker_steps(run, board, 0);
     }
-    if (status != SRNN_OK) {
-        result.ending = run && status == SRNN_ERR_LIMIT ? SR_ENDING_DIVERGED : SR_ENDING_FAILED;
-        snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
-    }
-    const bool ended = status != SRNN_OK || sr_run_done(run);
+    *ended = status != SRNN_OK || sr_run_done(run);
     if (run)
         remove_place(folder);
     sr_run_free(run);
+    return status;
+}
+
+/* The same for a student: its stages are runs in folders of their own. */
+static srnn_status work_student(const sr_study_run *planned, const char *folder, int threads,
+                                sr_worker_board *board, bool *ended, double *bytes) {
+    int lock;
+    SR_TRY(sr_folders_make(folder));
+    SR_TRY(sr_folder_lock(&lock, folder, 0));
+    srnn_status status = write_place(folder);
+    if (status == SRNN_OK)
+        status = sr_student_work(planned, folder, threads, board, ended, bytes);
+    remove_place(folder);
+    sr_folder_unlock(lock);
+    *ended = *ended || status != SRNN_OK;
+    return status;
+}
+
+bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
+                   sr_worker_board *board) {
+    sr_result result = {.ending = SR_ENDING_FINISHED,
+                        .threads = threads,
+                        .started = time_now(),
+                        .cpu_seconds = cpu_seconds()};
+    bool ended = true;
+    own_host(result.host);
+    catch_stops();
+    const srnn_status status = (sr_is_student(planned) ? work_student : work_run)(
+        planned, folder, threads, board, &ended, &result.memory_bytes);
+    if (status != SRNN_OK) {
+        result.ending = result.memory_bytes > 0 && status == SRNN_ERR_LIMIT ? SR_ENDING_DIVERGED
+                                                                            : SR_ENDING_FAILED;
+        snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
+    }
+    result.parameters = result.memory_bytes > 0 ? (double)planned->parameters : 0;
     const bool told = !ended || write_result(&result, folder) == SRNN_OK;
     if (!told)
         snprintf(board->failure, sizeof board->failure, "%s",

@@ -4,16 +4,34 @@
 
 #include "study/execute/runner.h"
 #include "study/plan/study.h"
+#include "train/run/run.h"
 
 #include <stdatomic.h>
 
+typedef enum sr_worker_state {
+    SR_WORKER_NONE = 0,
+    SR_WORKER_ENDED,  /* it has returned, and the result is written, or the run can be resumed */
+    SR_WORKER_BROKEN, /* its result could not be written: `failure` says why */
+} sr_worker_state;
+
 /* Progress of a worker, in memory shared with its parent. */
 typedef struct sr_worker_board {
+    _Atomic int taker; /* the process that executes the run, from 1; 0: none yet; -1: no run */
+    _Atomic int state; /* sr_worker_state */
+    _Atomic double expected; /* seconds that the run may take; 0: unknown */
     _Atomic int64_t step;
     _Atomic double loss;                 /* of the last steps, smoothed */
     _Atomic double validation, accuracy; /* last; NaN: none yet */
     char failure[512];                   /* read after the worker has ended */
 } sr_worker_board;
+
+/* *path = now, if both end in the same place of a study's folder that has moved; *moved is then
+ * true, else left as it is. */
+srnn_status sr_worker_follow(char **path, bool *moved, const char *now, const char *place);
+
+/* Takes the steps of an open run until it is done or this process is asked to stop, and writes a
+ * checkpoint. `before`: steps of the stages before it, for the board. */
+srnn_status sr_worker_steps(sr_run *run, sr_worker_board *board, int64_t before);
 
 /* Starts or resumes the run in `folder` and writes result.json when it ends, however it ends. On
  * SIGTERM or SIGINT it writes a checkpoint and returns. False if the result could not be written:
@@ -24,6 +42,9 @@ bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
 /* The same for the run named `id`, in a process started by a launcher, on its cores. Fails also if
  * the run itself failed. */
 srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id);
+
+/* A signal has stopped the workers of this process. */
+bool sr_worker_stopped(void);
 
 /* Writes the outcome of a run, unless another process is working in its folder: that one will
  * report. */

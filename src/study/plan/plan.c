@@ -4,6 +4,7 @@
 #include "data/rows/synthetic.h"
 #include "files/path.h"
 #include "model/mixers.h"
+#include "study/plan/students.h"
 #include "study/plan/study.h"
 #include "train/run/model.h"
 
@@ -42,11 +43,13 @@ bool sr_study_needs_text(const sr_study *study) {
     return needs;
 }
 
-static bool uses(const sr_study_task *task, const char *variant) {
+/* A task that names variants has their students, and always the teacher. */
+static bool uses(const sr_study_task *task, const sr_study_variant *variant) {
+    const char *name = variant->system ? variant->system : variant->name;
     for (size_t i = 0; i < task->variants.count; i++)
-        if (strcmp(task->variants.words[i], variant) == 0)
+        if (strcmp(task->variants.words[i], name) == 0)
             return true;
-    return task->variants.count == 0;
+    return task->variants.count == 0 || variant->role == SR_ROLE_TEACHER;
 }
 
 /* The kind of object that a word of a selection names. */
@@ -188,6 +191,8 @@ static srnn_status set_all(sr_run_settings *settings, const sr_study *study,
                            const sr_pairs *pairs) {
     char path[SR_PATH_BYTES];
     for (size_t i = 0; i < pairs->count; i++) {
+        if (study->teacher.wanted && sr_study_is_stage_setting(pairs->names[i]))
+            continue;
         const char *value = placed(path, study, pairs->names[i], pairs->values[i]);
         const srnn_status status = sr_run_settings_set(settings, pairs->names[i], value);
         if (status != SRNN_OK)
@@ -196,16 +201,55 @@ static srnn_status set_all(sr_run_settings *settings, const sr_study *study,
     return SRNN_OK;
 }
 
+/* The settings that a run of this role has beyond those of study and task. */
+static srnn_status set_role(sr_run_settings *s, const sr_study *study, sr_study_role role) {
+    switch (role) {
+    case SR_ROLE_VARIANT:
+        return SRNN_OK;
+    case SR_ROLE_TEACHER:
+        SR_TRY(set_all(s, study, &study->student_settings));
+        return set_all(s, study, &study->again_settings);
+    case SR_ROLE_STUDENT:
+        return set_all(s, study, &study->student_settings);
+    case SR_ROLE_SCRATCH:
+        SR_TRY(set_all(s, study, &study->student_settings));
+        return set_all(s, study, &study->scratch_settings);
+    }
+    return SRNN_OK;
+}
+
+/* The folder of the teacher of a task: a model, or a run of the study of teachers. */
+static srnn_status teacher_path(char path[SR_PATH_BYTES], const sr_study *study, size_t task) {
+    char id[ID_BYTES] = "";
+    if (study->teacher.model)
+        return sr_path_print(path, "%s", study->teacher.model);
+    add_part(id, study->tasks[task].name);
+    add_part(id, study->variants[0].name);
+    return sr_path_print(path, "%s%s%s/runs/%s.%lld", study->out ? study->out : "",
+                         study->out ? "/" : "", SR_STUDY_TEACHERS, id, (long long)study->seeds[0]);
+}
+
+static srnn_status plan_role(sr_study_run *run, const sr_study *study) {
+    char path[SR_PATH_BYTES], own[SR_PATH_BYTES];
+    SR_TRY(teacher_path(path, study, run->task));
+    return sr_study_plan_role(run, study,
+                              study->teacher.model ? placed(own, study, "model", path) : path);
+}
+
 static srnn_status make_settings(sr_study_run *run, const sr_study *study, double rate,
                                  int64_t seed, const char *text) {
     sr_run_settings *s = &run->settings;
+    const sr_study_variant *variant = &study->variants[run->variant];
     SR_TRY(sr_run_settings_create(s));
+    if (variant->role == SR_ROLE_STUDENT || variant->role == SR_ROLE_TEACHER)
+        s->weight_decay = 0; /* it would pull what the teacher has learned towards 0 */
     SR_TRY(set_all(s, study, &study->settings));
     SR_TRY(set_all(s, study, &study->tasks[run->task].settings));
     if (study->size_count)
         SR_TRY(set_all(s, study, &study->sizes[run->size].settings));
-    SR_TRY(set_all(s, study, &study->variants[run->variant].settings));
-    SR_TRY(sr_run_settings_text(&s->attention, study->variants[run->variant].attention));
+    SR_TRY(set_role(s, study, variant->role));
+    SR_TRY(set_all(s, study, &variant->settings));
+    SR_TRY(sr_run_settings_text(&s->attention, variant->attention ? variant->attention : ""));
     run->text = strcmp(s->data, text_data) == 0;
     if (run->text)
         SR_TRY(sr_run_settings_text(&s->data, text));
@@ -213,7 +257,8 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     if (study->tune_count)
         s->validation_half = SR_HALF_FIRST; /* the other half is used to tune the learning rate */
     s->seed = seed;
-    return sr_run_settings_apply_preset(s);
+    return variant->role == SR_ROLE_VARIANT ? sr_run_settings_apply_preset(s)
+                                            : plan_role(run, study);
 }
 
 /* Vocabulary and row length of the data; the study's own text counts as bytes while it does not
@@ -260,6 +305,8 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const double multiplying = (double)run->parameters - (c->tied ? 0.0 : (double)c->V * c->C);
     const double tokens_of_a_step = (double)s->B * T * s->accumulate;
     run->steps = steps_of(s, tokens_of_a_step);
+    if (run->steps == 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a run of no steps learns nothing: steps is 1 or more");
     run->tokens = tokens_of_a_step * (double)run->steps;
     run->flops = run->tokens * (6 * multiplying + 3 * mixer->flops(c, T));
     run->state_bytes = mixer->state_bytes(c);
@@ -298,6 +345,72 @@ static srnn_status check_length(const sr_study *study, const sr_study_run *run,
                      study, line);
 }
 
+/* The settings and the shape of a teacher that the study trains, for data of `vocab` tokens. */
+static srnn_status teacher_shape(sr_model_config *config, sr_run_settings *t, const sr_study *study,
+                                 const sr_study_run *run, int vocab) {
+    SR_TRY(set_all(t, study, &study->settings));
+    SR_TRY(set_all(t, study, &study->tasks[run->task].settings));
+    SR_TRY(set_all(t, study, &study->teacher.settings));
+    SR_TRY(sr_run_settings_text(&t->attention, study->teacher.attention));
+    t->T = run->settings.T;
+    return sr_run_model_config(config, t, "", vocab);
+}
+
+/* What a run sets in its settings when it opens the teacher. */
+static srnn_status take_shape(sr_run_settings *s, const sr_run_settings *t,
+                              const sr_model_config *config) {
+    char *text;
+    s->V = t->V, s->C = t->C, s->F = t->F, s->L = t->L;
+    s->H = t->H, s->Hkv = t->Hkv, s->D = t->D;
+    s->mlp = t->mlp;
+    s->tied = t->tied;
+    s->rope_theta = t->rope_theta;
+    s->norm_epsilon = t->norm_epsilon;
+    SR_TRY(sr_model_config_attention_text(&text, config));
+    const srnn_status status = sr_run_settings_text(&s->attention, text);
+    free(text);
+    return status;
+}
+
+/* The teacher of the run, of which the study may have trained nothing yet. */
+static srnn_status teacher_config(sr_model_config *config, const sr_study *study, sr_study_run *run,
+                                  int vocab) {
+    sr_run_settings *s = &run->settings, t;
+    const bool again = study->variants[run->variant].role == SR_ROLE_TEACHER;
+    if (again && study->teacher.model)
+        return sr_run_model_config(config, s, "", vocab);
+    SR_TRY(sr_run_settings_create(&t));
+    srnn_status status;
+    if (study->teacher.model) {
+        status = sr_run_settings_text(&t.model, s->teacher);
+        if (status == SRNN_OK)
+            status = sr_run_model_config(config, &t, "", vocab);
+    } else {
+        status = teacher_shape(config, &t, study, run, vocab);
+        if (status == SRNN_OK && again)
+            status = take_shape(s, &t, config);
+    }
+    sr_run_settings_free(&t);
+    return status;
+}
+
+/* *config = the shape of the run's model; free it also on failure. */
+static srnn_status shape_of(sr_model_config *config, const sr_study *study, sr_study_run *run,
+                            int vocab) {
+    const sr_study_role role = study->variants[run->variant].role;
+    sr_model_config teacher = {0};
+    *config = (sr_model_config){0};
+    if (role == SR_ROLE_VARIANT)
+        return sr_run_model_config(config, &run->settings, "", vocab);
+    if (role == SR_ROLE_TEACHER)
+        return teacher_config(config, study, run, vocab);
+    srnn_status status = teacher_config(&teacher, study, run, vocab);
+    if (status == SRNN_OK)
+        status = sr_study_student_config(config, &teacher, study, run);
+    sr_model_config_free(&teacher);
+    return status;
+}
+
 /* Sets what the run's data determines, so that settings can be compared. */
 static srnn_status work_out_cost(const sr_study *study, sr_study_run *run, data_facts *facts) {
     sr_run_settings *s = &run->settings;
@@ -308,8 +421,9 @@ static srnn_status work_out_cost(const sr_study *study, sr_study_run *run, data_
     SR_TRY(check_length(study, run, facts));
     s->T = facts->T;
     sr_model_config config;
-    SR_TRY(sr_run_model_config(&config, s, "", facts->V));
-    srnn_status status = sr_model_config_check(&config);
+    srnn_status status = shape_of(&config, study, run, facts->V);
+    if (status == SRNN_OK)
+        status = sr_model_config_check(&config);
     if (status == SRNN_OK)
         status = count(run, &config);
     sr_model_config_free(&config);
@@ -371,7 +485,7 @@ static srnn_status add_task(sr_study *study, size_t task, int64_t seed, const ch
     for (size_t size = 0; size < (study->size_count ? study->size_count : 1); size++)
         for (size_t rate = 0; rate < (study->rate_count ? study->rate_count : 1); rate++)
             for (size_t v = 0; v < study->variant_count; v++)
-                if (uses(&study->tasks[task], study->variants[v].name))
+                if (uses(&study->tasks[task], &study->variants[v]))
                     SR_TRY(add_run(study, (sr_study_run){.task = task, .variant = v, .size = size},
                                    study->rate_count ? study->rates[rate] : 0, seed, text));
     return SRNN_OK;

@@ -15,6 +15,20 @@ const char *sr_measure_name(sr_measure measure) {
     return "";
 }
 
+const char *sr_study_role_name(sr_study_role role) {
+    switch (role) {
+    case SR_ROLE_VARIANT:
+        return "variant";
+    case SR_ROLE_TEACHER:
+        return "teacher";
+    case SR_ROLE_STUDENT:
+        return "student";
+    case SR_ROLE_SCRATCH:
+        return "scratch";
+    }
+    return "";
+}
+
 static srnn_status no_memory(void) {
     return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
@@ -150,6 +164,13 @@ srnn_status sr_study_add_optimizers(sr_study *study) {
     return SRNN_OK;
 }
 
+void sr_study_variant_free(sr_study_variant *variant) {
+    free(variant->name);
+    free(variant->attention);
+    free(variant->system);
+    sr_pairs_free(&variant->settings);
+}
+
 static void free_task(sr_study_task *task) {
     free(task->name);
     free(task->title);
@@ -158,10 +179,11 @@ static void free_task(sr_study_task *task) {
 }
 
 void sr_study_free(sr_study *study) {
-    for (size_t i = 0; i < study->variant_count; i++) {
-        free(study->variants[i].name);
-        free(study->variants[i].attention);
-        sr_pairs_free(&study->variants[i].settings);
+    for (size_t i = 0; i < study->variant_count; i++)
+        sr_study_variant_free(&study->variants[i]);
+    for (size_t i = 0; i < study->budget_count; i++) {
+        free(study->budgets[i].name);
+        free(study->budgets[i].keep);
     }
     for (size_t i = 0; i < study->task_count; i++)
         free_task(&study->tasks[i]);
@@ -178,11 +200,19 @@ void sr_study_free(sr_study *study) {
     sr_word_list_free(&study->only);
     sr_word_list_free(&study->skip);
     sr_pairs_free(&study->cluster);
+    sr_pairs_free(&study->teacher.settings);
+    sr_pairs_free(&study->student_settings);
+    sr_pairs_free(&study->again_settings);
+    sr_pairs_free(&study->scratch_settings);
+    free(study->teacher.attention);
+    free(study->teacher.model);
+    free(study->budgets);
     free(study->name);
     free(study->title);
     free(study->text);
     free(study->where);
     free(study->folder);
+    free(study->out);
     free(study->variants);
     free(study->tasks);
     free(study->sizes);

@@ -2,6 +2,7 @@
 #ifndef SR_STUDY_PLAN_STUDY_H
 #define SR_STUDY_PLAN_STUDY_H
 
+#include "distil/stages.h"
 #include "model/config/config.h"
 #include "train/run/settings.h"
 
@@ -28,8 +29,22 @@ typedef enum sr_measure {
 } sr_measure;
 const char *sr_measure_name(sr_measure measure);
 
+/* What the runs of a variant do. */
+typedef enum sr_study_role {
+    SR_ROLE_VARIANT = 0, /* a new model learns the data */
+    /* In a study with a teacher: */
+    SR_ROLE_TEACHER, /* the teacher goes on learning, on as many tokens as the students see */
+    SR_ROLE_STUDENT, /* the stages of `softrnn distil` */
+    SR_ROLE_SCRATCH, /* a new model of a student's shape learns the data, on as many tokens */
+} sr_study_role;
+const char *sr_study_role_name(sr_study_role role); /* "student"; static text */
+
 typedef struct sr_study_variant {
-    char *name, *attention;    /* owned */
+    char *name, *attention; /* owned */
+    sr_study_role role;
+    char *system;  /* the name of the variant that students and controls were made from; owned, NULL
+                    * in a study without a teacher */
+    size_t budget; /* of students and those from scratch */
     srnn_attention descriptor; /* of SR_MIXER_ATTENTION, unless by_layers */
     sr_mixer_kind mixer;
     bool by_layers;    /* variants by layers, "3*gla,1*softmax" */
@@ -49,6 +64,22 @@ typedef struct sr_study_size {
     sr_pairs settings;
 } sr_study_size;
 
+/* Layers that keep the teacher's attention. */
+typedef struct sr_study_budget {
+    char *name, *keep; /* as sr_layers_parse reads it; owned */
+} sr_study_budget;
+
+/* The model whose students are studied. */
+typedef struct sr_study_teacher {
+    bool wanted;
+    char *attention;   /* of one that the study trains; owned */
+    char *model;       /* one that exists; NULL: the study trains one for each task; owned */
+    sr_pairs settings; /* of its training alone */
+} sr_study_teacher;
+
+/* The folder of the teachers that a study trains, a study of its own, in its folder. */
+#define SR_STUDY_TEACHERS "teachers"
+
 /* The path of a study's text in its folder. */
 #define SR_STUDY_TEXT "data/text.txt"
 
@@ -60,6 +91,7 @@ typedef struct sr_study_run {
     size_t size; /* meaningless if the study has no sizes */
     bool text;   /* it trains on the text of the study */
     sr_run_settings settings;
+    sr_distil_request request; /* of students and those from scratch; `common` is not set */
 
     /* Its cost. */
     size_t parameters;
@@ -75,6 +107,7 @@ typedef struct sr_study {
     char *text;         /* the file it was read from, owned */
     char *where;        /* its name, for messages, owned */
     char *folder;       /* base of relative paths; NULL: the current folder; owned */
+    char *out;          /* the study's own folder, from the root; NULL: none yet; owned */
     size_t baseline;    /* index of a variant */
     sr_pairs settings;
     sr_study_variant *variants; /* owned, as are the following */
@@ -93,6 +126,12 @@ typedef struct sr_study {
     double settle;
     int64_t *seeds;
     size_t seed_count;
+    sr_study_teacher teacher;
+    sr_study_budget *budgets;
+    size_t budget_count;
+    sr_pairs student_settings; /* stages and settings, of all but the teacher's training */
+    sr_pairs again_settings;   /* of the control that trains the teacher again */
+    sr_pairs scratch_settings; /* of the controls from scratch */
     sr_word_list only, skip;
     sr_pairs cluster; /* options of sbatch */
 
@@ -110,6 +149,10 @@ const char *sr_study_default(size_t *bytes);
 /* Expands the study into runs. `text`: the file used for the data "@text"; it need not exist
  * yet. */
 srnn_status sr_study_expand(sr_study *study, const char *text);
+
+/* The teachers that a study trains, one for each task, as an expanded study of their own. Free with
+ * sr_study_free in any case. */
+srnn_status sr_study_teachers(sr_study *teachers, const sr_study *study, const char *text);
 
 /* The same without costs: no data is opened, and none need exist. */
 srnn_status sr_study_list_runs(sr_study *study, const char *text);
@@ -136,6 +179,7 @@ void sr_word_list_free(sr_word_list *words);
  * with another. */
 srnn_status sr_study_add_optimizers(sr_study *study);
 
+void sr_study_variant_free(sr_study_variant *variant);
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);
 void sr_pairs_free(sr_pairs *pairs);
 

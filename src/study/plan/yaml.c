@@ -2,7 +2,9 @@
 #include "base/text.h"
 #include "model/config/config.h"
 #include "model/mixers.h"
+#include "study/plan/students.h"
 #include "study/plan/study.h"
+#include "train/run/settings.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -46,7 +48,7 @@ static srnn_status scalar(const char **text, const reader *r, const yaml_node_t 
 
 static srnn_status wrong_key(const reader *r, const yaml_node_t *node, const char *name,
                              const key *keys, size_t count) {
-    enum { MOST_KEYS = 16 };
+    enum { MOST_KEYS = 24 };
     const char *names[MOST_KEYS];
     for (size_t i = 0; i < count && i < MOST_KEYS; i++)
         names[i] = keys[i].name;
@@ -255,28 +257,35 @@ static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml
         (*numbers)[i] = strtod(words.words[i], &end);
         if (end == words.words[i] || *end || !((*numbers)[i] >= 0) || !isfinite((*numbers)[i]))
             status = fail(r, value, "a list of numbers is wanted here");
+        for (size_t before = 0; status == SRNN_OK && before < i; before++)
+            if ((*numbers)[before] == (*numbers)[i])
+                status = fail(r, value, "a number is given twice");
     }
     *count = status == SRNN_OK ? words.count : 0;
     sr_word_list_free(&words);
     return status;
 }
 
+static srnn_status read_rate_list(double **rates, size_t *count, reader *r, yaml_node_t *value) {
+    SR_TRY(read_numbers(rates, count, r, value));
+    for (size_t i = 0; i < *count; i++)
+        if ((*rates)[i] > SR_LEARNING_RATE_MAX)
+            return fail(r, value, "a learning rate is at most 1000");
+    return SRNN_OK;
+}
+
 static srnn_status read_rates(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
-    return read_numbers(&study->rates, &study->rate_count, r, value);
+    return read_rate_list(&study->rates, &study->rate_count, r, value);
 }
 
 /* `tune: {learning-rate: [..], per: variant}` */
 static srnn_status read_tune_rates(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
-    SR_TRY(read_numbers(&study->tune_rates, &study->tune_count, r, value));
-    for (size_t i = 0; i < study->tune_count; i++) {
+    SR_TRY(read_rate_list(&study->tune_rates, &study->tune_count, r, value));
+    for (size_t i = 0; i < study->tune_count; i++)
         if (!(study->tune_rates[i] > 0))
             return fail(r, value, "a learning rate to try is above 0");
-        for (size_t before = 0; before < i; before++)
-            if (study->tune_rates[before] == study->tune_rates[i])
-                return fail(r, value, "a learning rate is given twice");
-    }
     return study->tune_count > 1 ? SRNN_OK
                                  : fail(r, value, "tuning needs two learning rates or more");
 }
@@ -304,6 +313,57 @@ static srnn_status read_settle(reader *r, yaml_node_t *value, void *to) {
     return end > text && !*end && *(double *)to > 0 && isfinite(*(double *)to)
                ? SRNN_OK
                : fail(r, value, "settle is a difference above 0 that matters, as in 0.01");
+}
+
+/* ---- a study of students */
+
+static srnn_status read_teacher(reader *r, yaml_node_t *value, void *to) {
+    sr_study_teacher *teacher = to;
+    const key keys[] = {{"attention", read_text, &teacher->attention},
+                        {"model", read_text, &teacher->model},
+                        {"settings", read_pairs, &teacher->settings}};
+    teacher->wanted = true;
+    SR_TRY(read_keys(r, value, keys, sizeof keys / sizeof *keys));
+    if (teacher->model && (teacher->attention || teacher->settings.count))
+        return fail(r, value,
+                    "a teacher that is a model has its attention and is not trained: "
+                    "leave attention and settings out");
+    return teacher->attention || teacher->model ? SRNN_OK : copy(&teacher->attention, "softmax");
+}
+
+static srnn_status read_budget(reader *r, yaml_node_t *value, void *to) {
+    return read_text(r, value, &((sr_study_budget *)to)->keep);
+}
+
+static srnn_status read_budgets(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    void *list = study->budgets;
+    const srnn_status status =
+        read_entries(r, value, &list, &study->budget_count, sizeof *study->budgets, read_budget);
+    study->budgets = list;
+    return status;
+}
+
+/* Stages and settings: wrong values of stages are found here, with their line. */
+static srnn_status read_students(reader *r, yaml_node_t *value, void *to) {
+    sr_pairs *pairs = to;
+    sr_distil_request request = {0};
+    bool known;
+    SR_TRY(read_pairs(r, value, pairs));
+    for (size_t i = 0; i < pairs->count; i++)
+        if (sr_distil_request_set(&request, &known, pairs->names[i], pairs->values[i]) != SRNN_OK) {
+            char why[512];
+            snprintf(why, sizeof why, "%s", srnn_error_detail());
+            return SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu: %s", r->where, pairs->lines[i], why);
+        }
+    return SRNN_OK;
+}
+
+static srnn_status read_controls(reader *r, yaml_node_t *value, void *to) {
+    sr_study *study = to;
+    const key keys[] = {{"teacher", read_pairs, &study->again_settings},
+                        {"scratch", read_pairs, &study->scratch_settings}};
+    return read_keys(r, value, keys, sizeof keys / sizeof *keys);
 }
 
 static srnn_status read_optimizers(reader *r, yaml_node_t *value, void *to) {
@@ -401,6 +461,9 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
             "%s: settle ends rates after different numbers of seeds, so that the best of "
             "several learning-rates cannot be chosen: give one rate, or tune instead",
             r->where);
+    if (study->teacher.wanted && baseline)
+        return fail(r, baseline, "the baseline of a study with a teacher is the teacher");
+    SR_TRY(sr_study_add_students(study));
     return sr_study_add_optimizers(study);
 }
 
@@ -421,7 +484,11 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
                         {"cluster", read_pairs, &study->cluster},
                         {"tune", read_tune, study},
                         {"optimizers", read_optimizers, study},
-                        {"settle", read_settle, &study->settle}};
+                        {"settle", read_settle, &study->settle},
+                        {"teacher", read_teacher, &study->teacher},
+                        {"students", read_students, &study->student_settings},
+                        {"budgets", read_budgets, study},
+                        {"controls", read_controls, study}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
         status = check(r, root);

@@ -43,12 +43,17 @@ static bool counts(const maker *m, size_t run) {
     return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
-/* True if the run has the cell's task and size, and the learning rate. With tuned rates each
- * variant has its own, within one cell. */
+/* With tuned rates each variant has its own, within one cell; so have students and their
+ * controls. */
+static bool own_rates(const sr_study *study) {
+    return study->tune_count || study->teacher.wanted;
+}
+
+/* True if the run has the cell's task and size, and the learning rate. */
 static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
-           (m->study->tune_count || r->settings.learning_rate == rate) && counts(m, run);
+           (own_rates(m->study) || r->settings.learning_rate == rate) && counts(m, run);
 }
 
 static bool finished(const maker *m, size_t run) {
@@ -383,12 +388,11 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
         if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    SR_TRY(
-        begin_cell(cell, m,
-                   &(sr_summary_cell){.task = r->task,
-                                      .size = r->size,
-                                      .learning_rate =
-                                          m->study->tune_count ? NAN : r->settings.learning_rate}));
+    SR_TRY(begin_cell(cell, m,
+                      &(sr_summary_cell){
+                          .task = r->task,
+                          .size = r->size,
+                          .learning_rate = own_rates(m->study) ? NAN : r->settings.learning_rate}));
     return fill_cell(cell, m);
 }
 

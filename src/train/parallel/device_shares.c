@@ -2,7 +2,6 @@
 #include "train/parallel/device_shares.h"
 
 #include "base/memory.h"
-#include "ops/collective.h"
 #include "train/parallel/pieces.h"
 
 #include <stddef.h>
@@ -12,6 +11,7 @@ struct sr_device_shares {
     sr_ranks *ranks;
     srnn_device *device;
     sr_collective *collective;
+    sr_collective *context; /* of context ranks, not owned; or NULL */
     bool split, early;
     float *gradient;
     sr_piece *pieces; /* (piece_count) */
@@ -88,6 +88,7 @@ srnn_status sr_device_shares_create(sr_device_shares **shares, const sr_model *m
     s->split = setup->split;
     s->early = setup->early;
     s->gradient = setup->gradient;
+    s->context = setup->context;
     const srnn_status status = fill(s, model);
     if (status != SRNN_OK) {
         sr_device_shares_free(s);
@@ -129,14 +130,19 @@ const float *sr_device_shares_sum(const sr_device_shares *s) {
 
 void sr_device_shares_begin(sr_device_shares *s) {
     sr_collective_begin(s->collective);
+    if (s->context)
+        sr_collective_begin(s->context);
 }
 
 static srnn_status look(void *context, bool *done) {
     sr_device_shares *s = context;
     sr_collective_state state;
+    sr_collective_state other = {0};
     SR_TRY(sr_collective_look(s->collective, &state));
+    if (s->context)
+        SR_TRY(sr_collective_look(s->context, &other));
     *done = state.done;
-    s->ranks->busy = !state.done && !state.waits;
+    s->ranks->busy = !state.done && !state.waits && !other.waits;
     return SRNN_OK;
 }
 
@@ -202,6 +208,12 @@ srnn_status sr_device_shares_gather(sr_device_shares *s, void *array, srnn_dtype
     for (size_t i = 0; i < s->piece_count; i++)
         SR_TRY(sr_collective_gather(s->collective, sr_number_at(array, s->pieces[i].first, dtype),
                                     dtype, divide(s, &s->pieces[i])));
+    return sr_collective_join(s->collective);
+}
+
+srnn_status sr_device_shares_exchange(sr_device_shares *s, float *array, const int64_t *bounds) {
+    SR_TRY(sr_collective_fork(s->collective));
+    SR_TRY(sr_collective_exchange(s->collective, array, bounds));
     return sr_collective_join(s->collective);
 }
 

@@ -6,6 +6,7 @@
 #ifndef SR_TRAIN_PARALLEL_DEVICE_SHARES_H
 #define SR_TRAIN_PARALLEL_DEVICE_SHARES_H
 
+#include "ops/collective.h"
 #include "train/parallel/shares.h"
 
 typedef struct sr_device_shares sr_device_shares;
@@ -15,6 +16,7 @@ typedef struct sr_device_shares_setup {
     bool split;      /* reduce-scatter: each rank has only its part of the sum; else all-reduce */
     bool early;      /* a step is one batch per rank: pieces are sent while its backward runs */
     float *gradient; /* (numbers), device memory */
+    sr_collective *context; /* of context ranks, which a step waits for too; NULL: none */
 } sr_device_shares_setup;
 
 /* Collective: called by all ranks. The model must outlive it. */
@@ -47,6 +49,10 @@ srnn_status sr_device_shares_stats(sr_device_shares *shares, sr_step_stats *stat
 
 /* All-gather of `array` (numbers), device memory, in which each rank has written its own shards. */
 srnn_status sr_device_shares_gather(sr_device_shares *shares, void *array, srnn_dtype dtype);
+
+/* As sr_shares_exchange; device memory. */
+srnn_status sr_device_shares_exchange(sr_device_shares *shares, float *array,
+                                      const int64_t *bounds);
 
 /* `numbers` (count, even), device memory: every element is taken from the one rank that has it; all
  * other ranks must hold zero bits there. */

@@ -40,9 +40,10 @@ struct sr_shares {
     sr_link_request *sends;   /* (piece_count, ranks) */
     sr_link_request *spreads; /* (piece_count) */
 
-    double *unit_squares;               /* (units of the arena): one rank's after the other, as
+    double *unit_squares;                   /* (units of the arena): one rank's after the other, as
                                          * received */
-    int *square_counts, *square_starts; /* (ranks) in bytes */
+    int *square_counts, *square_starts;     /* (ranks) in bytes */
+    int *exchange_counts, *exchange_starts; /* (ranks) in bytes */
 
     /* State of the current round. */
     int active;
@@ -110,6 +111,8 @@ static srnn_status take_pieces(sr_shares *s, const sr_piece *pieces) {
     SR_TRY(take(&s->own, s->piece_count, sizeof *s->own));
     SR_TRY(take(&s->square_counts, ranks, sizeof *s->square_counts));
     SR_TRY(take(&s->square_starts, ranks, sizeof *s->square_starts));
+    SR_TRY(take(&s->exchange_counts, ranks, sizeof *s->exchange_counts));
+    SR_TRY(take(&s->exchange_starts, ranks, sizeof *s->exchange_starts));
     for (size_t i = 0; i < s->piece_count; i++)
         make_piece(s, i, &pieces[i]);
     if (!s->split) {
@@ -181,6 +184,8 @@ void sr_shares_free(sr_shares *s) {
     free(s->unit_squares);
     free(s->square_counts);
     free(s->square_starts);
+    free(s->exchange_counts);
+    free(s->exchange_starts);
     free(s);
 }
 
@@ -377,6 +382,26 @@ srnn_status sr_shares_squares(sr_shares *s, double *squares) {
     return SRNN_OK;
 }
 
-srnn_status sr_shares_spread(sr_shares *s, float *weights) {
-    return s->split && s->ranks->count > 1 ? gather_pieces(s, weights) : SRNN_OK;
+srnn_status sr_shares_spread(sr_shares *s, float *array) {
+    return s->split && s->ranks->count > 1 ? gather_pieces(s, array) : SRNN_OK;
+}
+
+/* In windows, because a link counts bytes in an int. */
+srnn_status sr_shares_exchange(sr_shares *s, float *array, const int64_t *bounds) {
+    const int64_t window = 1 << 28;
+    const int ranks = s->ranks->count;
+    sr_link_request request;
+    for (int64_t first = 0; ranks > 1 && first < bounds[ranks]; first += window) {
+        const sr_share all = {.first = first, .count = window};
+        for (int r = 0; r < ranks; r++) {
+            const sr_share own = {bounds[r], 0, bounds[r + 1] - bounds[r]};
+            const sr_share common = sr_share_common(&all, &own);
+            s->exchange_counts[r] = (int)common.count * (int)sizeof *array;
+            s->exchange_starts[r] = (int)common.first * (int)sizeof *array;
+        }
+        SR_TRY(sr_ranks_gather_parts(s->ranks, &request, array + first, s->exchange_counts,
+                                     s->exchange_starts));
+        SR_TRY(sr_ranks_wait(s->ranks, &request));
+    }
+    return SRNN_OK;
 }

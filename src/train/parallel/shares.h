@@ -44,8 +44,12 @@ srnn_status sr_shares_finish(sr_shares *shares);
 /* The sum of squares of the whole gradient, added in the order of the arena. */
 srnn_status sr_shares_squares(sr_shares *shares, double *squares);
 
-/* All-gather of weights (numbers), in which each rank has updated its own shards. No-op if each
- * rank has all. */
-srnn_status sr_shares_spread(sr_shares *shares, float *weights);
+/* All-gather of an array (numbers), in which each rank has written its own shards, such as the
+ * weights. No-op if each rank has all. */
+srnn_status sr_shares_spread(sr_shares *shares, float *array);
+
+/* All-gather of an array of which rank r has computed [bounds[r], bounds[r + 1]); bounds
+ * (ranks + 1). */
+srnn_status sr_shares_exchange(sr_shares *shares, float *array, const int64_t *bounds);
 
 #endif

@@ -185,6 +185,7 @@ static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     SR_TRY(read_back(folder, run));
     if (run->ranks->rank == 0 && sr_tokenizer_is_in(run->folder))
         SR_TRY(sr_tokenizer_copy_into(folder, run->folder));
+    SR_TRY(sr_trainer_write_adapters(run->trainer, folder));
     return sr_moment_files_write(&moments, folder);
 }
 
@@ -346,10 +347,47 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     return share_message(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
 }
 
+static srnn_status compare_others(const sr_safetensors *file, const sr_checkpointed *run,
+                                  const char *path) {
+    const sr_model *model = run->model;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        const sr_tensor *tensor;
+        if (sr_trainer_adapts(run->trainer, i))
+            continue;
+        SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
+        if (sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
+                              path) != SRNN_OK)
+            return SR_FAIL(SRNN_ERR_FORMAT,
+                           "%s in %s is not what the adapters of this run were added to, which %s "
+                           "has: put the former model there, or start a new run",
+                           spec->name, run->settings->model, path);
+    }
+    return SRNN_OK;
+}
+
+/* Adapters are added to the model that --model names, which may have changed since: tensors without
+ * adapters tell, because each checkpoint has them as they were. */
+static srnn_status check_base(const char *checkpoint, const sr_checkpointed *run) {
+    char path[SR_PATH_BYTES];
+    sr_safetensors *file;
+    SR_TRY(sr_model_part_file(path, checkpoint, part_of(run->ranks)));
+    SR_TRY(sr_safetensors_open(&file, path));
+    const srnn_status status = compare_others(file, run, path);
+    sr_safetensors_free(file);
+    return status;
+}
+
+static srnn_status read_adapters(const char *checkpoint, const sr_checkpointed *run) {
+    SR_TRY(check_base(checkpoint, run));
+    return sr_trainer_read_adapters(run->trainer, checkpoint);
+}
+
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,
                                const sr_progress *progress) {
     const sr_moment_files moments = {run->model, run->trainer, run->ranks};
-    SR_TRY(sr_model_load_weights(run->model, checkpoint));
+    SR_TRY(sr_trainer_has_adapters(run->trainer) ? read_adapters(checkpoint, run)
+                                                 : sr_model_load_weights(run->model, checkpoint));
     SR_TRY(sr_moment_files_read(&moments, checkpoint));
     sr_trainer_moments(run->trainer)->updates = progress->updates;
     return SRNN_OK;

@@ -11,6 +11,11 @@ static srnn_status check(const sr_run_settings *s) {
     if (s->objective != SR_OBJECTIVE_TEXT && !*s->teacher)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "this objective needs a teacher: name one with "
                                           "--teacher");
+    if (s->objective != SR_OBJECTIVE_TEXT && s->z_loss > 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "z-loss %g is a part of the cross entropy, which this objective has not: "
+                       "leave it out, or learn with objective text",
+                       s->z_loss);
     return SRNN_OK;
 }
 
@@ -25,6 +30,7 @@ static srnn_status open_all(sr_run_lesson *l, sr_backend *backend, const sr_run_
     }
     l->lesson = (sr_lesson){.objective = (sr_objective)s->objective,
                             .temperature = s->temperature,
+                            .z_loss = (float)s->z_loss,
                             .layers = l->layers};
     return *s->teacher ? sr_model_open(&l->lesson.teacher, backend, s->teacher, NULL) : SRNN_OK;
 }

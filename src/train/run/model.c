@@ -140,6 +140,16 @@ static srnn_status adjust(sr_model_config *config, sr_run_settings *s, const cha
     return check_attention(config, s, checkpoint);
 }
 
+/* Adapters are added to a model that is there. */
+static srnn_status check_adapters(const sr_run_settings *s) {
+    return !s->adapter_rank || *s->model
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "lora-rank %d: adapters need a model to be added to: "
+                         "name it with --model",
+                         s->adapter_rank);
+}
+
 static srnn_status check_tests(const sr_model_config *config, const sr_run_settings *s) {
     int longest;
     SR_TRY(sr_run_tests_check(&longest, s, config->V));
@@ -153,6 +163,7 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
                                 int vocab) {
     char folder[SR_PATH_BYTES];
     *config = (sr_model_config){0};
+    SR_TRY(check_adapters(s));
     srnn_status status;
     if (!*checkpoint && !*s->model) {
         status = new_config(config, s, vocab);

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "files/folder.h"
 #include "files/origin.h"
+#include "files/path.h"
 #include "train/run/data.h"
 #include "train/run/lesson.h"
 #include "train/run/model.h"
@@ -62,6 +63,7 @@ static srnn_status make_trainer(sr_run *run) {
                                           .momentum = s->momentum,
                                           .decay_all = s->decay_all,
                                           .clip = s->clip,
+                                          .qk_clip = s->qk_clip,
                                           .schedule = {.kind = (sr_schedule_kind)s->schedule,
                                                        .steps = s->steps,
                                                        .warmup = s->warmup,
@@ -69,6 +71,8 @@ static srnn_status make_trainer(sr_run *run) {
                                                        .floor = s->floor},
                                           .lesson = run->lesson.lesson,
                                           .attention_of = run->lesson.layers,
+                                          .adapter_rank = s->adapter_rank,
+                                          .context_ranks = s->context_ranks,
                                           .ranks = run->ranks,
                                           .whole = s->shard == SR_SHARD_NONE};
     return sr_trainer_create(&run->trainer, run->model, &settings);
@@ -123,7 +127,9 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     const sr_backend_settings numbers = {.device = device,
                                          .threads =
                                              sr_ranks_threads(run->ranks, run->settings.threads),
-                                         .bf16 = run->settings.precision == SR_PRECISION_BF16};
+                                         .bf16 = run->settings.precision == SR_PRECISION_BF16,
+                                         .fp8 = run->settings.precision == SR_PRECISION_FP8,
+                                         .fp8_head = run->settings.fp8_head};
     SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
     SR_TRY(make_model(run, checkpoint));
@@ -132,8 +138,12 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
         run->settings.objective == SR_OBJECTIVE_LAYERS ? run->model->config.L : 0));
     run->started = sr_clock_seconds();
     const sr_checkpointed state = checkpointed(run);
-    SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
-                       : sr_run_model_begin(run->model, &run->fresh, &run->settings));
+    if (!*checkpoint || run->settings.adapter_rank)
+        SR_TRY(sr_run_model_begin(run->model, &run->fresh, &run->settings));
+    SR_TRY(sr_trainer_begin_adapters(run->trainer, run->settings.initial_range,
+                                     (uint64_t)run->settings.seed));
+    if (*checkpoint)
+        SR_TRY(sr_checkpoint_read(checkpoint, &state, &run->progress));
     return sr_trainer_scatter_weights(run->trainer);
 }
 
@@ -198,8 +208,8 @@ static srnn_status check_same_data(sr_run *run) {
                               : SR_FAIL(SRNN_ERR_ARGUMENT, "the data here is not what rank 0 has"));
 }
 
-/* `accumulate` is per rank when a run starts; run.yaml stores the total, which stays the same with
- * another number of ranks. */
+/* `accumulate` is per group of context ranks when a run starts; run.yaml stores the total, which
+ * stays the same with another number of ranks. */
 static srnn_status take_ranks(sr_run *run, sr_ranks *ranks) {
     sr_run_settings *s = &run->settings;
     run->ranks = ranks ? ranks : sr_ranks_alone();
@@ -216,11 +226,14 @@ static srnn_status start(sr_run *run, const char *folder, const sr_run_settings 
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_run_settings_copy(&run->settings, settings));
     SR_TRY(take_ranks(run, settings->ranks));
-    run->settings.accumulate *= run->ranks->count;
+    run->settings.accumulate *= run->ranks->count / run->settings.context_ranks;
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     if (is_first(run) && access(yaml, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: there is a run in this folder; continue it with --resume", folder);
+    if (is_first(run) && sr_path_has(folder, "study.json"))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: there is a study in this folder; use another --out",
+                       folder);
     SR_TRY(sr_run_data_tokenizer(&run->settings));
     SR_TRY(sr_run_settings_absolute(&run->settings));
     SR_TRY(make(run, folder, ""));
@@ -240,6 +253,8 @@ static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
         s->stop_seconds = ends->stop_seconds > 0 ? ends->stop_seconds : 0;
     if (ends->threads)
         s->threads = ends->threads;
+    if (ends->context_ranks)
+        s->context_ranks = *ends->context_ranks;
     if (ends->shard)
         s->shard = *ends->shard;
     if (ends->recompute)
@@ -266,9 +281,12 @@ static srnn_status check_data(sr_run *run) {
     return SRNN_OK;
 }
 
-/* Only one rank locks the folder. */
+/* Only one rank locks the folder. Checkpoints may have been left behind on another machine. */
 static srnn_status take_folder(sr_run *run, const char *folder) {
+    char checkpoints[SR_PATH_BYTES];
     SR_TRY(sr_folder_lock(&run->lock, folder, 0));
+    SR_TRY(sr_path_join(checkpoints, folder, "checkpoints"));
+    SR_TRY(sr_folder_make(checkpoints));
     return sr_checkpoint_tidy(folder);
 }
 

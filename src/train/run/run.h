@@ -22,7 +22,7 @@ typedef struct sr_run sr_run;
 /* Starts a run in a folder that is new or holds no other run, and writes run.yaml, in which file
  * names are absolute. A folder belongs to one process at a time, or to the ranks of one job, which
  * make all calls here together; rank 0 writes the files that are not per rank. With ranks,
- * settings->accumulate counts the batches of each. */
+ * settings->accumulate counts the batches of each group of context ranks. */
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
 /* Resumes from the last checkpoint in a run's folder, or from the start if there is none. Settings
@@ -33,11 +33,12 @@ typedef struct sr_run_ends {
     int64_t stop_step, stop_tokens;
     double stop_seconds;
     int threads;
-    const char *device;   /* to resume on another device; NULL: as before */
-    sr_ranks *ranks;      /* resume together; their number may differ from before. NULL: one
+    const char *device;       /* to resume on another device; NULL: as before */
+    sr_ranks *ranks;          /* resume together; their number may differ from before. NULL: one
                          * process */
-    const int *shard;     /* as in the settings; NULL: as before */
-    const int *recompute; /* the same */
+    const int *context_ranks; /* as in the settings; NULL: as before */
+    const int *shard;         /* as in the settings; NULL: as before */
+    const int *recompute;     /* the same */
     const double *rank_patience;
 } sr_run_ends;
 srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends);

@@ -16,7 +16,7 @@
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
 static const char *const halves[] = {"all", "first", "second", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", "none", "gated", "plain", NULL};
-static const char *const precisions[] = {"float", "bf16", NULL};
+static const char *const precisions[] = {"float", "bf16", "fp8", NULL};
 static const char *const recomputed[] = {"none", "attention", "block", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
@@ -30,6 +30,7 @@ static const char *const schedules[] = {"linear", "cosine", "stable", "constant"
     { name, SR_SETTING_FLAG, AT(field), NULL, help, 0, 1, NULL }
 #define INTEGER(name, field, least, most, help) \
     { name, SR_SETTING_INTEGER, AT(field), "N", help, least, most, NULL }
+#define PRESET_NAMES "tiny, mini, midi, small, large, large_depth" /* of the table `presets` */
 #define COUNT(name, field, help) \
     { name, SR_SETTING_INTEGER64, AT(field), "N", help, 0, 9e15, NULL }
 #define NUMBER(name, field, least, most, help) \
@@ -56,8 +57,7 @@ static const sr_setting table[] = {
          "another attention"),
     TEXT("tokenizer", tokenizer, "FILE",
          "the tokenizer to put into checkpoints; else that of the data or of the model"),
-    TEXT("preset", preset, "NAME",
-         "shape of a new model: tiny, mini, midi, small, large, large_depth"),
+    TEXT("preset", preset, "NAME", "shape of a new model: " PRESET_NAMES),
     TEXT("attention", attention, "TEXT",
          "a variant, or variants by layers: 0-3:norm,4-:order:2, or repeated: "
          "3*gla,1*softmax; else softmax, or what --model has"),
@@ -70,6 +70,10 @@ static const sr_setting table[] = {
     TEXT("only-attention", attention_of, "LAYERS",
          "only the attention of these layers learns: 0,5,8-, or 3-/4 for every fourth from 3 "
          "on; else everything"),
+    INTEGER(
+        "lora-rank", adapter_rank, 0, SR_WIDTH_MAX,
+        "only low-rank adapters of the layers' matrices learn, of this rank; with --model; 0: no "
+        "adapters"),
     INTEGER("vocab", V, 0, SR_VOCAB_MAX, "tokens; 0: those of the data"),
     INTEGER("hidden", C, 0, SR_WIDTH_MAX, "width; 0: the preset's"),
     INTEGER("mlp-hidden", F, 0, SR_WIDTH_MAX, "width inside the MLP; 0: the preset's"),
@@ -91,7 +95,7 @@ static const sr_setting table[] = {
     INTEGER("batch", B, 1, 1 << 20, "rows in a batch"),
     INTEGER("length", T, 1, 1 << 24, "tokens in a row"),
     INTEGER("accumulate", accumulate, 1, 1 << 20,
-            "batches in a step, of each rank; run.yaml has those of all"),
+            "batches in a step, of each rank or group of context ranks; run.yaml has those of all"),
     CHOICE("recompute", recompute, recomputed,
            "what backward computes again instead of keeping it: none, attention or block; less "
            "memory, same bits"),
@@ -99,7 +103,7 @@ static const sr_setting table[] = {
           "steps of the schedule, and where the run ends; else those that --batches holds"),
     CHOICE("optimizer", optimizer, optimizers,
            "adamw, or muon for the matrices of layers and adamw for the rest"),
-    NUMBER("learning-rate", learning_rate, 0, 1e3, "the largest"),
+    NUMBER("learning-rate", learning_rate, 0, SR_LEARNING_RATE_MAX, "the largest"),
     NUMBER("beta1", beta1, 0, 1, "of AdamW"),
     NUMBER("beta2", beta2, 0, 1, "of AdamW"),
     NUMBER("momentum", momentum, 0, 1, "of Muon"),
@@ -107,6 +111,12 @@ static const sr_setting table[] = {
     NUMBER("weight-decay", weight_decay, 0, 10, "decoupled"),
     FLAG("decay-all", decay_all,
          "weight decay also of A_log, dt_bias, D and L, which their authors leave out"),
+    NUMBER("z-loss", z_loss, 0, 1e3,
+           "adds this times the squared logarithm of the sum of exp(logits) to the training loss "
+           "(1e-4 is usual); 0: none"),
+    NUMBER("qk-clip", qk_clip, 0, 1e9,
+           "scales down queries and keys of heads whose largest score exceeds this (100 is usual); "
+           "0: none"),
     NUMBER("clip", clip, 0, 1e9, "largest norm of the gradient; 0: none"),
     CHOICE("schedule", schedule, schedules,
            "linear, cosine, stable or constant, after the warm-up"),
@@ -128,9 +138,13 @@ static const sr_setting table[] = {
     COUNT("seed", seed, "of weights and data order"),
     TEXT("device", device, "NAME", "where to compute: cpu, cuda or cuda:N"),
     CHOICE("precision", precision, precisions,
-           "of matrix products: float, or bf16 with float weights and sums"),
+           "of matrix products: float; bf16 with float weights and sums; or fp8, the same with "
+           "operands of 8 bits, on GPUs from compute capability 8.9 on"),
+    FLAG("fp8-head", fp8_head, "with --precision fp8: the output layer too"),
     INTEGER("threads", threads, 0, 4096,
             "0: all cores, or a rank's share of them; results do not depend on it"),
+    INTEGER("context-ranks", context_ranks, 1, 1 << 20,
+            "ranks that share the tokens of each row, which begins on the first of them"),
     CHOICE("shard", shard, shards, "what is divided among ranks: the optimizer's arrays, or none"),
     NUMBER("rank-patience", rank_patience, 0, 1e9,
            "seconds that ranks wait for each other before they give up; 0: for ever"),
@@ -162,6 +176,7 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
                                   .B = 8,
                                   .T = 256,
                                   .accumulate = 1,
+                                  .context_ranks = 1,
                                   .steps = 1000,
                                   .temperature = 1,
                                   .learning_rate = 1e-3,
@@ -298,7 +313,7 @@ static srnn_status find_preset(const preset **found, const char *name) {
         }
     }
     const char *near = sr_nearest_word(name, names, PRESETS);
-    return SR_FAIL(SRNN_ERR_ARGUMENT, "no preset is called %s%s%s", name,
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "no preset is called %s%s%s: they are " PRESET_NAMES, name,
                    near ? "; did you mean " : "", near ? near : "");
 }
 

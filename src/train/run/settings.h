@@ -10,6 +10,7 @@
 typedef enum sr_precision {
     SR_PRECISION_FLOAT = 0,
     SR_PRECISION_BF16,
+    SR_PRECISION_FP8,
 } sr_precision;
 
 /* What each rank stores of the optimizer's state. */
@@ -18,6 +19,8 @@ typedef enum sr_sharding {
     SR_SHARD_NONE,          /* all of it */
 } sr_sharding;
 
+#define SR_LEARNING_RATE_MAX 1e3
+
 typedef struct sr_run_settings {
     /* Strings are owned; "" if not given. */
     char *data, *validation, *batches;    /* sources of rows */
@@ -25,6 +28,7 @@ typedef struct sr_run_settings {
     char *model;                          /* a folder with initial weights; "": a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     char *teacher, *attention_of;         /* see sr_lesson, sr_trainer_settings; "": none, all */
+    int adapter_rank;                     /* 0: no adapters */
     int objective;                        /* sr_objective */
     double temperature;
     int layout; /* sr_token_layout */
@@ -42,7 +46,7 @@ typedef struct sr_run_settings {
     int recompute; /* sr_recompute */
     int64_t steps;
     int optimizer; /* sr_optimizer */
-    double learning_rate, beta1, beta2, momentum, epsilon, weight_decay, clip;
+    double learning_rate, beta1, beta2, momentum, epsilon, weight_decay, z_loss, clip, qk_clip;
     bool decay_all; /* weight decay for all tensors, also those that are usually exempt */
     int schedule;   /* sr_schedule_kind */
     int64_t warmup, decay;
@@ -57,7 +61,9 @@ typedef struct sr_run_settings {
     int64_t seed;
     char *device;  /* "cpu", "cuda", "cuda:1"; "": cpu */
     int precision; /* sr_precision */
+    bool fp8_head;
     int threads;
+    int context_ranks;    /* ranks that share each row */
     int shard;            /* sr_sharding */
     double rank_patience; /* seconds to wait for a silent rank before aborting; 0: for ever */
 

@@ -509,13 +509,36 @@ static void one_token_at_a_time(void **state) {
         assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
         problem.form = SRNN_FORM_PARALLEL;
         create_both(&run, &oracle, problem);
-        assert_int_equal(probe_feed_tokens(&run), SRNN_OK);
+        assert_int_equal(probe_feed_tokens(&run, 0), SRNN_OK);
         const double error = probe_output_error(&run, &oracle);
         if (!(error <= 1e-5))
             fail_msg("%s, token by token: off by %g", specs[n], error);
         call_free(&run);
         call_free(&oracle);
     }
+}
+
+/* Decode leaves levels that only decay as they were written; a longer piece reads them later. */
+static void levels_in_pieces(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "log_linear_mamba2", "log_linear_gated_delta_net",
+        "log_linear,decay=log_sigmoid,decay_width=channel,normaliser=row_sum,feature=elu1",
+        "log_linear_gated_delta_net,decay=learned"};
+    for (int piece = 0; piece <= 7; piece += 7)
+        for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+            srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 70, .D = 12, .Dv = 20};
+            attention_call run, oracle;
+            assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+            problem.form = SRNN_FORM_CHUNKED;
+            create_both(&run, &oracle, problem);
+            assert_int_equal(probe_feed_tokens(&run, piece), SRNN_OK);
+            const double error = probe_output_error(&run, &oracle);
+            if (!(error <= 1e-5))
+                fail_msg("%s, pieces of %d: off by %g", specs[n], piece, error);
+            call_free(&run);
+            call_free(&oracle);
+        }
 }
 
 static void states_in_bf16(void **state) {
@@ -596,6 +619,7 @@ static void states_move_between_devices(void **state) {
     check_move("gla", SRNN_FORM_CHUNKED);
     check_move("power", SRNN_FORM_CHUNKED);
     check_move("log_linear_gated_delta_net", SRNN_FORM_CHUNKED);
+    check_move("log_linear_mamba2", SRNN_FORM_CHUNKED);
     check_move("gated_delta_net,position=rope_features", SRNN_FORM_PARALLEL);
     check_move("softmax,pool=3,position=rope_chunks", SRNN_FORM_PARALLEL);
     check_move("softmax,window=7,position=rope_features", SRNN_FORM_PARALLEL);
@@ -669,6 +693,7 @@ int main(void) {
         cmocka_unit_test(the_same_bits_twice),
         cmocka_unit_test(states_of_every_variant),
         cmocka_unit_test(one_token_at_a_time),
+        cmocka_unit_test(levels_in_pieces),
         cmocka_unit_test(states_in_bf16),
         cmocka_unit_test(long_and_wide_states),
         cmocka_unit_test(states_move_between_devices),

@@ -101,6 +101,7 @@ static void pieces_are_the_whole(void **unused) {
         "gla",
         "delta_net",
         "gated_delta_net",
+        "kda",
     };
     for (size_t n = 0; n < 2 * sizeof specs / sizeof *specs; n++) {
         const size_t spec = n / 2;

@@ -79,6 +79,19 @@ static void halves_have_no_row_in_common(void **state) {
     assert_int_equal(rows, all);
 }
 
+/* One validation row has no second half. */
+static void a_half_is_not_empty(void **state) {
+    (void)state;
+    for (sr_half half = SR_HALF_FIRST; half <= SR_HALF_SECOND; half++) {
+        sr_dataset datasets[SR_SPLITS] = {make_dataset(7, 3), make_dataset(1, 3)};
+        const sr_shuffle_settings settings = {
+            .T = 1, .layout = SR_ROWS_DOCUMENT, .validation_half = half};
+        sr_source *source;
+        assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_ERR_ARGUMENT);
+        assert_non_null(strstr(srnn_error_detail(), "fills 1 rows of 1 tokens"));
+    }
+}
+
 typedef struct buffers {
     int32_t ids[MOST], targets[MOST];
     int64_t offsets[MOST + 1];
@@ -319,6 +332,7 @@ static void accuracy_counts_answers_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_have_no_row_in_common),
+        cmocka_unit_test(a_half_is_not_empty),
         cmocka_unit_test(a_permutation_is_a_bijection),
         cmocka_unit_test(a_permutation_is_uniform),
         cmocka_unit_test(an_epoch_has_every_row_once_in_another_order),

@@ -8,6 +8,7 @@ extern "C" {
 #include "test.h"
 }
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -698,6 +699,35 @@ static void test_recordings(void **state) {
     cudaGetLastError();
 }
 
+static void *allocate(void *error) {
+    void *memory;
+    *(cudaError_t *)error = cudaMalloc(&memory, 4);
+    cudaFree(memory);
+    return nullptr;
+}
+
+/* Another thread may allocate while this one captures, unless the capture is global. */
+static void test_recordings_of_threads(void **state) {
+    (void)state;
+    const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal,
+                                           cudaStreamCaptureModeGlobal};
+    for (int i = 0; i < 2; i++) {
+        cudaError_t other = cudaErrorUnknown;
+        cudaGraph_t graph;
+        pthread_t thread;
+        void *refused;
+        RIGHT(cudaStreamBeginCapture(stream, modes[i]));
+        assert_int_equal(pthread_create(&thread, nullptr, allocate, &other), 0);
+        assert_int_equal(pthread_join(thread, nullptr), 0);
+        assert_int_equal(other, i == 0 ? cudaSuccess : cudaErrorStreamCaptureUnsupported);
+        assert_int_equal(cudaGetLastError(), cudaSuccess); /* errors are those of a thread */
+        assert_int_equal(cudaMalloc(&refused, 4), cudaErrorStreamCaptureUnsupported);
+        RIGHT(cudaStreamEndCapture(stream, &graph));
+        RIGHT(cudaGraphDestroy(graph));
+        cudaGetLastError();
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         return misbehave(argv[1]);
@@ -721,6 +751,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_accesses_that_a_gpu_forbids),
         cmocka_unit_test(test_work_waits),
         cmocka_unit_test(test_recordings),
+        cmocka_unit_test(test_recordings_of_threads),
     };
     return cmocka_run_group_tests(tests, create_stream, destroy_stream);
 }

@@ -100,7 +100,8 @@ size_t flash_backward_scratch(const srnn_plan *plan) {
 typedef struct position {
     int64_t b;
     int h, kv;
-    const int32_t *first; /* (T) */
+    const int32_t *first; /* (T): the first key that a query may see */
+    int64_t gap;          /* of earlier keys */
     const double *decay;  /* (T) or NULL */
     tile_sums sums;       /* of the current query and key tiles */
     real *d_queries;      /* (T rounded up, stride of D) */
@@ -228,7 +229,8 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     int64_t D = round_up(p->D, COLUMNS), Dv = round_up(p->Dv, COLUMNS);
     const product_rows q = {w->queries + own * TILE * ld.d, ld.d}, k = {w->key_rows, ld.d};
     const product_rows dn = {w->d_numerator + own * TILE * ld.dv, ld.dv};
-    const product_shape lower = tile == own ? PRODUCT_C_LOWER : PRODUCT_FULL;
+    const bool diagonal = tile == own && !x->call->plan->earlier.gap;
+    const product_shape lower = diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL;
 
     product((product_target){w->s, ld.tile, false}, (product_operand){q.data, ld.d, 1},
             (product_rows){w->keys, ld.tile}, (product_size){padded, width, p->D}, lower);
@@ -244,8 +246,8 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     const product_size of_values = {key_blocks, Dv, rows}, of_keys = {key_blocks, D, rows},
                        of_queries = {padded, D, keys};
     if (pair_is_safe(x, w, at, tile, own)) {
-        const product_shape A_upper = tile == own ? PRODUCT_A_UPPER : PRODUCT_FULL,
-                            A_lower = tile == own ? PRODUCT_A_LOWER : PRODUCT_FULL;
+        const product_shape A_upper = diagonal ? PRODUCT_A_UPPER : PRODUCT_FULL,
+                            A_lower = diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL;
         product(d_values, weights, dn, of_values, A_upper);
         product(d_keys, d_of_keys, q, of_keys, A_upper);
         product(d_queries, d_of_queries, k, of_queries, A_lower);
@@ -274,7 +276,7 @@ static void write_keys(const context *x, const workspace *w, const position *at,
 
 /* True if a query of tile `own` sees a key of `tile`: if any does, the first one does. */
 static bool sees_tile(const position *at, int64_t own, int64_t tile, int64_t window) {
-    return first_key(at->first[own * TILE], own * TILE, window) < (tile + 1) * TILE;
+    return first_key(at->first[own * TILE], at->gap + own * TILE, window) < (tile + 1) * TILE;
 }
 
 static void keys_task(void *untyped, int64_t task, int worker) {
@@ -287,7 +289,10 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     const int64_t window = p->attention.window;
     int heads = p->H / p->Hkv;
     position at = {.b = head / p->Hkv, .kv = (int)(head % p->Hkv)};
-    at.first = x->call->plan->first + at.b * p->T;
+    const srnn_plan *plan = x->call->plan;
+    at.gap = plan->earlier.gap;
+    at.first = (at.gap ? plan->earlier.first : plan->first) + at.b * p->T;
+    const int64_t begin = at.gap ? 0 : from; /* the first query tile that sees a key tile */
     at.decay =
         x->row_work.decay ? x->row_work.decay + sr_row_index(p, p->Hkv, at.b, at.kv, 0) : NULL;
     memset(w->d_keys + from * TILE * ld.d, 0, (size_t)((past - from) * TILE * ld.d) * sizeof(real));
@@ -299,16 +304,20 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     }
     for (at.h = at.kv * heads; at.h < (at.kv + 1) * heads; at.h++) {
         at.d_queries = x->d_queries + ((group * p->B + at.b) * p->H + at.h) * tiles * TILE * ld.d;
-        memset(at.d_queries + from * TILE * ld.d, 0,
-               (size_t)((tiles - from) * TILE * ld.d) * sizeof(real));
-        load_head(x, w, &at, from * TILE);
+        memset(at.d_queries + begin * TILE * ld.d, 0,
+               (size_t)((tiles - begin) * TILE * ld.d) * sizeof(real));
+        load_head(x, w, &at, begin * TILE);
         for (int64_t tile = from; tile < past; tile++) {
             load_keys(x, w, &at, tile);
             at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
-            for (int64_t own = tile;
+            for (int64_t own = at.gap ? 0 : tile;
                  own < tiles && sees_tile(&at, own, tile, window) && !sr_cancelled(); own++) {
-                at.pairs = (tile_pairs){
-                    at.first + own * TILE, own * TILE, rows_in(p, own), tile, p->T, window};
+                at.pairs = (tile_pairs){at.first + own * TILE,
+                                        at.gap + own * TILE,
+                                        rows_in(p, own),
+                                        tile,
+                                        p->T,
+                                        window};
                 if (at.decay)
                     at.sums = (tile_sums){at.decay + own * TILE, at.decay + tile * TILE};
                 at.range = tile_decay(at.sums, &at.pairs);
@@ -343,7 +352,8 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             heads = (int64_t)p->B * p->H;
     real *sum = x->d_queries + (head * tiles + tile) * TILE * ld.d;
     (void)worker;
-    for (int64_t group = 1; group < x->groups && group_start(p, group, x->groups) <= tile;
+    const bool all = x->call->plan->earlier.gap > 0;
+    for (int64_t group = 1; group < x->groups && (all || group_start(p, group, x->groups) <= tile);
          group++) {
         const real *part = x->d_queries + ((group * heads + head) * tiles + tile) * TILE * ld.d;
         for (int64_t n = 0; n < TILE * ld.d; n++)

@@ -16,7 +16,8 @@ typedef struct context {
     tile_workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
-    int64_t position; /* tokens in the cache before those of the call */
+    int64_t position; /* tokens in the cache before those of the call, or from earlier keys on */
+    const int32_t *first; /* (B, T): the first key that a query may see */
 } context;
 
 /* Lays out everything except the keys and values. */
@@ -83,6 +84,7 @@ typedef struct query_tile {
     tile_sums decay;      /* of these rows and of the current key tile */
     real bound;           /* on the logits; infinity or NaN if unknown */
     bool cap_near;        /* on the logits before the cap, see cap_is_near */
+    bool scaled;          /* row maxima are subtracted */
     tile_pairs pairs;     /* with the current key tile */
     decay_range range;    /* of their decays */
 } query_tile;
@@ -110,7 +112,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
     tile_decays decays;
     tile_decays_set(&decays, w->decay, q->decay, &q->pairs);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
+    const bool scaled = q->scaled;
     const bool near = q->decay.rows && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
@@ -128,7 +130,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             row_clear_hidden(row.s, 0, 0, width);
             continue;
         }
-        if (q->at + r >= tile * TILE + keys) /* there are more tiles */
+        if (q->at + r >= tile * TILE + keys && q->pairs.past > tile * TILE + keys) /* more tiles */
             prefetch_share(head, tile + 1, r, p, ld);
         row_set_decay(&row, &decays, r);
         if (x->rule.logit_decay)
@@ -194,6 +196,20 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
               (sr_row_results){w->numerator, ld.dv, w->row_sum, w->maximum, 0});
 }
 
+/* Sums over the keys so far, which earlier ones are added to. Rows whose maximum was subtracted
+ * then continue with it. */
+static void load_rows(const tile_workspace *w, query_tile *q, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->core;
+    const int64_t at = sr_row_index(p, p->H, q->b, q->h, q->t), ld = row_stride(p->Dv);
+    for (int64_t r = 0; r < q->rows; r++) {
+        memcpy(w->numerator + r * ld, (const real *)call->saved.numerator + (at + r) * p->Dv,
+               (size_t)p->Dv * sizeof(real));
+        memcpy(&w->row_sums[r], (const real *)call->saved.row_sum + at + r, sizeof(real));
+        w->maximum[r] = ((const real *)call->saved.maximum)[at + r];
+        q->scaled = q->scaled || w->maximum[r] != 0;
+    }
+}
+
 static void rows_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;
@@ -208,7 +224,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.at = x->position + q.t;
     q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
     q.padded = round_up(q.rows, ROWS);
-    q.first = plan->first + q.b * p->T + q.t;
+    q.first = x->first + q.b * p->T + q.t;
     if (packed->decay)
         q.decay.rows = x->row_work.decay + sr_row_index(p, p->Hkv, q.b, q.h / (p->H / p->Hkv), q.t);
 
@@ -218,15 +234,17 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     const int64_t window = p->attention.window;
-    int64_t keys_seen = q.at + q.rows, from = first_key(q.first[0], q.at, window) / TILE,
-            past = tiles_in(keys_seen);
+    int64_t keys_seen = plan->earlier.gap ? p->T : q.at + q.rows,
+            from = first_key(q.first[0], q.at, window) / TILE, past = tiles_in(keys_seen);
     const real products = logit_bound(w, packed, &q, from, past, p->D);
     const bool may_rise = sr_decay_may_rise(&p->attention); /* from key to query */
     q.cap_near = !may_rise && cap_is_near(&x->rule, products);
     q.bound = may_rise ? (real)INFINITY : capped_bound(&x->rule, products);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
+    q.scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
-        w->maximum[r] = scaled ? (real)-INFINITY : 0;
+        w->maximum[r] = q.scaled ? (real)-INFINITY : 0;
+    if (plan->earlier.gap)
+        load_rows(w, &q, x->call);
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
@@ -235,7 +253,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
         if (packed->decay)
             q.decay.keys = packed->decay + place * TILE;
         q.range = tile_decay(q.decay, &q.pairs);
-        if (packed->decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
+        if (packed->decay && !q.scaled && decay_hides(&x->rule, q.range, q.bound))
             continue;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
                 (product_rows){packed->keys + place * p->D * ld.tile, ld.tile},
@@ -261,6 +279,8 @@ srnn_status flash_forward(const sr_attention_call *call) {
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
+    x.position = plan->earlier.gap;
+    x.first = plan->earlier.gap ? plan->earlier.first : plan->first;
     SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
     int workers = workers_for(p, p->T);
@@ -310,6 +330,7 @@ srnn_status flash_feed(const sr_attention_call *call, char *cache, int64_t capac
     sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = cache};
     context x = place_rows(plan, &layout);
     x.call = call;
+    x.first = plan->first;
     x.position = *carry->position;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
         x.heads[n] = kv_cache_head_place(p, capacity, &memory);

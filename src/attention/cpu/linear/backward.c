@@ -13,10 +13,17 @@ typedef struct context {
     linear_workspace *workers;
 } context;
 
+/* A state whose matrices are complete without factors. */
+static linear_state take_state(const srnn_problem *p, sr_layout *layout) {
+    linear_state state = linear_state_place(p, layout);
+    state.scale = NULL;
+    return state;
+}
+
 static linear_state *take_states(const srnn_problem *p, int64_t count, sr_layout *layout) {
     linear_state *states = sr_layout_take(layout, (size_t)count, sizeof *states);
     for (int64_t n = 0; n < count; n++) {
-        const linear_state state = linear_state_place(p, layout);
+        const linear_state state = take_state(p, layout);
         if (states)
             states[n] = state;
     }
@@ -34,8 +41,8 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
     linear_workspace w = {
         .rows = linear_rows_place(p, layout),
         .buffers = linear_buffers_place(p, layout),
-        .state = linear_state_place(p, layout),
-        .gradient = linear_state_place(p, layout),
+        .state = take_state(p, layout),
+        .gradient = take_state(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
         .errors = errors ? take_reals(layout, p->T + ROWS, dv) : NULL,
         .inside = take_states(p, length, layout),

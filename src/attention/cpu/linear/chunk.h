@@ -600,11 +600,40 @@ static inline void linear_write(const linear_buffers *buffers, const linear_keys
     }
 }
 
+/* The factors of a level's rows, or NULL. */
+static inline real *linear_scale_at(const linear_state *state, const linear_walk *x, int level) {
+    return state->scale ? state->scale + level * x->d : NULL;
+}
+
+static inline void fill_scale(real *scale, const linear_walk *x, real value) {
+    for (int64_t e = 0; e < x->d; e++)
+        scale[e] = value;
+}
+
+/* True if a row is there and is all zeros. */
+static inline bool is_empty(const real *scale, const linear_walk *x) {
+    for (int64_t e = 0; scale && e < x->p->D; e++)
+        if (scale[e] != 0)
+            return false;
+    return scale != NULL;
+}
+
 /* Rows of a matrix (D, stride of Dv) times e^(C_last - C). */
 static inline void decay_matrix(real *matrix, const linear_buffers *buffers, const linear_walk *x) {
     for (int64_t e = 0; x->decay && e < x->p->D; e++)
         for (int64_t d = 0; d < value_columns(x); d += LANES)
             vec_store(matrix + e * x->dv + d, buffers->whole[e] * vec_load(matrix + e * x->dv + d));
+}
+
+/* What level 0 gets of a chunk: one token by its rows, others in the matrix. */
+static inline void keep_last(const linear_state *state, const linear_keys *k, const linear_walk *x,
+                             bool one) {
+    fill_scale(state->scale, x, one ? 0 : 1);
+    memset(state->last_key, 0, (size_t)x->d * sizeof(real));
+    if (!one)
+        return;
+    memcpy(state->last_key, k->late, (size_t)x->p->D * sizeof(real));
+    memcpy(state->last_value, k->values, (size_t)value_columns(x) * sizeof(real));
 }
 
 /* Updates the states with the chunk. */
@@ -615,10 +644,16 @@ static inline void linear_move(const linear_state *state, const linear_buffers *
         const linear_part *part = &c->part[n];
         real *matrix = linear_matrix_at(state, x, part->level);
         real *column = linear_column_at(state, x, part->level);
-        if (part->read)
+        real *scale = linear_scale_at(state, x, part->level);
+        const bool one = scale && part->values && c->count == 1;
+        if (scale && part->values)
+            keep_last(state, k, x, one);
+        else if (scale && x->decay)
+            multiply_rows(scale, scale, buffers->whole, x, 1);
+        else if (part->read)
             decay_matrix(matrix, buffers, x);
         const product_size size = {round_up(D, ROWS), value_columns(x), c->count};
-        if (is_written(x, part))
+        if (is_written(x, part) && !one)
             product((product_target){matrix, x->dv, part->read},
                     (product_operand){x->delta ? k->late_removed : k->late, 1, x->d},
                     (product_rows){part_u(buffers, k, x, n), x->dv}, size, PRODUCT_FULL);
@@ -636,28 +671,66 @@ static inline void linear_move(const linear_state *state, const linear_buffers *
                (size_t)x->decays * sizeof(double));
 }
 
+/* A matrix becomes the sum of others (D, stride of Dv), rows times their factors where they have
+ * any, and of key value', where `key` is not NULL. */
+typedef struct matrix_sum {
+    const real *from[SR_LEVELS_MAX], *scale[SR_LEVELS_MAX], *key, *value;
+    int count;
+} matrix_sum;
+
+static inline void add_matrices(real *matrix, const matrix_sum *sum, const linear_walk *x) {
+    for (int64_t e = 0; e < x->p->D; e++)
+        for (int64_t d = 0; d < value_columns(x); d += LANES) {
+            vec all = sum->key ? sum->key[e] * vec_load(sum->value + d) : (vec){0};
+            for (int n = 0; n < sum->count; n++)
+                all +=
+                    (sum->scale[n] ? sum->scale[n][e] : 1) * vec_load(sum->from[n] + e * x->dv + d);
+            vec_store(matrix + e * x->dv + d, all);
+        }
+}
+
 /* Merges the lower levels into the one that follows from the chunk's position. */
 static inline void linear_merge(const linear_state *state, const linear_walk *x,
                                 const linear_chunk *c) {
     const int merged = merged_level(x, c->position);
-    const int64_t numbers = linear_matrix(x->p);
-    real *matrix = linear_matrix_at(state, x, merged), *column = linear_column_at(state, x, merged);
+    if (merged == 0)
+        return;
+    matrix_sum sum = {.count = 0};
+    real *column = linear_column_at(state, x, merged);
     for (int level = 0; level < merged; level++) {
-        real *lower = linear_matrix_at(state, x, level);
-        real *lower_column = linear_column_at(state, x, level);
-        for (int64_t n = 0; n < numbers; n += LANES)
-            vec_store(matrix + n, (level ? vec_load(matrix + n) : (vec){0}) + vec_load(lower + n));
+        real *lower = linear_column_at(state, x, level);
         for (int64_t e = 0; e < x->p->D; e++)
-            column[e] = (level ? column[e] : 0) + lower_column[e];
-        memset(lower, 0, (size_t)numbers * sizeof(real));
-        memset(lower_column, 0, (size_t)x->d * sizeof(real));
+            column[e] = (level ? column[e] : 0) + lower[e];
+        memset(lower, 0, (size_t)x->d * sizeof(real));
+        sum.from[sum.count] = linear_matrix_at(state, x, level);
+        sum.scale[sum.count] = linear_scale_at(state, x, level);
+        sum.count += !is_empty(sum.scale[sum.count], x);
     }
+    if (state->scale && !is_empty(state->last_key, x)) {
+        sum.key = state->last_key;
+        sum.value = state->last_value;
+    }
+    add_matrices(linear_matrix_at(state, x, merged), &sum, x);
+    for (int level = 0; level < merged; level++)
+        if (state->scale)
+            fill_scale(linear_scale_at(state, x, level), x, 0);
+        else
+            memset(linear_matrix_at(state, x, level), 0,
+                   (size_t)linear_matrix(x->p) * sizeof(real));
+    if (!state->scale)
+        return;
+    fill_scale(linear_scale_at(state, x, merged), x, 1);
+    memset(state->last_key, 0, (size_t)x->d * sizeof(real));
 }
 
 static inline void linear_state_clear(const linear_state *state, const srnn_problem *p) {
     const size_t levels = (size_t)linear_levels(p);
     memset(state->matrix, 0, levels * (size_t)linear_matrix(p) * sizeof(real));
     memset(state->column, 0, levels * (size_t)row_stride(p->D) * sizeof(real));
+    if (!state->scale)
+        return;
+    memset(state->scale, 0, levels * (size_t)row_stride(p->D) * sizeof(real));
+    memset(state->last_key, 0, (size_t)row_stride(p->D) * sizeof(real));
 }
 
 /* ---- initial and final states */

@@ -11,7 +11,7 @@ typedef struct workspace {
     linear_buffers buffers;
     linear_state state;
     real *weights;    /* (rows, stride of tokens) */
-    real *part;       /* (rows, stride of Dv): the result of one level */
+    real *queries;    /* (rows, stride of D): those of a level */
     real *numerators; /* (heads of a group, block, stride of Dv) */
     real *row_sums;   /* (heads of a group, block) */
 } workspace;
@@ -26,7 +26,7 @@ typedef struct context {
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
-    const int64_t group = p->H / p->Hkv, dv = row_stride(p->Dv);
+    const int64_t group = p->H / p->Hkv;
     context x = {0};
     SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, false, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -36,8 +36,8 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .buffers = linear_buffers_place(p, layout),
             .state = linear_state_place(p, layout),
             .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
-            .part = take_rows(layout, dv),
-            .numerators = take_reals(layout, group * BLOCK_ROWS, dv),
+            .queries = take_rows(layout, row_stride(p->D)),
+            .numerators = take_reals(layout, group * BLOCK_ROWS, row_stride(p->Dv)),
             .row_sums = take_reals(layout, group, BLOCK_ROWS),
         };
         if (x.workers)
@@ -52,14 +52,16 @@ size_t linear_forward_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* result += level times part, row by row. */
-static void add_part(real *result, const real *part, const double *levels, int level,
-                     const linear_walk *x, const linear_chunk *c) {
+/* The queries that read a level: times its weights and the factors of its rows. */
+static void level_queries(const workspace *w, const real *queries, const double *levels, int level,
+                          const linear_walk *x, const linear_chunk *c) {
+    const real *scale = linear_scale_at(&w->state, x, level);
     for (int64_t r = 0; r < c->count; r++) {
-        const real weight = (real)levels[r * x->p->levels + level];
-        for (int64_t d = 0; d < x->p->Dv; d += LANES)
-            vec_store(result + r * x->dv + d,
-                      vec_load(result + r * x->dv + d) + weight * vec_load(part + r * x->dv + d));
+        const vec weight = vec_all((real)levels[r * x->p->levels + level]);
+        for (int64_t e = 0; e < x->d; e += LANES)
+            vec_store(w->queries + r * x->d + e, weight *
+                                                     (scale ? vec_load(scale + e) : vec_all(1)) *
+                                                     vec_load(queries + r * x->d + e));
     }
 }
 
@@ -68,16 +70,15 @@ static void read_states(const workspace *w, real *result, const real *queries, c
                         const linear_walk *x, const linear_chunk *c) {
     bool begun = false;
     for (int n = 0; n < c->parts; n++) {
+        const int level = c->part[n].level;
         if (!c->part[n].read)
             continue;
-        if (levels && !begun)
-            memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
-        rows_product((product_target){levels ? w->part : result, x->dv, false},
-                     (product_operand){queries, x->d, 1},
-                     (product_rows){linear_matrix_at(&w->state, x, c->part[n].level), x->dv},
-                     (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
         if (levels)
-            add_part(result, w->part, levels, c->part[n].level, x, c);
+            level_queries(w, queries, levels, level, x, c);
+        rows_product((product_target){result, x->dv, begun},
+                     (product_operand){levels ? w->queries : queries, x->d, 1},
+                     (product_rows){linear_matrix_at(&w->state, x, level), x->dv},
+                     (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
         begun = true;
     }
     if (!begun)

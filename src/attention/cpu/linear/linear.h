@@ -25,7 +25,12 @@ srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t cap
 typedef struct linear_state {
     real *matrix; /* (levels, rows of a level, stride of Dv) */
     real *column; /* (levels, stride of D): the same with v = 1, of keys that are not rotated */
-    double *reference; /* (numbers of a decay): C of the last token */
+    /* (levels, stride of D): factors of the rows of `matrix`, so that a token leaves alone the
+     * matrices that only decay. Zeros: the level is empty, whatever its matrix holds. NULL: 1. */
+    real *scale;
+    real *last_key, *last_value; /* (stride of D), (stride of Dv): what level 0 has besides its
+                                  * matrix, key value'; with `scale` only */
+    double *reference;           /* (numbers of a decay): C of the last token */
 } linear_state;
 
 static inline int64_t linear_levels(const srnn_problem *p) {
@@ -42,10 +47,20 @@ static inline int64_t linear_matrix(const srnn_problem *p) {
     return round_up(p->D, ROWS) * row_stride(p->Dv);
 }
 
+/* True if states that are read have factors: all but one level only decay, unless the delta rule
+ * writes to them. */
+static inline bool linear_scales(const srnn_problem *p) {
+    return linear_levels(p) > 1 && p->attention.write == SRNN_WRITE_ADD;
+}
+
 static inline linear_state linear_state_place(const srnn_problem *p, sr_layout *layout) {
+    const bool scales = linear_scales(p);
     return (linear_state){
         .matrix = take_reals(layout, linear_levels(p), linear_matrix(p)),
         .column = take_reals(layout, linear_levels(p), row_stride(p->D)),
+        .scale = scales ? take_reals(layout, linear_levels(p), row_stride(p->D)) : NULL,
+        .last_key = scales ? take_reals(layout, 1, row_stride(p->D)) : NULL,
+        .last_value = scales ? take_reals(layout, 1, row_stride(p->Dv)) : NULL,
         .reference = sr_layout_take(layout, (size_t)linear_decays(p), sizeof(double)),
     };
 }

@@ -136,8 +136,10 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
             vec_to_doubles(strip->step + i, own, n - i);
             vec_to_doubles(strip->slope + i, sigmoid * rest, n - i);
         }
-        for (int i = 0; i < n; i++)
-            strip->slope[i] *= -a->decay_bound * rate.rate;
+        for (int i = 0; i < n; i++) { /* vec_exp is never 0: flat ends are made so here */
+            const bool flat = fabs(rate.rate * strip->step[i]) >= -(double)LEAST_EXP;
+            strip->slope[i] *= flat ? 0.0 : -a->decay_bound * rate.rate;
+        }
         break;
     case SRNN_DECAY_NEG_SOFTPLUS:
         for (int i = 0; i < n; i += LANES)

@@ -113,6 +113,27 @@ static real *linear_row(const linear_state *state, const srnn_problem *p, int64_
     return state->matrix + m / p->D * linear_matrix(p) + m % p->D * row_stride(p->Dv);
 }
 
+/* Its factor, or NULL. */
+static real *linear_row_scale(const linear_state *state, const srnn_problem *p, int64_t m) {
+    return state->scale ? state->scale + m / p->D * row_stride(p->D) + m % p->D : NULL;
+}
+
+/* The row with its factor, and what the last token adds to it; where one of these is 0, the other
+ * numbers of its product may be any. */
+static char *put_linear_row(char *plain, const linear_state *state, const srnn_problem *p,
+                            int64_t m) {
+    const real *row = linear_row(state, p, m), *scale = linear_row_scale(state, p, m);
+    if (!scale)
+        return put(plain, row, (size_t)p->Dv * sizeof(real));
+    const real key = m < p->D ? state->last_key[m] : 0;
+    for (int64_t d = 0; d < p->Dv; d++) {
+        const real last = key == 0 ? 0 : key * state->last_value[d];
+        const real x = (*scale == 0 ? 0 : *scale * row[d]) + last;
+        plain = put(plain, &x, sizeof x);
+    }
+    return plain;
+}
+
 static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head) {
     sr_layout layout = {.base = memory + (size_t)head * linear_state_bytes(p)};
     return linear_state_place(p, &layout);
@@ -124,7 +145,7 @@ static srnn_status linear_to_plain(char *plain, const sr_state_memory *from) {
     for (int64_t head = 0; head < heads_of(p); head++) {
         const linear_state state = linear_at(from->memory, p, head);
         for (int64_t m = 0; m < rows; m++)
-            plain = put(plain, linear_row(&state, p, m), (size_t)p->Dv * sizeof(real));
+            plain = put_linear_row(plain, &state, p, m);
         for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
             plain = put(plain, state.column + n * row_stride(p->D), (size_t)p->D * sizeof(real));
         plain = put(plain, state.reference, (size_t)linear_decays(p) * sizeof(double));
@@ -137,10 +158,15 @@ static srnn_status linear_from_plain(const sr_state_memory *to, const char *plai
     const int64_t levels = linear_levels(p), rows = levels * p->D;
     for (int64_t head = 0; head < heads_of(p); head++) {
         const linear_state state = linear_at(to->memory, p, head);
-        for (int64_t m = 0; m < rows; m++)
+        for (int64_t m = 0; m < rows; m++) {
             plain = get(linear_row(&state, p, m), plain, (size_t)p->Dv * sizeof(real));
+            if (state.scale)
+                *linear_row_scale(&state, p, m) = 1;
+        }
         for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
             plain = get(state.column + n * row_stride(p->D), plain, (size_t)p->D * sizeof(real));
+        if (state.scale)
+            memset(state.last_key, 0, (size_t)p->D * sizeof(real));
         plain = get(state.reference, plain, (size_t)linear_decays(p) * sizeof(double));
     }
     return SRNN_OK;

@@ -149,6 +149,9 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *call, bool backward, sr_la
 /* Features, running sums, gates: before the core. With a carry, moves its sums on. */
 srnn_status sr_axes_prepare(const sr_axes_call &call, cudaStream_t stream);
 
+/* Of that, the weights of levels; nothing without them. */
+srnn_status sr_axes_levels(const sr_axes_call &call, cudaStream_t stream);
+
 /* Outputs from numerator, row_sum and maximum; saves them where that is wanted. */
 srnn_status sr_axes_finish(const sr_axes_call &call, cudaStream_t stream);
 
@@ -160,6 +163,9 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
 
 /* Gradients of the operands from those that the core left. */
 srnn_status sr_axes_inputs_backward(const sr_axes_call &call, cudaStream_t stream);
+
+/* Of that, the gradients of level gates and their scales; nothing without levels. */
+srnn_status sr_axes_levels_backward(const sr_axes_call &call, cudaStream_t stream);
 
 static inline unsigned axes_blocks(int64_t count, int64_t each) {
     return (unsigned)((count + each - 1) / each);

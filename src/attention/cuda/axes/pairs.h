@@ -49,15 +49,15 @@ struct axes_pass {
     float *d_level;
 };
 
-/* Rows t0 .. t0+31 of an array with `columns` numbers a row; zeros outside from .. past-1 and past
- * the columns. ring: row t is in place t mod it; 0: in its own. By the whole block. Parameters, not
- * a struct: they stay in registers. */
+/* Rows t0, t0 + step .. of an array with `columns` numbers a row; zeros outside from .. past-1 and
+ * past the columns. ring: row t is in place t mod it; 0: in its own. By the whole block.
+ * Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void axes_tile_load(sr_float_tile<WIDTH> &to, const float *rows, int columns, int64_t t0,
-                              int64_t from, int64_t past, int64_t ring = 0) {
+                              int64_t from, int64_t past, int64_t ring = 0, int step = 1) {
     for (int n = (int)threadIdx.x; n < AXES_TILE * WIDTH; n += AXES_PAIR_THREADS) {
         const int row = n / WIDTH, column = n % WIDTH;
-        const int64_t t = t0 + row;
+        const int64_t t = t0 + (int64_t)row * step;
         const bool there = t >= from && t < past && column < columns;
         const int64_t place = ring ? t % ring : t;
         to.number[row][column] = there ? rows[place * columns + column] : 0;
@@ -98,6 +98,67 @@ SR_DEVICE bool axes_seen(const sr_axes_call &call, const axes_pass &pass, int64_
     return other >= axes_segment(pass.level, own) && (pass.kappa || axes_reads(pass.level, own));
 }
 
+/* ---- which keys pass by ---- */
+
+/* 32 keys: first, first + step .. , those before `past`. With pool, `own`: each is seen by its own
+ * row alone; else by all other rows. */
+struct axes_key_tile {
+    int64_t first, past;
+    int step;
+    bool own;
+
+    SR_DEVICE int64_t key(int n) const {
+        return first + (int64_t)n * step;
+    }
+    SR_DEVICE bool has(const sr_axes_call &call, int64_t i, int64_t j) const {
+        return j < past && (call.a.pool == 0 || own == (i == j));
+    }
+};
+
+/* The tiles of keys that rows t0 .. t0+31 see: all keys from `from` on; with pool the rows' own
+ * tokens, and then the last tokens of chunks, document by document. */
+struct axes_key_tiles {
+    const sr_axes_call &call;
+    int b, t0;
+    int64_t from, past; /* of keys, counted as these are */
+    int64_t start;      /* of the document whose chunks pass by */
+    axes_key_tile tile;
+
+    SR_DEVICE axes_key_tiles(const sr_axes_call &of_call, int of_b, int of_t0, int64_t of_from,
+                             int64_t of_past)
+        : call(of_call), b(of_b), t0(of_t0), from(of_from), past(of_past), start(of_from) {
+        tile = {from / AXES_TILE * AXES_TILE, past, 1, false};
+        if (call.a.pool > 0)
+            tile = {call.position() + t0, past, 1, true};
+    }
+    SR_DEVICE bool more() const {
+        return tile.first < past;
+    }
+    /* Where the next document begins, or `past`. */
+    SR_DEVICE int64_t next_start() const {
+        for (int t = t0 + 1; t < min(t0 + (int)AXES_TILE, call.T); t++)
+            if (call.start(b, t) > start)
+                return t;
+        return past;
+    }
+    SR_DEVICE void next() {
+        const int pool = call.a.pool;
+        if (pool == 0) {
+            tile.first += AXES_TILE;
+            return;
+        }
+        tile.first = tile.own ? start + pool - 1 : tile.key(AXES_TILE);
+        tile.past = next_start();
+        tile.step = pool;
+        tile.own = false;
+        while (tile.first >= tile.past && tile.past < past) {
+            start = tile.past;
+            tile.first = start + pool - 1;
+            tile.past = next_start();
+        }
+    }
+};
+
 /* What the levels make of a weight; its number in the row's levels. */
 SR_DEVICE int axes_level_of(const axes_pass &pass, int64_t start, int64_t i, int64_t j) {
     return pass.level >= 0 ? pass.level : axes_pair_level(i - start, j - start);
@@ -105,10 +166,10 @@ SR_DEVICE int axes_level_of(const axes_pass &pass, int64_t start, int64_t i, int
 
 /* ---- logits and weights ---- */
 
-/* C of some rows that stay: row r of the warp, or the last of them. */
+/* C of some rows that stay, `step` apart: row r of the warp, or the last of them. */
 struct axes_stay_decay {
     const double *first; /* NULL: there is none per channel */
-    int rows;
+    int rows, step;
 };
 
 /* s[r] = <row r of the warp, the lane's row>, with the decay where that is inside and has one
@@ -130,7 +191,8 @@ SR_DEVICE void axes_logits(float (&s)[AXES_OWN], const sr_axes_call &call,
         const double passing = other[c];
 #pragma unroll
         for (int r = 0; r < AXES_OWN; r++) {
-            const double stay = decay.first[(int64_t)min(r, decay.rows - 1) * call.decays + c];
+            const int64_t row = (int64_t)min(r, decay.rows - 1) * decay.step;
+            const double stay = decay.first[row * call.decays + c];
             s[r] = fmaf(stays[r][c] * x, expf((float)(KEYS_STAY ? passing - stay : stay - passing)),
                         s[r]);
         }

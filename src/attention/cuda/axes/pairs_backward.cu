@@ -17,9 +17,10 @@ template <int WIDTH> struct backward_memory {
     pair_doubles product[AXES_PAIR_WARPS];  /* sums of weights times their gradients */
 };
 
-/* Where a block stands: its head of queries, and the number of its head of keys in (B, Hkv). */
+/* Where a block stands: its head of queries, and the number of its head of keys in (B, Hkv). The
+ * warp's rows are own, own + step .. */
 struct pairs_place {
-    int b, h, kv, own, lane, warp;
+    int b, h, kv, own, step, lane, warp;
 };
 
 SR_DEVICE const double *decay_of(const sr_axes_call &call, int kv, int t) {
@@ -40,20 +41,22 @@ SR_DEVICE void add_levels(float *d_level, int level, float gradient) {
 
 /* From the dot products of the lane's pairs to weights and gradients of <q, k>. The warp's rows,
  * from `own` on, are queries and the lane's, `other`, is a key; or, if keys stay, the other way
- * round. */
+ * round. keys: of whichever are keys. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void pairs_gradients(backward_memory<WIDTH> &shared, const sr_axes_call &call,
-                               const axes_pass &pass, const pairs_place &at, int other) {
+                               const axes_pass &pass, const pairs_place &at, int other,
+                               const axes_key_tile &keys) {
 #pragma unroll 1 /* series would take too many registers at a time */
     for (int r = 0; r < AXES_OWN; r++) {
-        const int i = KEYS_STAY ? other : at.own + r, j = KEYS_STAY ? at.own + r : other;
+        const int own = at.own + r * at.step;
+        const int i = KEYS_STAY ? other : own, j = KEYS_STAY ? own : other;
         const int row_t = min(i, call.T - 1), start = call.start(at.b, row_t);
         const int64_t row = call.row(pass.heads, at.b, at.h, row_t);
         float &dot = shared.dot[at.warp].number[r][at.lane];
         float &gradient = shared.gradient[at.warp].number[r][at.lane];
         float weight = 0, slope = 0, d_level = 0;
         int level = -1;
-        if (i < call.T && j < call.T && axes_seen(call, pass, start, i, j)) {
+        if (i < call.T && keys.has(call, i, j) && axes_seen(call, pass, start, i, j)) {
             const double between =
                 call.decays == 1 ? *decay_of(call, at.kv, i) - *decay_of(call, at.kv, j) : 0;
             const axes_pair pair = axes_pair_of(call, pass.kappa, dot, between,
@@ -85,10 +88,11 @@ SR_DEVICE void pairs_gradients(backward_memory<WIDTH> &shared, const sr_axes_cal
  * products with the warp's own rows to `decay`. Parameters, not a struct: they stay in
  * registers. */
 template <bool KEYS_STAY, int WIDTH>
-SR_DEVICE void
-add_gradients(float (&x)[AXES_OWN][WIDTH / SR_WARP], double (&decay)[AXES_OWN][WIDTH / SR_WARP],
-              const sr_axes_call &call, const pairs_place &at, const sr_pair_rows &gradient,
-              const float (*stays)[WIDTH + 1], const sr_float_tile<WIDTH> &comes, int t0) {
+SR_DEVICE void add_gradients(float (&x)[AXES_OWN][WIDTH / SR_WARP],
+                             double (&decay)[AXES_OWN][WIDTH / SR_WARP], const sr_axes_call &call,
+                             const pairs_place &at, const sr_pair_rows &gradient,
+                             const float (*stays)[WIDTH + 1], const sr_float_tile<WIDTH> &comes,
+                             int t0, int step = 1) {
     using Row = sr_warp_row<WIDTH>;
     if (call.decays < 2) {
         add_rows(x, gradient, comes);
@@ -99,13 +103,13 @@ add_gradients(float (&x)[AXES_OWN][WIDTH / SR_WARP], double (&decay)[AXES_OWN][W
         for (int m = 0; m < Row::count; m++) {
             const int c = Row::column(m);
             const float y = comes.number[n][c];
-            const double other = c < call.decays ? decay_of(call, at.kv, t0 + n)[c] : 0;
+            const double other = c < call.decays ? decay_of(call, at.kv, t0 + n * step)[c] : 0;
 #pragma unroll
             for (int r = 0; r < AXES_OWN; r++) {
                 const float g = gradient.number[r][n];
                 if (g == 0 || c >= call.decays)
                     continue;
-                const double own = decay_of(call, at.kv, at.own + r)[c];
+                const double own = decay_of(call, at.kv, at.own + r * at.step)[c];
                 const float e = expf((float)(KEYS_STAY ? other - own : own - other));
                 x[r][m] = fmaf(g * e, y, x[r][m]);
                 decay[r][m] += (double)(g * (stays[r][c] * y) * e);
@@ -151,7 +155,8 @@ SR_DEVICE void lane_dots(backward_memory<WIDTH> &shared, const sr_axes_call &cal
     const sr_float_tile<WIDTH> &comes = KEYS_STAY ? shared.q : shared.k;
     const sr_float_tile<WIDTH> &stays_v = KEYS_STAY ? shared.v : shared.d_out;
     const sr_float_tile<WIDTH> &comes_v = KEYS_STAY ? shared.d_out : shared.v;
-    axes_stay_decay stay = {nullptr, max(1, min((int)AXES_OWN, call.T - at.own))};
+    const int rows = (call.T - at.own + at.step - 1) / at.step;
+    axes_stay_decay stay = {nullptr, max(1, min((int)AXES_OWN, rows)), at.step};
     const double *passing = nullptr;
     if (call.decays > 0) {
         stay.first = decay_of(call, at.kv, at.own);
@@ -177,8 +182,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     const int tiles = (call.T + AXES_TILE - 1) / AXES_TILE, head = (int)blockIdx.x / tiles;
     const int t0 = (tiles - 1 - (int)blockIdx.x % tiles) * AXES_TILE;
     const int warp = (int)threadIdx.x / SR_WARP, b = head / pass.heads, h = head % pass.heads;
-    const pairs_place at = {b,           h,   b * call.Hkv + h / pass.group, t0 + AXES_OWN * warp,
-                            axes_lane(), warp};
+    const int kv = b * call.Hkv + h / pass.group, own = t0 + AXES_OWN * warp;
+    const pairs_place at = {b, h, kv, own, 1, axes_lane(), warp};
     const int past = min(t0 + AXES_TILE, call.T);
     const int from = max(call.start(b, t0), call.a.window ? t0 - call.a.window + 1 : 0);
     float d_q[AXES_OWN][WIDTH / SR_WARP] = {};
@@ -189,18 +194,20 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     if (pass.d_out)
         axes_tile_load(shared->d_out, pass.d_out + call.row(pass.heads, b, h, 0) * call.Dv, call.Dv,
                        t0, t0, past);
-    for (int key = from / AXES_TILE * AXES_TILE; key < past; key += AXES_TILE) {
+    for (axes_key_tiles keys(call, b, t0, from, past); keys.more(); keys.next()) {
+        const axes_key_tile &tile = keys.tile;
+        const int key = (int)tile.first, other = (int)tile.key(at.lane);
         __syncthreads();
         axes_tile_load(shared->k, pass.keys + (int64_t)at.kv * call.T * call.F, call.F, key, from,
-                       past);
+                       tile.past, 0, tile.step);
         if (pass.d_out)
             axes_tile_load(shared->v, pass.values + (int64_t)at.kv * call.T * call.Dv, call.Dv, key,
-                           from, past);
+                           from, tile.past, 0, tile.step);
         __syncthreads();
-        lane_dots<false>(*shared, call, pass, at, key + at.lane);
-        pairs_gradients<false>(*shared, call, pass, at, key + at.lane);
+        lane_dots<false>(*shared, call, pass, at, other);
+        pairs_gradients<false>(*shared, call, pass, at, other, tile);
         add_gradients<false>(d_q, decay, call, at, shared->gradient[warp],
-                             shared->q.number + AXES_OWN * warp, shared->k, key);
+                             shared->q.number + AXES_OWN * warp, shared->k, key, tile.step);
     }
 #pragma unroll
     for (int r = 0; r < AXES_OWN; r++) {
@@ -215,28 +222,29 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     }
 }
 
-/* A block owns 32 keys of one head of keys and values: their gradients, those of their values and
- * of C_j. Heads of the group, and tiles of queries from the diagonal on, pass by in order. */
+/* The gradients of a tile of keys of one head, those of their values and of C_j. Heads of the
+ * group, and tiles of queries from the first key on, pass by in order. By all threads of a block.
+ * Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
-__global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
-    backward_columns(const __grid_constant__ sr_axes_call call,
-                     const __grid_constant__ axes_pass pass) {
-    SR_SHARED(backward_memory<WIDTH>, shared);
-    const int tiles = (call.T + AXES_TILE - 1) / AXES_TILE, kv = (int)blockIdx.x / tiles;
-    const int key = (int)blockIdx.x % tiles * AXES_TILE, past = min(key + AXES_TILE, call.T);
+SR_DEVICE void key_gradients(backward_memory<WIDTH> *shared, const sr_axes_call &call,
+                             const axes_pass &pass, int kv, const axes_key_tile &keys) {
+    const int key = (int)keys.first, past = (int)keys.past, step = keys.step;
     const int warp = (int)threadIdx.x / SR_WARP, b = kv / call.Hkv;
     const int h0 = kv % call.Hkv * pass.group;
-    pairs_place at = {b, h0, kv, key + AXES_OWN * warp, axes_lane(), warp};
+    pairs_place at = {b, h0, kv, key + AXES_OWN * warp * step, step, axes_lane(), warp};
     float d_k[AXES_OWN][WIDTH / SR_WARP] = {}, d_v[AXES_OWN][WIDTH / SR_WARP] = {};
     double decay[AXES_OWN][WIDTH / SR_WARP] = {};
+    __syncthreads(); /* no warp reads the keys before */
     products_clear(shared->product[warp]);
-    axes_tile_load(shared->k, pass.keys + (int64_t)kv * call.T * call.F, call.F, key, key, past);
+    axes_tile_load(shared->k, pass.keys + (int64_t)kv * call.T * call.F, call.F, key, key, past, 0,
+                   step);
     if (pass.d_out)
         axes_tile_load(shared->v, pass.values + (int64_t)kv * call.T * call.Dv, call.Dv, key, key,
-                       past);
+                       past, 0, step);
     for (at.h = h0; at.h < h0 + pass.group; at.h++)
-        for (int t0 = key; t0 < call.T && call.start(b, t0) < past &&
-                           (!call.a.window || t0 - call.a.window < past - 1);
+        for (int t0 = key / AXES_TILE * AXES_TILE;
+             t0 < (keys.own ? past : call.T) && call.start(b, t0) < past &&
+             (!call.a.window || t0 - call.a.window < past - 1);
              t0 += AXES_TILE) {
             __syncthreads();
             const int64_t head = call.row(pass.heads, b, at.h, 0);
@@ -245,7 +253,7 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
                 axes_tile_load(shared->d_out, pass.d_out + head * call.Dv, call.Dv, t0, t0, call.T);
             __syncthreads();
             lane_dots<true>(*shared, call, pass, at, t0 + at.lane);
-            pairs_gradients<true>(*shared, call, pass, at, t0 + at.lane);
+            pairs_gradients<true>(*shared, call, pass, at, t0 + at.lane, keys);
             add_gradients<true>(d_k, decay, call, at, shared->gradient[warp],
                                 shared->k.number + AXES_OWN * warp, shared->q, t0);
             if (pass.d_values)
@@ -253,8 +261,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
         }
 #pragma unroll
     for (int r = 0; r < AXES_OWN; r++) {
-        const int t = at.own + r;
-        if (t >= call.T)
+        const int t = at.own + r * step;
+        if (t >= past)
             continue;
         const int64_t row = (int64_t)kv * call.T + t;
         if (pass.column_decay)
@@ -263,6 +271,45 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
         row_add<WIDTH>(pass.d_keys + row * call.F, d_k[r], call.F);
         if (pass.d_values)
             row_add<WIDTH>(pass.d_values + row * call.Dv, d_v[r], call.Dv);
+    }
+}
+
+/* A block owns 32 keys of one head of keys and values. With pool they are seen by their own rows
+ * alone. */
+template <int WIDTH>
+__global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
+    backward_columns(const __grid_constant__ sr_axes_call call,
+                     const __grid_constant__ axes_pass pass) {
+    SR_SHARED(backward_memory<WIDTH>, shared);
+    const int tiles = (call.T + AXES_TILE - 1) / AXES_TILE, kv = (int)blockIdx.x / tiles;
+    const int key = (int)blockIdx.x % tiles * AXES_TILE, past = min(key + AXES_TILE, call.T);
+    key_gradients<WIDTH>(shared, call, pass, kv, {key, past, 1, call.a.pool > 0});
+}
+
+/* With pool: a block owns the last tokens of chunks among 32 chunks of tokens, which later rows
+ * see, document by document. */
+template <int WIDTH>
+__global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
+    backward_chunks(const __grid_constant__ sr_axes_call call,
+                    const __grid_constant__ axes_pass pass) {
+    SR_SHARED(backward_memory<WIDTH>, shared);
+    const int pool = call.a.pool, each = AXES_TILE * pool, tiles = (call.T + each - 1) / each;
+    const int kv = (int)blockIdx.x / tiles, b = kv / call.Hkv;
+    const int begin = (int)blockIdx.x % tiles * each, end = min(begin + each, call.T);
+    for (int t = begin; t < end;) {
+        const int start = call.start(b, t);
+        int past = end, last = t; /* the document's last token known, and one that is not */
+        while (past - last > 1 && call.start(b, past - 1) != start) {
+            const int middle = (last + past) / 2;
+            if (call.start(b, middle) == start)
+                last = middle;
+            else
+                past = middle;
+        }
+        const int first = t + (pool - 1 - (t - start) % pool);
+        if (first < past)
+            key_gradients<WIDTH>(shared, call, pass, kv, {first, past, pool, false});
+        t = past;
     }
 }
 
@@ -278,6 +325,11 @@ static srnn_status run_pass(const sr_axes_call &call, const axes_pass &pass, cud
     const dim3 columns((unsigned)(call.B * call.Hkv * tiles));
     AXES_BY_WIDTH(backward_rows, backward_memory, rows, call, pass);
     AXES_BY_WIDTH(backward_columns, backward_memory, columns, call, pass);
+    if (call.a.pool == 0)
+        return SRNN_OK;
+    const int each = AXES_TILE * call.a.pool;
+    const dim3 chunks((unsigned)(call.B * call.Hkv * ((call.T + each - 1) / each)));
+    AXES_BY_WIDTH(backward_chunks, backward_memory, chunks, call, pass);
     return SRNN_OK;
 }
 

@@ -45,7 +45,7 @@ SR_DEVICE void lane_logits(float (&s)[AXES_OWN], double (&between)[AXES_OWN],
                            const sr_axes_call &call, const axes_pass &pass, const rows_place &at,
                            const rows_memory<WIDTH> &shared, int64_t j) {
     const double *other = nullptr;
-    axes_stay_decay stay = {nullptr, max(1, min((int)AXES_OWN, call.T - at.own))};
+    axes_stay_decay stay = {nullptr, max(1, min((int)AXES_OWN, call.T - at.own)), 1};
     if (call.decays > 0) {
         const int64_t last = max(at.from, min(j, at.past - 1));
         const int64_t slot = pass.ring ? last % pass.capacity : last;
@@ -73,19 +73,21 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
         largest[r] = exponential ? -INFINITY : 0;
     axes_tile_load(shared->q, pass.queries + call.row(pass.heads, at.b, at.h, 0) * call.F, call.F,
                    at.t0, at.t0, call.T);
-    for (int64_t key = at.from / AXES_TILE * AXES_TILE; key < at.past; key += AXES_TILE) {
+    for (axes_key_tiles keys(call, at.b, at.t0, at.from, at.past); keys.more(); keys.next()) {
+        const axes_key_tile &tile = keys.tile;
         __syncthreads();
-        axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, key, at.from,
-                       at.past, pass.ring ? pass.capacity : 0);
+        axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, tile.first,
+                       at.from, tile.past, pass.ring ? pass.capacity : 0, tile.step);
         __syncthreads();
-        const int64_t j = key + at.lane;
+        const int64_t j = tile.key(at.lane);
         float s[AXES_OWN];
         double between[AXES_OWN];
         lane_logits(s, between, call, pass, at, *shared, j);
 #pragma unroll
         for (int r = 0; r < AXES_OWN; r++) {
             const int t = min(at.own + r, call.T - 1);
-            if (j >= at.past || !axes_seen(call, pass, call.start(at.b, t), at.offset + t, j))
+            const int64_t i = at.offset + t;
+            if (!tile.has(call, i, j) || !axes_seen(call, pass, call.start(at.b, t), i, j))
                 continue;
             const bool logits = call.decay_in_logits && call.decays == 1;
             const double x = (double)s[r] * (logits ? exp(between[r]) : 1);
@@ -121,15 +123,17 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     float x[AXES_OWN][WIDTH / SR_WARP] = {}, sum[AXES_OWN] = {};
     axes_tile_load(shared->q, pass.queries + call.row(pass.heads, at.b, at.h, 0) * call.F, call.F,
                    at.t0, at.t0, call.T);
-    for (int64_t key = at.from / AXES_TILE * AXES_TILE; key < at.past; key += AXES_TILE) {
+    for (axes_key_tiles keys(call, at.b, at.t0, at.from, at.past); keys.more(); keys.next()) {
+        const axes_key_tile &tile = keys.tile;
         __syncthreads();
-        axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, key, at.from,
-                       at.past, pass.ring ? pass.capacity : 0);
+        axes_tile_load(shared->k, pass.keys + at.kv * pass.capacity * call.F, call.F, tile.first,
+                       at.from, tile.past, pass.ring ? pass.capacity : 0, tile.step);
         if (pass.values)
-            axes_tile_load(shared->v, pass.values + at.kv * pass.capacity * call.Dv, call.Dv, key,
-                           at.from, at.past, pass.ring ? pass.capacity : 0);
+            axes_tile_load(shared->v, pass.values + at.kv * pass.capacity * call.Dv, call.Dv,
+                           tile.first, at.from, tile.past, pass.ring ? pass.capacity : 0,
+                           tile.step);
         __syncthreads();
-        const int64_t j = key + at.lane;
+        const int64_t j = tile.key(at.lane);
         float s[AXES_OWN], weight[AXES_OWN];
         double between[AXES_OWN];
         lane_logits(s, between, call, pass, at, *shared, j);
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
             const int64_t start = call.start(at.b, t), i = at.offset + t;
             const int64_t row = call.row(call.H, at.b, at.h, t);
             weight[r] = 0;
-            if (j >= at.past || !axes_seen(call, pass, start, i, j))
+            if (!tile.has(call, i, j) || !axes_seen(call, pass, start, i, j))
                 continue;
             weight[r] =
                 axes_pair_of(call, false, s[r], between[r], call.scratch.maximum[row]).weight;

@@ -201,6 +201,12 @@ static srnn_status prepare_features(const sr_axes_call &call, cudaStream_t strea
     return SRNN_OK;
 }
 
+srnn_status sr_axes_levels(const sr_axes_call &call, cudaStream_t stream) {
+    if (call.scratch.level)
+        AXES_START(token_levels, (int64_t)call.B * call.H * call.T * call.levels, call);
+    return SRNN_OK;
+}
+
 srnn_status sr_axes_prepare(const sr_axes_call &call, cudaStream_t stream) {
     const sr_axes_scratch &s = call.scratch;
     const int64_t rows = (int64_t)call.B * call.T;
@@ -212,8 +218,7 @@ srnn_status sr_axes_prepare(const sr_axes_call &call, cudaStream_t stream) {
         AXES_START(average_rows, (int64_t)call.B * call.Hkv * (call.D + call.Dv), call);
     if (s.value_factor || s.beta)
         AXES_START(token_factors, rows * call.Hkv, call);
-    if (s.level)
-        AXES_START(token_levels, rows * call.H * call.levels, call);
+    SR_TRY(sr_axes_levels(call, stream));
     AXES_START(value_rows, rows * call.Hkv * call.Dv, call);
     return prepare_features(call, stream);
 }

@@ -339,6 +339,16 @@ static srnn_status features_backward(const sr_axes_call &call, cudaStream_t stre
     return SRNN_OK;
 }
 
+srnn_status sr_axes_levels_backward(const sr_axes_call &call, cudaStream_t stream) {
+    const int64_t rows = (int64_t)call.B * call.T;
+    if (call.levels == 0)
+        return SRNN_OK;
+    if (call.out.level_gate.data)
+        AXES_START(level_numbers, rows * call.H * call.levels, call);
+    return axes_sum_rows<level_scale_term>(call.out.level_scale, call, rows, call.H * call.levels,
+                                           stream);
+}
+
 srnn_status sr_axes_inputs_backward(const sr_axes_call &call, cudaStream_t stream) {
     const sr_axes_scratch &s = call.scratch;
     const int64_t rows = (int64_t)call.B * call.T;
@@ -352,10 +362,5 @@ srnn_status sr_axes_inputs_backward(const sr_axes_call &call, cudaStream_t strea
         SR_TRY(axes_sum_rows<value_power_term>(call.out.value_power, call, rows, call.Hkv, stream));
     if (call.delta && call.out.write_gate.data)
         AXES_START(beta_numbers, rows * call.Hkv, call);
-    if (call.levels == 0)
-        return SRNN_OK;
-    if (call.out.level_gate.data)
-        AXES_START(level_numbers, rows * call.H * call.levels, call);
-    return axes_sum_rows<level_scale_term>(call.out.level_scale, call, rows, call.H * call.levels,
-                                           stream);
+    return sr_axes_levels_backward(call, stream);
 }

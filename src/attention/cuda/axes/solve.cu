@@ -30,7 +30,7 @@ SR_DEVICE void lane_kappa(float (&kappa)[AXES_OWN], const sr_axes_call &call, co
     const int64_t base = head * keys.capacity, last = past - 1;
     const int b = head / call.Hkv, warp = (int)threadIdx.x / SR_WARP;
     const double *const decay = keys.decay + base * call.decays;
-    axes_stay_decay stay = {nullptr, 1};
+    axes_stay_decay stay = {nullptr, 1, 1};
     const double *passing = nullptr;
     if (call.decays > 0) {
         stay.first = decay + min(t, last) * call.decays;

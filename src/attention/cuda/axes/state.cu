@@ -50,6 +50,7 @@ static srnn_status recurrent_feed(const sr_attention_call *wanted, char *memory,
     } else {
         if (!sr_axes_walks_back(&call.a))
             SR_TRY(sr_feature_table_fill(table, core, stream));
+        SR_TRY(sr_axes_settle(core, state, 0, carry->position, stream));
         SR_TRY(sr_axes_prepare(call, stream));
         SR_TRY(sr_axes_walk_forward(call, state, table, stream));
     }
@@ -63,7 +64,8 @@ static state_piece recurrent_piece(const srnn_problem *p, char *memory, int64_t 
     const axes_state state = sr_axes_state_place(p, &layout);
     if (which == 0)
         return {state.numbers + head * state.head, (size_t)state.head * sizeof(float)};
-    return {state.reference + head * decays_of(p), (size_t)decays_of(p) * sizeof(double)};
+    return {state.reference + head * state.levels * decays_of(p),
+            (size_t)decays_of(p) * sizeof(double)};
 }
 
 static size_t recurrent_plain_bytes(const srnn_problem *p, int64_t position) {
@@ -76,6 +78,9 @@ enum { RECURRENT_PIECES = 2 };
 
 static srnn_status recurrent_to_plain(char *plain, const sr_state_memory *state) {
     const srnn_problem *p = &state->plan->core;
+    sr_layout layout = {state->memory, 0};
+    SR_TRY(sr_axes_settle(p, sr_axes_state_place(p, &layout), state->position, nullptr,
+                          sr_cuda_stream(state->plan->device)));
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv * RECURRENT_PIECES; n++) {
         const state_piece piece =
             recurrent_piece(p, state->memory, n / RECURRENT_PIECES, (int)(n % RECURRENT_PIECES));
@@ -95,6 +100,9 @@ static srnn_status recurrent_from_plain(const sr_state_memory *state, const char
             SR_TRY(sr_device_copy_in(state->plan->device, piece.memory, plain, piece.bytes));
         plain += piece.bytes;
     }
+    sr_layout layout = {state->memory, 0};
+    SR_TRY(sr_axes_spread(sr_axes_state_place(p, &layout), p->B * p->Hkv, decays_of(p),
+                          sr_cuda_stream(state->plan->device)));
     return srnn_device_wait(state->plan->device); /* the caller may free the plain numbers */
 }
 

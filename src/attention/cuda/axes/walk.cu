@@ -20,7 +20,8 @@ axes_state sr_axes_state_place(const srnn_problem *p, sr_layout *layout) {
     state.head = state.levels * state.features * (p->Dv + state.column);
     const int decays = a->decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(a, p->D);
     state.numbers = (float *)sr_layout_take(layout, heads * (size_t)state.head, sizeof(float));
-    state.reference = (double *)sr_layout_take(layout, heads * (size_t)decays, sizeof(double));
+    state.reference = (double *)sr_layout_take(
+        layout, heads * (size_t)state.levels * (size_t)decays, sizeof(double));
     return state;
 }
 
@@ -67,7 +68,8 @@ SR_DEVICE float decay_factor(const sr_axes_call &call, const axes_state &state,
     if (t > 0)
         return expf((float)(now - call.scratch.decay[(row - 1) * call.decays + c]));
     return call.carry.position && *call.carry.position > 0
-               ? expf((float)(now - state.reference[(int64_t)at.head * call.decays + c]))
+               ? expf((float)(now -
+                              state.reference[(int64_t)at.head * state.levels * call.decays + c]))
                : 1;
 }
 
@@ -286,8 +288,57 @@ __global__ void set_references(const __grid_constant__ sr_axes_call call,
     if (n >= (int64_t)call.B * call.Hkv * call.decays)
         return;
     const int64_t head = n / call.decays;
-    state.reference[n] =
-        call.scratch.decay[((head + 1) * call.T - 1) * call.decays + n % call.decays];
+    for (int level = 0; level < state.levels; level++)
+        state.reference[(head * state.levels + level) * call.decays + n % call.decays] =
+            call.scratch.decay[((head + 1) * call.T - 1) * call.decays + n % call.decays];
+}
+
+/* A thread owns a number of a level but the lowest. */
+__global__ void settle_numbers(const axes_state state, int heads, int Dv, int decays,
+                               int64_t position, const int64_t *on_device) {
+    const int columns = Dv + state.column, upper = state.levels - 1;
+    const int64_t n = axes_thread(), m = n % state.features;
+    const int column = (int)(n / state.features % columns);
+    const int level = 1 + (int)(n / state.features / columns % upper);
+    const int64_t head = n / state.features / columns / upper;
+    if (head >= heads)
+        return;
+    const int64_t tokens = on_device ? *on_device : position, row = level * state.features + m;
+    float *const numbers = state.numbers + head * state.head;
+    float *const number = column == Dv ? numbers + state.levels * state.features * Dv + row
+                                       : numbers + row * Dv + column;
+    const double *const now = state.reference + head * state.levels * decays + (decays > 1 ? m : 0);
+    const bool active = tokens > 0 && is_active(level, tokens - 1);
+    const float e = active && decays > 0 ? expf((float)(now[0] - now[level * decays])) : 1;
+    *number = active ? *number * e : 0;
+}
+
+/* A thread owns C of a gate of a head. */
+__global__ void spread_references(const axes_state state, int heads, int decays) {
+    const int64_t n = axes_thread(), head = n / decays;
+    if (head >= heads)
+        return;
+    double *const now = state.reference + head * state.levels * decays + n % decays;
+    for (int level = 1; level < state.levels; level++)
+        now[level * decays] = now[0];
+}
+
+srnn_status sr_axes_spread(const axes_state &state, int heads, int decays, cudaStream_t stream) {
+    if (decays > 0 && state.levels > 1)
+        AXES_START(spread_references, (int64_t)heads * decays, state, heads, decays);
+    return SRNN_OK;
+}
+
+srnn_status sr_axes_settle(const srnn_problem *p, const axes_state &state, int64_t position,
+                           const int64_t *on_device, cudaStream_t stream) {
+    const int decays =
+        p->attention.decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(&p->attention, p->D);
+    const int64_t heads = (int64_t)p->B * p->Hkv;
+    if (state.levels == 1)
+        return SRNN_OK;
+    AXES_START(settle_numbers, heads * (state.levels - 1) * (p->Dv + state.column) * state.features,
+               state, (int)heads, p->Dv, decays, position, on_device);
+    return sr_axes_spread(state, (int)heads, decays, stream);
 }
 
 bool sr_axes_walks_back(const srnn_attention *a) {

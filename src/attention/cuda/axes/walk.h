@@ -9,7 +9,8 @@
  * holds what came since the last of the merges that make room for a block of twice the length. */
 struct axes_state {
     float *numbers;    /* (B Hkv, head): matrix (levels, features, Dv), column (levels, features) */
-    double *reference; /* (B Hkv, decays): C of the last token */
+    double *reference; /* (B Hkv, levels, decays): C that the numbers of a level are of. Decode
+                        * moves it with those that it writes; else it is that of the last token */
     int64_t head;      /* numbers of one */
     int64_t features;  /* of the score: F, or multisets of it */
     int levels;
@@ -30,6 +31,14 @@ struct axes_walk_scratch {
 };
 
 axes_walk_scratch sr_axes_walk_place(const srnn_plan *plan, sr_layout *layout);
+
+/* All levels become those after the last token, and those that hold nothing zero. position: tokens
+ * that the state has; or, not NULL, where the device has them. */
+srnn_status sr_axes_settle(const srnn_problem *p, const axes_state &state, int64_t position,
+                           const int64_t *on_device, cudaStream_t stream);
+
+/* C of the lowest level becomes that of all. */
+srnn_status sr_axes_spread(const axes_state &state, int heads, int decays, cudaStream_t stream);
 
 /* Numerators and row sums. With a carry the state is read and left behind the last token; without,
  * it is workspace. */

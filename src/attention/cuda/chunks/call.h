@@ -10,6 +10,9 @@
  *     write=delta    S_t = (I - beta_t k_t k_t') diag(e^(a_t)) S_{t-1} + beta_t k_t v_t'
  *     numerator_t = scale S_t' q_t,    row_sum_t = the same with 1 for v
  *
+ * With levels each query weighs the key j of token i, both counted from the first of their
+ * document, by level_i of the bit length of i ^ j.
+ *
  * A document starts from a state of zero (the first of a batch row from `initial`, where given).
  * A row never sees a token of another document: its factor is 0 even where the token holds NaN. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_CALL_H
@@ -39,6 +42,7 @@ struct sr_chunk_call {
     int F, V;  /* multiples of 8 */
     bool delta, sums_rows;
     int decays; /* numbers of a_t: 0 (it is 0), 1 or F */
+    int levels; /* of each row, 0: pairs have none */
     float scale;
     const int32_t *first; /* (B, T): the first token of the document of t */
 
@@ -49,6 +53,7 @@ struct sr_chunk_call {
     int q_heads, k_heads; /* and then modulo these */
     const float *gate;    /* (B, Hkv, T, decays): a_t, in SR_CHUNK_GATE_LEAST .. 0 */
     const float *beta;    /* (B, Hkv, T); delta only */
+    const float *level;   /* (B, H, T, levels): weights of pairs, by the bit length of i ^ j */
     const float *initial; /* (B, Hkv, F, V), or NULL: zero */
 
     /* Forward results. */
@@ -63,8 +68,9 @@ struct sr_chunk_call {
     /* And its results: each row and head written once, q (B, H, T, F), k (B, Hkv, T, F) without
      * sums over heads that share. d_gate of a token that begins a document is 0. */
     sr_chunk_rows d_q, d_k, d_v;
-    float *d_gate; /* (B, Hkv, T, decays): of a_t */
-    float *d_beta; /* (B, Hkv, T) */
+    float *d_gate;  /* (B, Hkv, T, decays): of a_t */
+    float *d_beta;  /* (B, Hkv, T) */
+    float *d_level; /* (B, H, T, levels) */
     float *d_initial;
 
     SR_BOTH int query_head(int h) const {

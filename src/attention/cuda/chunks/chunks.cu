@@ -8,7 +8,7 @@ static const char COMPUTES[] =
     "score=linear position=rope|none share=kv|qk|qk_tiled scale=inverse_sqrt|one "
     "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any "
     "decay_bound=any decay_width=head|channel dt_width=head|channel|none "
-    "write=add|delta write_range=1|2 write_gate=sigmoid|given "
+    "write=add|delta write_range=1|2 write_gate=sigmoid|given levels=none|fenwick "
     "value_gate=off|sigmoid|time_step "
     "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "
@@ -35,6 +35,8 @@ static sr_chunk_shape shape_of(const srnn_problem *p) {
     shape.V = sr_chunk_width(p->Dv);
     const int decays = a->decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(a, p->D);
     shape.decays = decays > 1 ? shape.F : decays;
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        shape.levels = p->levels ? p->levels : SR_LEVELS_USUAL;
     shape.delta = a->write == SRNN_WRITE_DELTA;
     shape.sums_rows = sr_needs_row_sum(a) || sr_floor_follows_rows(a);
     shape.capability = 10 * gpu->capability_major + gpu->capability_minor;
@@ -45,6 +47,8 @@ static sr_chunk_shape shape_of(const srnn_problem *p) {
 
 /* NULL: none. */
 static const sr_chunk_core *core_of(const sr_chunk_shape &shape) {
+    if (shape.levels > 0)
+        return sr_chunk_core_levels.fits(shape) ? &sr_chunk_core_levels : nullptr;
     for (const sr_chunk_core *const *core = CORES; *core; core++)
         if ((*core)->fits(shape))
             return *core;
@@ -66,7 +70,8 @@ static bool fits(const srnn_problem *problem) {
 bool sr_cuda_carries_states(const srnn_plan *plan) {
     const srnn_problem *const p = &plan->problem;
     return plan->kernel == &sr_cuda_attention_chunks && !shape_of(p).sums_rows && p->D % 8 == 0 &&
-           p->Dv % 8 == 0 && p->attention.decay != SRNN_DECAY_LEARNED;
+           p->Dv % 8 == 0 && p->attention.decay != SRNN_DECAY_LEARNED &&
+           p->attention.levels == SRNN_LEVELS_NONE;
 }
 
 /* A call, its core and its workspace. */

@@ -9,6 +9,7 @@
 struct sr_chunk_shape {
     int B, H, Hkv, T, group, F, V;
     int decays; /* 0, 1 or F */
+    int levels; /* 0: none, which all cores but that of levels compute */
     bool delta, sums_rows;
     int capability; /* 80, 90 ... */
     int multiprocessors;
@@ -27,7 +28,10 @@ struct sr_chunk_core {
                             cudaStream_t stream);
 };
 
-/* Additive writes with a gate per head or none; with a gate per channel; the delta rule. */
+/* Additive writes with a gate per head or none; either write with a gate per channel; the delta
+ * rule with a gate per head or none. */
 extern const sr_chunk_core sr_chunk_core_head, sr_chunk_core_channel, sr_chunk_core_delta;
+/* Additive writes with levels, and a gate per head or none. */
+extern const sr_chunk_core sr_chunk_core_levels;
 
 #endif

@@ -372,6 +372,7 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
                           dim3((unsigned)lanes.threads()), 0, stream, call, (float *)chunk.gate,
                           continues, lanes));
     }
+    SR_TRY(sr_axes_levels(call, stream));
     if (chunk.v.data == call.in.v.data)
         return SRNN_OK;
     const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
@@ -426,6 +427,7 @@ srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t 
                           dim3((unsigned)lanes.threads()), 0, stream, call, chunk.d_v, steps.d_skip,
                           lanes));
     }
+    SR_TRY(sr_axes_levels_backward(call, stream));
     if (call.delta && call.out.write_gate.data)
         AXES_START(chunk_beta_backward, (int64_t)call.B * call.T * call.Hkv, call, chunk.d_beta);
     return call.decays > 0 ? gates_backward(call, chunk, steps.sums, stream) : SRNN_OK;

@@ -173,6 +173,9 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
     out.group = call.group;
     out.F = sr_chunk_width(call.F);
     out.V = sr_chunk_width(call.Dv);
+    out.levels = call.levels;
+    out.level = call.scratch.level;
+    out.d_level = call.scratch.d_level;
     out.delta = call.delta;
     out.sums_rows = call.sums_rows;
     out.decays = call.decays > 1 ? out.F : call.decays;
@@ -235,16 +238,22 @@ sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool backward, sr_lay
     return s;
 }
 
-/* Without operands no array is the caller's. */
-size_t sr_chunk_steps_bytes(const sr_axes_call &facts) {
+/* Bytes of either kind of call; without operands no array is the caller's. */
+static size_t bytes_of(const sr_axes_call &facts, bool direct) {
     sr_layout layout = {};
     sr_chunk_steps s = {};
     s.call = facts;
-    s.direct = true;
+    s.direct = direct;
     s.chunk = facts_of(facts);
     take_arrays(&s, true, &layout);
     take_rows(facts.B, facts.H, facts.T, s.chunk.V, &layout);
     return layout.used;
+}
+
+/* Where heads share q and k, calls that are not direct have more rows of them. */
+size_t sr_chunk_steps_bytes(const sr_axes_call &facts) {
+    const size_t direct = bytes_of(facts, true), other = bytes_of(facts, false);
+    return direct > other ? direct : other;
 }
 
 /* ---- calls that are not direct ---- */

@@ -121,6 +121,8 @@ enum cudaDeviceAttr {
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
+enum { cudaDeviceScheduleBlockingSync = 4 };
+cudaError_t cudaSetDeviceFlags(unsigned int flags);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *facts, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize(void);

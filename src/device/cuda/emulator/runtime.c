@@ -44,6 +44,8 @@ typedef struct work_list {
 
 struct CUgraph_st {
     work_list list;
+    pthread_t thread; /* that captures it */
+    bool everywhere;  /* while it is captured no thread may wait or allocate, not this one alone */
 };
 
 struct CUgraphExec_st {
@@ -76,7 +78,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static work_list queue;
 static struct CUstream_st legacy_stream; /* NULL, to the caller */
 static struct CUstream_st *streams = &legacy_stream;
-static cudaError_t last_error, broken; /* of a call; of a kernel, permanent */
+static _Thread_local cudaError_t last_error; /* of this thread's calls */
+static cudaError_t broken;                   /* of a kernel, permanent */
 static uint64_t kernels_run;
 static pinned *pinned_memory;
 
@@ -259,9 +262,11 @@ static cudaError_t answer(cudaError_t error) {
     return error;
 }
 
+/* A capture that this thread must not disturb. */
 static bool anything_records(void) {
     for (const struct CUstream_st *s = streams; s != NULL; s = s->next)
-        if (s->recording != NULL)
+        if (s->recording != NULL &&
+            (s->recording->everywhere || pthread_equal(s->recording->thread, pthread_self())))
             return true;
     return false;
 }
@@ -605,12 +610,15 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 /* ---- graphs ---- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-    (void)mode;
     pthread_mutex_lock(&lock);
     if (stream == NULL || stream->recording != NULL)
         return answer(cudaErrorStreamCaptureUnsupported);
     stream->recording = calloc(1, sizeof *stream->recording);
     stream->began = stream->recording != NULL;
+    if (stream->began) {
+        stream->recording->thread = pthread_self();
+        stream->recording->everywhere = mode == cudaStreamCaptureModeGlobal;
+    }
     return answer(stream->began ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -706,6 +714,12 @@ cudaError_t cudaGetDevice(int *device) {
 
 cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+/* The host never waits here: it does the work. */
+cudaError_t cudaSetDeviceFlags(unsigned int flags) {
+    (void)flags;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *facts, int device) {

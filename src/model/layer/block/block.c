@@ -1,16 +1,6 @@
 /* block.c: one decoder layer, forward and backward. */
-#include "model/layer/block/shape.h"
-
+#include "model/layer/block/mlp.h"
 #include "model/layer/block/observe.h"
-
-/* What enters a product; the residual stream. */
-static sr_matrix numbers(const sr_block *b, void *data, int64_t columns) {
-    return sr_matrix_of(data, b->rows, columns, b->backend->number);
-}
-
-static sr_matrix residual(const sr_block *b, float *data) {
-    return sr_matrix_of(data, b->rows, b->config->C, SRNN_F32);
-}
 
 static sr_rmsnorm norm_of(const sr_block *b, const float *x, sr_block_slot weight, float *rstd) {
     return (sr_rmsnorm){.x = x,
@@ -21,98 +11,8 @@ static sr_rmsnorm norm_of(const sr_block *b, const float *x, sr_block_slot weigh
                         .C = b->config->C};
 }
 
-static sr_linear linear_of(const sr_block *b, sr_block_slot weight, int64_t N) {
-    return (sr_linear){sr_block_at(b->worker, weight), sr_block_at(b->master, weight + 1), N};
-}
-
-static sr_linear_gradient gradient_of(const sr_block_pointers *gradient, sr_block_slot weight,
-                                      int64_t N) {
-    return (sr_linear_gradient){sr_block_at(gradient, weight), sr_block_at(gradient, weight + 1),
-                                N};
-}
-
 static sr_layer_weights attention_weights(const sr_block *b) {
-    return (sr_layer_weights){&b->master->attention, &b->worker->attention};
-}
-
-/* ---- the MLP's activation */
-
-static sr_mlp_activation activation_of(const sr_block *b) {
-    return (sr_mlp_activation){.function = b->config->activation,
-                               .gated = gated(b),
-                               .alpha_p = sr_block_at(b->master, SR_BLOCK_ALPHA),
-                               .alpha_n = sr_block_at(b->master, SR_BLOCK_ALPHA + 1)};
-}
-
-static srnn_status activation_forward(const sr_block *b, sr_matrix out, sr_matrix x) {
-    sr_backend *backend = b->backend;
-    const sr_mlp_activation activation = activation_of(b);
-    switch (b->config->mlp) {
-    case SR_MLP_SWIGLU:
-        return backend->swiglu_forward(backend, out, x);
-    case SR_MLP_GELU:
-        return backend->gelu_forward(backend, out, x);
-    case SR_MLP_GATED:
-    case SR_MLP_PLAIN:
-        return backend->activation_forward(backend, out, x, &activation);
-    case SR_MLP_NONE:
-        break;
-    }
-    return SRNN_OK;
-}
-
-static srnn_status activation_backward(const sr_block *b, sr_matrix d_x, sr_matrix d_out,
-                                       sr_matrix x, const sr_block_pointers *gradient) {
-    sr_backend *backend = b->backend;
-    const sr_mlp_activation activation = activation_of(b);
-    float *const d_alpha[2] = {sr_block_at(gradient, SR_BLOCK_ALPHA),
-                               sr_block_at(gradient, SR_BLOCK_ALPHA + 1)};
-    switch (b->config->mlp) {
-    case SR_MLP_SWIGLU:
-        return backend->swiglu_backward(backend, d_x, d_out, x);
-    case SR_MLP_GELU:
-        return backend->gelu_backward(backend, d_x, d_out, x);
-    case SR_MLP_GATED:
-    case SR_MLP_PLAIN:
-        return backend->activation_backward(backend, d_x, d_alpha, d_out, x, &activation);
-    case SR_MLP_NONE:
-        break;
-    }
-    return SRNN_OK;
-}
-
-/* What the MLP reads. */
-static sr_matrix mlp_input(const sr_block *b, const sr_block_saved *s) {
-    return numbers(b, parallel(b) ? s->normed : s->mlp_normed, b->config->C);
-}
-
-/* activated = the MLP's inner activation of what it reads. */
-static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
-    sr_backend *backend = b->backend;
-    const int64_t F = b->config->F;
-    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
-                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_matrix up = numbers(b, s->up, inner(b)), activated = numbers(b, s->activated, F);
-    const int skipped = gated(b) ? 0 : 1;
-    SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0}, mlp_input(b, s), layers + skipped,
-                                   2 - skipped));
-    return activation_forward(b, activated, up);
-}
-
-/* The same of the norm itself, with mlp_normed as room for it. */
-static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
-                                 const sr_rmsnorm *norm) {
-    sr_backend *backend = b->backend;
-    const int64_t F = b->config->F;
-    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
-                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_norm_linear of = {
-        .norm = *norm, .normed = s->mlp_normed, .layers = layers, .count = 2};
-    if (b->config->mlp == SR_MLP_SWIGLU)
-        return backend->norm_swiglu_forward(backend, numbers(b, s->activated, F),
-                                            numbers(b, s->up, inner(b)), &of);
-    SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, norm));
-    return activate(b, s);
+    return (sr_layer_weights){&b->master->attention, &b->worker->attention, b->narrow};
 }
 
 /* ---- norms */
@@ -214,14 +114,10 @@ static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradien
 
 /* to = from + the MLP's output for what is activated; NULL: only what is saved. */
 static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const sr_block_saved *s) {
-    sr_backend *backend = b->backend;
-    const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
-    const sr_matrix activated = numbers(b, s->activated, b->config->F);
+    const sr_block_mlp *mlp = sr_block_mlp_of(b);
     if (!has_branches(b))
-        return backend->linear_forward(backend, residual(b, to), residual(b, from), activated,
-                                       &down, 1);
-    SR_TRY(backend->linear_forward(backend, residual(b, s->transformed), (sr_matrix){0}, activated,
-                                   &down, 1));
+        return mlp->add(b, to, from, s);
+    SR_TRY(mlp->add(b, s->transformed, NULL, s));
     return to ? add_branch(b, to, from, s->transformed, SR_BLOCK_MLP_POST_NORM, s) : SRNN_OK;
 }
 
@@ -229,9 +125,8 @@ static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const s
 static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s) {
     const sr_layer_weights weights = attention_weights(b);
     const sr_matrix normed = numbers(b, s->normed, b->config->C);
-    SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer));
-    if (b->observer.see && b->mixer->attention)
-        SR_TRY(sr_block_observe(b, &weights, s->mixer));
+    SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer, &s->crossing));
+    SR_TRY(sr_block_observe(b, &weights, s->mixer));
     if (!has_branches(b))
         return to ? sr_mixer_finish(b->mixer, residual(b, to), residual(b, s->x), normed, &weights,
                                     s->mixer)
@@ -253,42 +148,19 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
     SR_TRY(attend(b, s->middle, s));
     if (!parallel(b))
         SR_TRY(read_norm(b, s->mlp_normed, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd));
-    SR_TRY(activate(b, s));
+    SR_TRY(sr_block_mlp_of(b)->activate(b, s));
     return out || has_branches(b) ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
 }
 
 srnn_status sr_block_recompute(const sr_block *b, const sr_block_saved *s, sr_recompute what) {
+    sr_block_saved again = *s;
+    again.crossing.known = true;
     if (what != SR_RECOMPUTE_ATTENTION)
-        return what == SR_RECOMPUTE_BLOCK ? sr_block_forward(b, NULL, s) : SRNN_OK;
-    return sr_block_mix(b, NULL, s);
+        return what == SR_RECOMPUTE_BLOCK ? sr_block_forward(b, NULL, &again) : SRNN_OK;
+    return sr_block_mix(b, NULL, &again);
 }
 
 /* ---- backward */
-
-/* From the gradient of the MLP's output to d_normed, the gradient of what it read. */
-static srnn_status mlp_back(const sr_block *b, void *d_output, const sr_block_pointers *gradient,
-                            const sr_block_saved *s, const sr_block_scratch *scratch) {
-    sr_backend *backend = b->backend;
-    const int64_t C = b->config->C, F = b->config->F;
-    const int skipped = gated(b) ? 0 : 1, count = 2 - skipped;
-    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
-                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_linear_gradient d_layers[] = {gradient_of(gradient, SR_BLOCK_GATE_WEIGHT, F),
-                                           gradient_of(gradient, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, C);
-    const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
-    const sr_matrix d_out = numbers(b, d_output, C);
-    const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
-    const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
-    SR_TRY(backend->linear_backward_input(backend, d_activated, d_out, &down, 1));
-    SR_TRY(
-        backend->linear_backward_weight(backend, &d_down, 1, d_out, numbers(b, s->activated, F)));
-    SR_TRY(activation_backward(b, d_up, d_activated, up, gradient));
-    SR_TRY(backend->linear_backward_input(backend, numbers(b, scratch->d_normed, C), d_up,
-                                          layers + skipped, count));
-    return backend->linear_backward_weight(backend, d_layers + skipped, count, d_up,
-                                           mlp_input(b, s));
-}
 
 /* The MLP: d becomes the gradient of what stands before it, but for what it gives to the mixer's
  * input. */
@@ -300,7 +172,7 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
     void *d_out;
     SR_TRY(branch_back(b, &d_out, d, gradient, scratch,
                        (branch){s->transformed, SR_BLOCK_MLP_POST_NORM}));
-    SR_TRY(mlp_back(b, d_out, gradient, s, scratch));
+    SR_TRY(sr_block_mlp_of(b)->back(b, d_out, gradient, s, scratch));
     if (parallel(b))
         return sr_device_copy(backend->device, scratch->d_parallel, scratch->d_normed,
                               (size_t)(b->rows * b->config->C) * sr_element_bytes(backend->number));
@@ -318,7 +190,7 @@ static srnn_status mixer_half_back(const sr_block *b, sr_block_gradient d,
         branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
     return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
                              numbers(b, d_out, C), numbers(b, s->normed, C), &weights, s->mixer,
-                             scratch->mixer);
+                             scratch->mixer, &s->crossing);
 }
 
 srnn_status sr_block_mix_backward(const sr_block *b, void *d_out, const sr_block_pointers *gradient,
@@ -367,11 +239,11 @@ srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
     if (!has_mlp(b))
         return SRNN_OK;
     if (plain_norms(b)) {
-        SR_TRY(activate_norm(b, s, &middle));
+        SR_TRY(sr_block_mlp_of(b)->activate_norm(b, s, &middle));
         return mlp_finish(b, x, x, s);
     }
     if (!parallel(b))
         SR_TRY(read_norm(b, s->mlp_normed, x, SR_BLOCK_MLP_NORM, s->mlp_rstd));
-    SR_TRY(activate(b, s));
+    SR_TRY(sr_block_mlp_of(b)->activate(b, s));
     return mlp_finish(b, x, x, s);
 }

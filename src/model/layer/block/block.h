@@ -27,10 +27,19 @@ typedef struct sr_block_saved {
     void *up;         /* (rows, inner): gate and up side by side, or up alone */
     void *activated;  /* (rows, F) */
 
+    /* Of a mixture of experts; up, activated, expert_in and expert_out of one expert at a time. */
+    void *router;      /* (rows, experts): logits */
+    float *weights;    /* (rows, experts) */
+    void *expert_in;   /* (rows, C) */
+    float *expert_out; /* (rows, C) */
+    int32_t *places;   /* (rows) */
+
     /* Of blocks with norms after mixer and MLP, or with a multiplier of the residual; else NULL. */
     float *mixed;       /* (rows, C): what the mixer made */
     float *transformed; /* (rows, C): what the MLP made */
     void *post_normed;  /* (rows, C): the norm of one of them; not read by backward */
+
+    sr_layer_crossing crossing; /* of the mixer; each layer has memory of its own */
 } sr_block_saved;
 
 /* What backward needs beside, shared by all layers. */
@@ -42,6 +51,12 @@ typedef struct sr_block_scratch {
     void *d_branch;    /* (rows, C): of what mixer or MLP made, where `mixed` is saved */
     void *d_parallel;  /* (rows, C): d_normed from the MLP, where it stands next to the mixer */
     void *mixer;       /* sr_mixer_scratch_bytes */
+
+    /* Of a mixture of experts. */
+    void *d_expert;   /* (rows, C): of the output of one */
+    float *d_wide;    /* (rows, C): of what all of them read */
+    float *d_weights; /* (rows, experts) */
+    void *d_router;   /* (rows, experts): of the logits */
 } sr_block_scratch;
 
 /* The gradient of the residual stream, (rows, C): in float, and a copy in the number type. */
@@ -63,9 +78,11 @@ typedef struct sr_block {
     const sr_model_config *config;
     const sr_mixer *mixer;
     const sr_block_pointers *master, *worker;
+    bool narrow; /* as in sr_model */
     int64_t rows;
     int layer;            /* its number, for the observer */
     sr_observer observer; /* of sr_block_forward; { 0 }: none */
+    float *largest;       /* (H): see sr_pass_watch_scores; NULL: not wanted */
 } sr_block;
 
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */

@@ -40,6 +40,13 @@ static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory,
     s->activated = at(memory, take(bytes, rows * F, number));
     if (has_branches(b))
         s->transformed = at(memory, take(bytes, rows * C, sizeof(float)));
+    if (!has_experts(b))
+        return;
+    s->router = at(memory, take(bytes, rows * (size_t)expert_columns(b), number));
+    s->weights = at(memory, take(bytes, rows * (size_t)expert_columns(b), sizeof(float)));
+    s->expert_in = at(memory, take(bytes, rows * C, number));
+    s->expert_out = at(memory, take(bytes, rows * C, sizeof(float)));
+    s->places = at(memory, take(bytes, rows, sizeof(int32_t)));
 }
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
@@ -57,6 +64,12 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
         s.d_branch = at(memory, take(bytes, rows * C, number));
     if (parallel(b))
         s.d_parallel = at(memory, take(bytes, rows * C, number));
+    if (!has_experts(b))
+        return s;
+    s.d_expert = at(memory, take(bytes, rows * C, number));
+    s.d_wide = at(memory, take(bytes, rows * C, sizeof(float)));
+    s.d_weights = at(memory, take(bytes, rows * (size_t)expert_columns(b), sizeof(float)));
+    s.d_router = at(memory, take(bytes, rows * (size_t)expert_columns(b), number));
     return s;
 }
 

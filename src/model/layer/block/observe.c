@@ -65,7 +65,7 @@ static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor
     return status;
 }
 
-srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights, void *saved) {
+static srnn_status show(const sr_block *b, const sr_layer_weights *weights, void *saved) {
     srnn_device *device = b->backend->device;
     srnn_tensor o;
     srnn_operands in = sr_attention_layer_operands(b->mixer->attention, &o, weights, saved);
@@ -86,4 +86,11 @@ srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights,
     for (int i = 0; i < SHOWN; i++)
         free(host[i]);
     return status;
+}
+
+srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights, void *saved) {
+    if (b->observer.see && b->mixer->attention)
+        SR_TRY(show(b, weights, saved));
+    return b->largest ? sr_attention_layer_largest(b->mixer->attention, b->largest, weights, saved)
+                      : SRNN_OK;
 }

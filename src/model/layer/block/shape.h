@@ -12,7 +12,20 @@ static inline bool gated(const sr_block *b) {
     return has_mlp(b) && (b->config->mlp == SR_MLP_SWIGLU || b->config->mlp == SR_MLP_GATED);
 }
 
+static inline bool has_experts(const sr_block *b) {
+    return sr_model_config_has_experts(b->config, b->layer);
+}
+
+/* Experts that a router gives weights, the shared one included. */
+static inline int expert_columns(const sr_block *b) {
+    return b->config->experts.count + (b->config->experts.shared_width > 0 ? 1 : 0);
+}
+
+/* Of the widest expert, if there are some. */
 static inline int64_t mlp_width(const sr_block *b) {
+    const sr_experts *e = &b->config->experts;
+    if (has_experts(b))
+        return e->width > e->shared_width ? e->width : e->shared_width;
     return has_mlp(b) ? b->config->F : 0;
 }
 

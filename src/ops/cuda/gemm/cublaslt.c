@@ -28,10 +28,15 @@ enum {
     COMPUTE_32F = 68,
     TYPE_32F = 0,
     TYPE_16BF = 14,
+    TYPE_8F_E4M3 = 28,
+    TYPE_8F_E5M2 = 29,
     OP_N = 0,
     OP_T = 1,
     DESC_TRANSA = 3,
     DESC_TRANSB = 4,
+    DESC_A_SCALE_POINTER = 17,
+    DESC_B_SCALE_POINTER = 18,
+    DESC_FAST_ACCUM = 25,
     LAYOUT_BATCH_COUNT = 5,
     LAYOUT_BATCH_OFFSET = 6,
     PREF_MAX_WORKSPACE_BYTES = 1,
@@ -101,7 +106,9 @@ typedef struct product_key {
     int64_t M, N, K, a_stride, b_stride, c_stride, d_stride;
     int64_t batch, batches[4]; /* products; numbers between those of b, a, c, d */
     int32_t alignment[4];      /* bytes, of b, a, c, d */
-    int32_t transpose_a, transpose_b, in, out;
+    int32_t transpose_a, transpose_b;
+    int32_t types[3]; /* cuBLASLt's, of b, a, and c and d */
+    int32_t fast;
 } product_key;
 
 /* The library's own order of operands. */
@@ -193,16 +200,37 @@ srnn_status sr_cublaslt_open(sr_cublaslt **out) {
     return status;
 }
 
+static int32_t type_of(srnn_dtype dtype) {
+    return dtype == SRNN_BF16 ? TYPE_16BF : TYPE_32F;
+}
+
+static int32_t operand_type(srnn_dtype in, sr_fp8_format format) {
+    switch (format) {
+    case SR_FP8_E4M3:
+        return TYPE_8F_E4M3;
+    case SR_FP8_E5M2:
+        return TYPE_8F_E5M2;
+    case SR_FP8_NONE:
+        break;
+    }
+    return type_of(in);
+}
+
+static size_t type_bytes(int32_t type) {
+    return type == TYPE_32F ? 4 : type == TYPE_16BF ? 2 : 1;
+}
+
 /* The largest power of two that divides the addresses of all matrices of a batch, which are `batch`
  * numbers apart; 256 at most. */
-static int32_t alignment_of(const void *address, int64_t batch, srnn_dtype dtype) {
-    const uintptr_t bits =
-        (uintptr_t)address | (uintptr_t)((size_t)batch * sr_element_bytes(dtype)) | 256;
+static int32_t alignment_of(const void *address, int64_t batch, int32_t type) {
+    const uintptr_t bits = (uintptr_t)address | (uintptr_t)((size_t)batch * type_bytes(type)) | 256;
     return (int32_t)(bits & (~bits + 1));
 }
 
-static product_key key_of(const sr_cuda_gemm_call *p) {
+static product_key key_of(const sr_cuda_gemm_call *p, const sr_cublaslt_fp8 *fp8) {
     const void *c = p->c ? p->c : p->d;
+    const int32_t a = operand_type(p->in, fp8 ? fp8->a : SR_FP8_NONE),
+                  b = operand_type(p->in, fp8 ? fp8->b : SR_FP8_NONE), out = type_of(p->out);
     return (product_key){
         .M = p->M,
         .N = p->N,
@@ -213,13 +241,13 @@ static product_key key_of(const sr_cuda_gemm_call *p) {
         .d_stride = p->d_stride,
         .batch = p->batch.count > 1 ? p->batch.count : 1,
         .batches = {p->batch.b, p->batch.a, p->c ? p->batch.c : p->batch.d, p->batch.d},
-        .alignment = {alignment_of(p->b, p->batch.b, p->in), alignment_of(p->a, p->batch.a, p->in),
-                      alignment_of(c, p->c ? p->batch.c : p->batch.d, p->out),
-                      alignment_of(p->d, p->batch.d, p->out)},
+        .alignment = {alignment_of(p->b, p->batch.b, b), alignment_of(p->a, p->batch.a, a),
+                      alignment_of(c, p->c ? p->batch.c : p->batch.d, out),
+                      alignment_of(p->d, p->batch.d, out)},
         .transpose_a = p->transpose_a,
         .transpose_b = p->transpose_b,
-        .in = (int32_t)p->in,
-        .out = (int32_t)p->out};
+        .types = {b, a, out},
+        .fast = fp8 && fp8->fast};
 }
 
 static uint64_t hash_of(const product_key *key) {
@@ -240,10 +268,6 @@ static way *find_way(sr_cublaslt *library, const product_key *key) {
     return &library->ways[i];
 }
 
-static int type_of(int32_t dtype) {
-    return dtype == SRNN_BF16 ? TYPE_16BF : TYPE_32F;
-}
-
 static bool set_batch(const functions *call, void *layout, const product_key *k, int operand) {
     const int32_t count = (int32_t)k->batch;
     const int64_t offset = k->batches[operand];
@@ -262,10 +286,13 @@ static bool describe(const sr_cublaslt *library, way *w) {
     const int64_t columns[] = {k->transpose_b ? k->N : k->K, k->transpose_a ? k->K : k->M, k->M,
                                k->M};
     const int64_t strides[] = {k->b_stride, k->a_stride, k->c_stride, k->d_stride};
-    const int types[] = {type_of(k->in), type_of(k->in), type_of(k->out), type_of(k->out)};
+    const int types[] = {k->types[0], k->types[1], k->types[2], k->types[2]};
+    const int8_t fast = 1;
     bool good = call->MatmulDescCreate(&w->desc, COMPUTE_32F, TYPE_32F) == 0 &&
                 call->MatmulDescSetAttribute(w->desc, DESC_TRANSA, &first, sizeof first) == 0 &&
                 call->MatmulDescSetAttribute(w->desc, DESC_TRANSB, &second, sizeof second) == 0;
+    if (good && k->fast)
+        good = call->MatmulDescSetAttribute(w->desc, DESC_FAST_ACCUM, &fast, sizeof fast) == 0;
     for (int i = 0; good && i < OPERANDS; i++)
         good = call->MatrixLayoutCreate(&w->layouts[i], types[i], (uint64_t)rows[i],
                                         (uint64_t)columns[i], strides[i]) == 0 &&
@@ -291,11 +318,13 @@ static bool fills_rounds(const heuristic_result *result) {
 /* The library's first proposal for Hopper is a tile of 256 x 128 or more, which waits for its
  * results to be stored. Smaller tiles, two at a time, were faster on an H200 wherever they fill it,
  * most of all where an addend is read (docs/PERFORMANCE.md). The order of summation does not depend
- * on tiles where K is not split. */
+ * on tiles where K is not split. Operands of 8 bits have not been measured: the first proposal. */
 static const heuristic_result *preferred(const sr_cublaslt *library, const product_key *key,
                                          const heuristic_result *results, int count) {
-    const int32_t tiles[] = {key->out == SRNN_BF16 ? TILE_128_160 : TILE_128_128, TILE_128_128};
-    for (int t = 0; t < 2; t++)
+    const int32_t tiles[] = {key->types[2] == TYPE_16BF ? TILE_128_160 : TILE_128_128,
+                             TILE_128_128};
+    const bool measured = type_bytes(key->types[0]) > 1;
+    for (int t = 0; measured && t < 2; t++)
         for (int i = 0; i < count; i++)
             if (results[i].state == 0 && fills_rounds(&results[i]) &&
                 config_of(library, &results[i], CONFIG_FAMILY) == FAMILY_HOPPER &&
@@ -333,8 +362,9 @@ static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes)
 }
 
 /* A full table is emptied. */
-static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product, size_t workspace_bytes) {
-    const product_key key = key_of(product);
+static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
+                   const sr_cublaslt_fp8 *fp8, size_t workspace_bytes) {
+    const product_key key = key_of(product, fp8);
     if (library->used > WAYS / 2)
         forget_all(library);
     way *w = find_way(library, &key);
@@ -347,17 +377,33 @@ static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product, size_
     return w;
 }
 
+bool sr_cublaslt_supports(sr_cublaslt *library, const sr_cuda_gemm_call *product,
+                          const sr_cublaslt_fp8 *fp8, const sr_cublaslt_place *place) {
+    return way_of(library, product, fp8, place->workspace_bytes)->possible;
+}
+
+/* The scales belong to a call, not to its shape. */
+static status_code set_scales(const functions *call, void *desc, const sr_cublaslt_fp8 *fp8) {
+    const status_code status = call->MatmulDescSetAttribute(desc, DESC_A_SCALE_POINTER,
+                                                            &fp8->b_scale, sizeof fp8->b_scale);
+    return status != 0 ? status
+                       : call->MatmulDescSetAttribute(desc, DESC_B_SCALE_POINTER, &fp8->a_scale,
+                                                      sizeof fp8->a_scale);
+}
+
 srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started, const sr_cuda_gemm_call *p,
-                                 const sr_cublaslt_place *place) {
-    const way *w = way_of(library, p, place->workspace_bytes);
+                                 const sr_cublaslt_fp8 *fp8, const sr_cublaslt_place *place) {
+    const way *w = way_of(library, p, fp8, place->workspace_bytes);
     const float one = 1, beta = p->c ? 1 : 0;
     *started = w->possible;
     if (!w->possible)
         return SRNN_OK;
-    const status_code status = library->call.Matmul(
-        library->handle, w->desc, &one, p->b, w->layouts[FIRST], p->a, w->layouts[SECOND], &beta,
-        p->c ? p->c : p->d, w->layouts[ADDEND], p->d, w->layouts[RESULT], &w->chosen,
-        place->workspace, place->workspace_bytes, place->stream);
+    status_code status = fp8 ? set_scales(&library->call, w->desc, fp8) : 0;
+    if (status == 0)
+        status = library->call.Matmul(library->handle, w->desc, &one, p->b, w->layouts[FIRST], p->a,
+                                      w->layouts[SECOND], &beta, p->c ? p->c : p->d,
+                                      w->layouts[ADDEND], p->d, w->layouts[RESULT], &w->chosen,
+                                      place->workspace, place->workspace_bytes, place->stream);
     if (status != 0)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuBLASLt: a product of %lld x %lld x %lld: %s",
                        (long long)p->M, (long long)p->N, (long long)p->K,

@@ -319,7 +319,7 @@ srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_gemm_call *produ
     if (cuda->library && product->K > 0) {
         const sr_cublaslt_place place = {sr_stream_of(backend), cuda->workspace,
                                          cuda->workspace_bytes};
-        SR_TRY(sr_cublaslt_multiply(cuda->library, &started, product, &place));
+        SR_TRY(sr_cublaslt_multiply(cuda->library, &started, product, nullptr, &place));
     }
     return started ? SRNN_OK : multiply(backend, product);
 }

@@ -1,0 +1,268 @@
+/* prepare.cu: gates per channel, in chunks: scaled rows, scores and the solved triangle of
+ * every chunk by itself. */
+#include "attention/cuda/chunks/channel/channel.h"
+#include "device/cuda/check.h"
+
+enum { SOLVERS = 4, SOLVER_THREADS = SOLVERS * SR_WARP, SOLVER_PIECES = 3 };
+static_assert(SOLVERS * SOLVER_PIECES >= SR_DELTA_BLOCKS, "each block of pairs has a warp");
+
+template <int F> struct prepare_memory {
+    channel_tiles<F> tiles;
+    alignas(128) sr_bf16 solved[SR_DELTA_PAIRS], scores[SR_DELTA_PAIRS];
+    float diagonal[SR_DELTA_STEPS * SR_DELTA_SOLVE_BLOCK]; /* blocks of A, transposed */
+    float4 below[SR_DELTA_BLOCKS][2][SR_WARP];             /* others, as lanes have the sums */
+    float beta[SR_CHUNK];
+};
+
+struct prepare_at {
+    int b, query, head, chunk; /* head: of keys and values */
+    bool leads;                /* the first query head of the group */
+};
+
+/* Of pairs and betas: those of a chunk are used together, and what is no number in one document
+ * must not reach another. Rows keep it for their own document. */
+SR_DEVICE float finite(float x) {
+    return fabsf(x) < 3e38f ? x : 0;
+}
+
+/* ---- the solved triangle: four warps ---- */
+
+/* The warp's blocks of A to shared memory. */
+template <int F>
+SR_DEVICE void put_pairs(prepare_memory<F> *shared, float (&w)[SOLVER_PIECES][2][4], int warp) {
+    const int lane = lane_again();
+#pragma unroll
+    for (int n = 0; n < SOLVER_PIECES; n++) {
+        const int block = warp + SOLVERS * n;
+        if (block >= SR_DELTA_BLOCKS)
+            continue;
+        const channel_block at = channel_block_of(block);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            w[n][e / 4][e % 4] *= shared->beta[at.row + sum_row(e, lane)];
+        if (at.row == at.column) {
+            float *const to = shared->diagonal + at.row / 16 * SR_DELTA_SOLVE_BLOCK;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                to[sum_column(e, lane) * SR_DELTA_SOLVE_STRIDE + sum_row(e, lane)] =
+                    w[n][e / 4][e % 4];
+            continue;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float own[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                own[e] = bits_float(to_tf32(w[n][half][e]));
+            shared->below[block][half][lane] = make_float4(own[0], own[1], own[2], own[3]);
+        }
+    }
+}
+
+/* Column J of X. */
+template <int F, int J> SR_DEVICE void solve_column(prepare_memory<F> *shared) {
+    const int lane = lane_again();
+    delta_solve_column<J>(shared->solved, [&](float(&a)[2][4], int i, int m) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float4 own = shared->below[delta_block(i, m)][half][lane];
+            a[half][0] = own.x;
+            a[half][1] = own.y;
+            a[half][2] = own.z;
+            a[half][3] = own.w;
+        }
+    });
+}
+
+/* X from A, to memory; warps 0 .. 3. */
+template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, int warp) {
+    const int own = lane_again() % 16;
+    float x[16];
+    delta_invert(x, shared->diagonal + warp * SR_DELTA_SOLVE_BLOCK, own);
+    if (lane_again() < 16)
+        delta_store_row(shared->solved + delta_pairs_at(warp, warp), x, own);
+    named_barrier_sync(1, SOLVER_THREADS); /* diagonal blocks are ready */
+    if (warp == 0)
+        solve_column<F, 0>(shared);
+    else if (warp == 1)
+        solve_column<F, 1>(shared);
+    else if (warp == 2)
+        solve_column<F, 2>(shared);
+    named_barrier_sync(1, SOLVER_THREADS); /* all blocks are ready */
+    for (int n = 8 * thread_again(); n < SR_DELTA_PAIRS; n += 8 * SOLVER_THREADS)
+        store_vector(to + n, load_vector(shared->solved + n));
+}
+
+/* ---- what all warps store of a span ---- */
+
+/* The rows of a span from a tile, as they lie. */
+template <int F>
+SR_DEVICE void store_tile(sr_bf16 *to, const sr_bf16 *tile, const sr_chunk_span &span) {
+#pragma unroll 2
+    for (int n = thread_again(); n < SR_CHUNK * F / 8; n += CHANNEL_THREADS) {
+        const int t = span.t0 + n / (F / 8);
+        if (t >= span.from && t < span.past)
+            store_vector(to + 8 * n, load_vector(tile + 8 * n));
+    }
+}
+
+/* The factors of a state's features; `middle`: the anchor is the middle of the span's gates, not
+ * its ends. */
+template <int F>
+SR_DEVICE void store_factors(float *to, const channel_totals<F> &totals, const sr_chunk_span &span,
+                             int T, bool middle) {
+    const int f = thread_again();
+    if (f >= F)
+        return;
+    const float all = totals.all(f), half = middle ? exp2_fast(0.5f * all) : 1;
+    if (span.from == span.t0)
+        to[CHANNEL_BEFORE * F + f] = half;
+    if (span.past == min(span.t0 + SR_CHUNK, T)) {
+        to[CHANNEL_BETWEEN * F + f] = middle ? 1 : exp2_fast(all);
+        to[CHANNEL_AFTER * F + f] = half;
+    }
+}
+
+template <int F>
+SR_DEVICE void store_span(const sr_chunk_call &call, const channel_places &places,
+                          const prepare_at &at, const channel_tiles<F> &tiles,
+                          const sr_chunk_span &span, bool middle) {
+    constexpr int tile = SR_CHUNK * F;
+    const int head = at.b * call.Hkv + at.head;
+    store_tile<F>(channel_chunk(places.queries, call, at.b * call.H + at.query, at.chunk, tile),
+                  tiles.queries, span);
+    if (!at.leads)
+        return;
+    if (call.delta)
+        store_tile<F>(channel_chunk(places.readers, call, head, at.chunk, tile), tiles.readers,
+                      span);
+    store_tile<F>(channel_chunk(places.writers, call, head, at.chunk, tile), tiles.writers, span);
+    store_factors<F>(channel_chunk(places.factors, call, head, at.chunk, CHANNEL_FACTORS * F),
+                     tiles.totals, span, call.T, middle);
+}
+
+/* ---- a span ---- */
+
+/* The warp's blocks of A or P, in registers. */
+struct prepare_pairs {
+    float w[SOLVER_PIECES][2][4];
+};
+
+/* Level by level the tiles of a span, and their products: A by warps 0 .. 3, P by the others; then
+ * the last tiles to memory. */
+template <int F>
+SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
+                            const channel_places &places, const prepare_at &at,
+                            prepare_memory<F> *shared, const sr_chunk_span &span) {
+    channel_tiles<F> &tiles = shared->tiles;
+    const int warp = chunk_warp();
+    const bool scores = warp >= SOLVERS, multiplies = scores || (call.delta && at.leads);
+    int range = 0;
+    channel_level level = {0, 0, false};
+#pragma unroll 1
+    for (;;) {
+        tiles.load(chunk_rows(call.q, at.b, call.query_head(at.query), call.F),
+                   chunk_rows(call.k, at.b, call.key_head(at.head), call.F),
+                   call.gate + call.row(call.Hkv, at.b, at.head, 0) * call.F, call.F, span);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncwarp(); /* gates are ready */
+        tiles.gates.sum_up(tiles.totals);
+        __syncthreads(); /* rows and totals are ready */
+        if (range == 0) {
+            range = channel_range(tiles.totals);
+            level = channel_first_level(range);
+        } else
+            level = channel_next_level(level, range);
+        channel_factors<F> factors;
+        factors.open(tiles.gates, tiles.totals, level);
+        tiles.template scale_rows<false>(factors, call.scale);
+        __syncthreads(); /* tiles are ready */
+        if (multiplies)
+#pragma unroll
+            for (int n = 0; n < SOLVER_PIECES; n++) {
+                const int block = warp % SOLVERS + SOLVERS * n;
+                const channel_block place = channel_block_of(block);
+                if (block >= SR_DELTA_BLOCKS || !level.visits(place.row, place.column))
+                    continue;
+                float x[2][4];
+                channel_pairs<F>(x, scores ? tiles.queries : tiles.readers, place.row,
+                                 tiles.writers, place.column, level);
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    pairs.w[n][e / 4][e % 4] += finite(x[e / 4][e % 4]);
+            }
+        if (level.state)
+            break;
+        __syncthreads(); /* no warp reads tiles */
+    }
+    store_span(call, places, at, tiles, span, range == SR_CHUNK);
+}
+
+/* A block of eight warps owns a chunk of a query head, and that of its keys if it leads the group.
+ * For each span: tiles and their products, in registers; then X by warps 0 .. 3, P to memory by the
+ * others. */
+template <int F>
+__global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
+    channel_prepare(const __grid_constant__ sr_chunk_call call,
+                    const __grid_constant__ channel_places places) {
+    using Memory = prepare_memory<F>;
+    SR_SHARED(Memory, shared);
+    const int chunks = chunk_count(call.T), index = (int)blockIdx.x, query = (int)blockIdx.y;
+    const int head = query / call.group, warp = chunk_warp();
+    const prepare_at at = {index / chunks, query, head, index % chunks, query == head * call.group};
+    const int begin = at.chunk * SR_CHUNK, end = min(begin + SR_CHUNK, call.T);
+    const bool solves = call.delta && at.leads;
+    sr_chunk_spans spans = chunk_spans(call, at.b);
+    prepare_pairs pairs;
+#pragma unroll
+    for (int n = 0; n < SOLVER_PIECES; n++)
+        clear_pieces(pairs.w[n]);
+    if (solves && thread_again() < SR_CHUNK) {
+        const int t = begin + thread_again();
+        shared->beta[thread_again()] =
+            t < end ? finite(delta_beta(call.beta[call.row(call.Hkv, at.b, at.head, t)])) : 0;
+    }
+    for (int t = begin; t < end;) {
+        const sr_chunk_span span = spans.after(t);
+        prepare_span(pairs, call, places, at, shared, span);
+        t = span.past;
+        __syncthreads(); /* no warp reads the span's */
+    }
+    if (warp >= SOLVERS) {
+        sr_bf16 *const to =
+            channel_chunk(places.scores, call, at.b * call.H + at.query, at.chunk, SR_DELTA_PAIRS);
+        const int lane = lane_again();
+#pragma unroll
+        for (int n = 0; n < SOLVER_PIECES; n++) {
+            const int block = warp % SOLVERS + SOLVERS * n;
+            if (block < SR_DELTA_BLOCKS)
+                delta_store_block(shared->scores + 256 * block, pairs.w[n], lane);
+        }
+        named_barrier_sync(2, SOLVER_THREADS); /* P is ready */
+        for (int n = 8 * (thread_again() - SOLVER_THREADS); n < SR_DELTA_PAIRS;
+             n += 8 * SOLVER_THREADS)
+            store_vector(to + n, load_vector(shared->scores + n));
+    } else if (solves) {
+        put_pairs(shared, pairs.w, warp);
+        named_barrier_sync(1, SOLVER_THREADS); /* A is ready */
+        solve(
+            shared,
+            channel_chunk(places.solved, call, at.b * call.Hkv + at.head, at.chunk, SR_DELTA_PAIRS),
+            warp);
+    }
+}
+
+template <int F>
+static srnn_status start(const sr_chunk_call &call, const channel_places &places,
+                         cudaStream_t stream) {
+    SR_CUDA(sr_launch(channel_prepare<F>,
+                      dim3((unsigned)(call.B * chunk_count(call.T)), (unsigned)call.H),
+                      dim3(CHANNEL_THREADS), sizeof(prepare_memory<F>), stream, call, places));
+    return SRNN_OK;
+}
+
+srnn_status sr_channel_prepare(const sr_chunk_call &call, const channel_places &places,
+                               cudaStream_t stream) {
+    return SR_CHANNEL_START(start, call.F, call, places, stream);
+}

@@ -1,0 +1,399 @@
+/* scores.h (private): scores with a gate per channel inside a chunk,
+ *     P_ij = sum over channels of q_i k_j e^(c_i - c_j),  j <= i, c the running sum of gates,
+ * as products of scaled tiles.
+ *
+ * A level is a set of pairs that one product finds: rows q e^(c_i - x) times rows k e^(x - c_j), x
+ * an anchor per channel. Where no channel of the chunk forgets more than 2^-SR_CHANNEL_RANGE, one
+ * level is enough: anchored in the middle of all gates, neither factor leaves the range of bf16,
+ * and pairs j > i, which may, are masked. Otherwise levels take the pairs from far to near: those
+ * with a multiple of 32 between them, anchored there, so that no factor is above 1 and those below
+ * its range are too small to matter; then 16 and 8; and as soon as blocks of 32, 16 or 8 tokens are
+ * in range the pairs inside them, anchored in their middle. In blocks of 8 tokens gates are at
+ * least 2^SR_CHANNEL_LEAST, and always in range: what is below is 0 for bf16 and for float.
+ *
+ * Elementwise work has one layout: warp w of CHANNEL_WARPS has rows 8 w .. 8 w + 7 of the chunk, a
+ * lane two neighbouring channels of each 64. A row of a tile is one word of each lane. */
+#ifndef SR_ATTENTION_CUDA_CHUNKS_CHANNEL_SCORES_H
+#define SR_ATTENTION_CUDA_CHUNKS_CHANNEL_SCORES_H
+
+#include "attention/cuda/chunks/tiles.h"
+
+enum { CHANNEL_ROWS = 8, CHANNEL_WARPS = SR_CHUNK / CHANNEL_ROWS };
+enum { CHANNEL_THREADS = CHANNEL_WARPS * SR_WARP };
+
+/* Logarithms to base 2. */
+#define SR_CHANNEL_RANGE 160.0f
+#define SR_CHANNEL_LEAST (-28.0f)
+
+/* ---- levels ---- */
+
+/* Pairs with low <= (i xor j) < high; `state`: the last level, whose tiles also meet the states. */
+struct channel_level {
+    int low, high;
+    bool state;
+
+    SR_DEVICE bool has(int i, int j) const {
+        const int apart = i ^ j;
+        return j <= i && apart >= low && apart < high;
+    }
+    /* Whether it needs a row as a query, or as a key. */
+    SR_DEVICE bool reads(int row) const {
+        return low == 0 || (row & low) != 0;
+    }
+    SR_DEVICE bool writes(int row) const {
+        return low == 0 || (row & low) == 0;
+    }
+    /* Whether some pairs of rows i .. i+15 and j .. j+15 are of the level. */
+    SR_DEVICE bool visits(int i, int j) const {
+        const int apart = i ^ j;
+        return apart < high && apart + 16 > low;
+    }
+    SR_DEVICE bool is_first() const {
+        return high == SR_CHUNK;
+    }
+    SR_DEVICE bool has_diagonal() const {
+        return low == 0 && high > 0;
+    }
+};
+
+/* `range`: the tokens of blocks whose gates are in range, from channel_range. */
+SR_DEVICE channel_level channel_first_level(int range) {
+    return range == SR_CHUNK ? channel_level{0, SR_CHUNK, true}
+                             : channel_level{SR_CHUNK / 2, SR_CHUNK, false};
+}
+
+SR_DEVICE channel_level channel_next_level(const channel_level &level, int range) {
+    if (level.low > range)
+        return {level.low / 2, level.low, false};
+    return level.low == range ? channel_level{0, range, false} : channel_level{0, 0, true};
+}
+
+/* ---- gates ---- */
+
+SR_DEVICE int channel_group() {
+    return thread_again() / SR_WARP;
+}
+SR_DEVICE int channel_of(int set) {
+    return 64 * set + 2 * (thread_again() % SR_WARP);
+}
+
+SR_DEVICE float2 operator+(float2 x, float2 y) {
+    return make_float2(x.x + y.x, x.y + y.y);
+}
+SR_DEVICE float2 operator-(float2 x, float2 y) {
+    return make_float2(x.x - y.x, x.y - y.y);
+}
+SR_DEVICE float2 operator*(float2 x, float2 y) {
+    return make_float2(x.x * y.x, x.y * y.y);
+}
+SR_DEVICE float2 operator*(float2 x, float y) {
+    return make_float2(x.x * y, x.y * y);
+}
+
+/* Sums of the gates of each group of 8 tokens, in shared memory. */
+template <int F> struct channel_totals {
+    float of_group[CHANNEL_WARPS][F];
+
+    SR_DEVICE float2 get(int group, int set) const {
+        return *reinterpret_cast<const float2 *>(of_group[group] + channel_of(set));
+    }
+    SR_DEVICE void put(int set, float2 x) {
+        *reinterpret_cast<float2 *>(of_group[channel_group()] + channel_of(set)) = x;
+    }
+    /* Of all tokens, for one channel. */
+    SR_DEVICE float all(int channel) const {
+        float sum = 0;
+#pragma unroll
+        for (int group = 0; group < CHANNEL_WARPS; group++)
+            sum += of_group[group][channel];
+        return sum;
+    }
+};
+
+/* Gates of the tokens of a span in shared memory, (64, F), until they have become a level's
+ * exponents; a warp's rows are its own business. Columns are permuted so that what a half warp
+ * reads as sums of mma, 4 rows of 8 columns, lies in different banks. */
+template <int F> struct channel_gates {
+    static constexpr int sets = F / 64;
+    alignas(16) float number[SR_CHUNK * F];
+
+    static SR_DEVICE int place(int row, int column) {
+        return row * F + (column ^ row % 4 * 8);
+    }
+    /* Of a row and an even column. */
+    SR_DEVICE float2 &pair(int row, int column) {
+        return *reinterpret_cast<float2 *>(number + place(row, column));
+    }
+    SR_DEVICE float2 &at(int s, int n) {
+        return pair(CHANNEL_ROWS * channel_group() + n, channel_of(s));
+    }
+    SR_DEVICE float2 get(int s, int n) const {
+        return const_cast<channel_gates *>(this)->at(s, n);
+    }
+
+    /* Starts the copy of those of a span, 0 for others and for the token that begins a document,
+     * from rows of `channels`, (T, channels). One warp: its own rows. */
+    SR_DEVICE void load(const float *gate, int channels, const sr_chunk_span &span) {
+        const int from = span.continues ? span.from : span.from + 1;
+#pragma unroll
+        for (int n = lane_again(); n < CHANNEL_ROWS * F / 4; n += SR_WARP) {
+            const int row = CHANNEL_ROWS * channel_group() + n / (F / 4), c = n % (F / 4) * 4;
+            const int t = span.t0 + row;
+            const bool exists = t >= from && t < span.past && c < channels;
+            cp_async_16(number + place(row, c), gate + (exists ? (int64_t)t * channels + c : 0),
+                        exists ? 16 : 0);
+        }
+    }
+
+    /* Once the warp's copies are complete: gates become their sums from the first row of the group
+     * on, as logarithms to base 2; totals are complete after a barrier. */
+    SR_DEVICE void sum_up(channel_totals<F> &totals) {
+#pragma unroll
+        for (int s = 0; s < sets; s++) {
+            float2 sum = {0, 0};
+#pragma unroll
+            for (int n = 0; n < CHANNEL_ROWS; n++) {
+                sum = sum + at(s, n) * SR_LOG2_E;
+                at(s, n) = sum;
+            }
+            totals.put(s, sum);
+        }
+    }
+};
+
+/* 64, 32, 16 or 8: the largest block of tokens with gates in range in every channel. All warps
+ * get the same. */
+template <int F> SR_DEVICE int channel_range(const channel_totals<F> &totals) {
+    const auto fits =
+        [&](int groups) { /* whether blocks of this many groups do */
+                          bool all = true;
+#pragma unroll
+                          for (int s = 0; s < F / 64; s++)
+                              for (int begin = 0; begin < CHANNEL_WARPS; begin += groups) {
+                                  float2 sum = {0, 0};
+                                  for (int group = begin; group < begin + groups; group++)
+                                      sum = sum + totals.get(group, s);
+                                  all = all && fminf(sum.x, sum.y) >= -SR_CHANNEL_RANGE;
+                              }
+                          return warp_ballot(!all) == 0;
+        };
+    for (int groups = CHANNEL_WARPS; groups > 1; groups /= 2)
+        if (fits(groups))
+            return groups * CHANNEL_ROWS;
+    return CHANNEL_ROWS;
+}
+
+/* ---- the factors of a level, for a thread's rows and channels ---- */
+
+/* Rows with exponent x are scaled by 2^x where they are queries, by 2^(all - x) as keys. */
+template <int F> struct channel_factors {
+    static constexpr int sets = F / 64;
+    float2 offset[sets]; /* x less the group's own sums */
+    float2 all[sets];    /* all gates of the span where anchors are its two ends, else 0 */
+    bool queries, keys;  /* whether the level needs the rows as such */
+    bool whole;          /* the level is all pairs of the chunk */
+    bool least;          /* gates are at least SR_CHANNEL_LEAST */
+
+    SR_DEVICE void open(const channel_gates<F> &gates, const channel_totals<F> &totals,
+                        const channel_level &level) {
+        const bool middle = level.has_diagonal();
+        queries = keys = true;
+        whole = middle && level.high == SR_CHUNK;
+        least = middle && level.high == CHANNEL_ROWS;
+        const int own = channel_group();
+        int begin = 0, end = CHANNEL_WARPS; /* groups: the anchors of queries and of keys */
+        if (middle && !whole) {
+            const int groups = level.high / CHANNEL_ROWS;
+            begin = own / groups * groups;
+            end = begin + groups;
+        } else if (level.low > 0) {
+            const int groups = level.low / CHANNEL_ROWS;
+            begin = end = own / (2 * groups) * (2 * groups) + groups;
+            queries = own >= begin;
+            keys = !queries;
+        }
+#pragma unroll
+        for (int s = 0; s < sets; s++) {
+            float2 before = {0, 0}, after = {0, 0};
+            if (least) {
+                after = inside(gates, s);
+            } else {
+                for (int group = begin; group < own; group++)
+                    before = before + totals.get(group, s);
+                for (int group = own; group < end; group++)
+                    after = after + totals.get(group, s);
+            }
+            const bool ends = !middle && level.low == 0;
+            all[s] = ends ? before + after : make_float2(0, 0);
+            offset[s] = middle ? (before - after) * 0.5f : queries ? before : before - after;
+        }
+    }
+
+    /* use(s, n, x) for each set and row, x its exponent. The row's gate may be overwritten. */
+    template <class Use> SR_DEVICE void each(const channel_gates<F> &gates, const Use &use) const {
+#pragma unroll
+        for (int s = 0; s < sets; s++) {
+            float2 sum = {0, 0};
+            float2 above = gates.get(s, 0);
+#pragma unroll 1
+            for (int n = 0; n < CHANNEL_ROWS; n++) {
+                const float2 own = gates.get(s, n);
+                sum = least ? sum + limited(own - above) : own;
+                above = own;
+                use(s, n, sum + offset[s]);
+            }
+        }
+    }
+
+  private:
+    /* The gate between two rows, at least SR_CHANNEL_LEAST. */
+    static SR_DEVICE float2 limited(float2 gate) {
+        return make_float2(fmaxf(gate.x, SR_CHANNEL_LEAST), fmaxf(gate.y, SR_CHANNEL_LEAST));
+    }
+    /* The sum of those of the group, but for the first row's. */
+    static SR_DEVICE float2 inside(const channel_gates<F> &gates, int s) {
+        float2 sum = {0, 0};
+        for (int n = 1; n < CHANNEL_ROWS; n++)
+            sum = sum + limited(gates.get(s, n) - gates.get(s, n - 1));
+        return sum;
+    }
+};
+
+/* ---- scaled tiles ---- */
+
+/* Where the thread's word of row n of its group lies in a tile. */
+template <int F> SR_DEVICE int channel_word(int s, int n) {
+    const int lane = thread_again() % SR_WARP;
+    return sr_tile<F>::offset(CHANNEL_ROWS * channel_group() + n, 8 * s + lane / 4) +
+           2 * (lane % 4);
+}
+
+template <int F> SR_DEVICE float2 channel_get(const sr_bf16 *tile, int s, int n) {
+    return unpack_bf16(*reinterpret_cast<const uint32_t *>(tile + channel_word<F>(s, n)));
+}
+template <int F> SR_DEVICE void channel_put(sr_bf16 *tile, int s, int n, float2 x) {
+    *reinterpret_cast<uint32_t *>(tile + channel_word<F>(s, n)) = pack_bf16(x.x, x.y);
+}
+
+SR_DEVICE float2 channel_exp2(float2 x) {
+    return make_float2(exp2_fast(x.x), exp2_fast(x.y));
+}
+
+/* The tiles of a span: rows, then those of a level. */
+template <int F> struct channel_tiles {
+    alignas(16) sr_bf16 queries[SR_CHUNK * F]; /* times `scale` and 2^x */
+    sr_bf16 readers[SR_CHUNK * F];             /* keys, times 2^x: what the delta rule erases */
+    sr_bf16 writers[SR_CHUNK * F];             /* keys, times 2^(all - x) */
+    channel_gates<F> gates;                    /* x */
+    channel_totals<F> totals;
+    alignas(8) float all[F]; /* of the level's factors */
+
+    /* Starts the copies of a span's rows; by all threads. */
+    SR_DEVICE void load(const sr_head_rows<const sr_bf16> &query,
+                        const sr_head_rows<const sr_bf16> &key, const float *gate, int channels,
+                        const sr_chunk_span &span) {
+        chunk_load<F, CHANNEL_THREADS>(queries, query, span);
+        chunk_load<F, CHANNEL_THREADS>(readers, key, span);
+        gates.load(gate, channels, span);
+    }
+
+    /* Those become the tiles of a level; rows that it does not need become zero. With EXPONENTS
+     * they are left in the place of gates. By all threads; complete after a barrier. */
+    template <bool EXPONENTS>
+    SR_DEVICE void scale_rows(const channel_factors<F> &factors, float scale) {
+        if (EXPONENTS && channel_group() == 0)
+#pragma unroll
+            for (int s = 0; s < F / 64; s++)
+                *reinterpret_cast<float2 *>(all + channel_of(s)) = factors.all[s];
+        const auto put = [&](int s, int n, float2 x, float2 query, float2 key, float2 write) {
+            channel_put<F>(queries, s, n, query);
+            channel_put<F>(readers, s, n, key);
+            channel_put<F>(writers, s, n, write);
+            if (EXPONENTS)
+                gates.at(s, n) = x;
+        };
+        if (factors.whole) {
+#pragma unroll
+            for (int s = 0; s < F / 64; s++)
+#pragma unroll 2
+                for (int n = 0; n < CHANNEL_ROWS; n++) {
+                    const float2 x = gates.get(s, n) + factors.offset[s];
+                    const float2 read = channel_exp2(x), write = channel_exp2(x * -1.0f);
+                    const float2 key = channel_get<F>(readers, s, n);
+                    put(s, n, x, channel_get<F>(queries, s, n) * (read * scale), key * read,
+                        key * write);
+                }
+            return;
+        }
+        factors.each(gates, [&](int s, int n, float2 x) {
+            const float2 none = {0, 0}, key = channel_get<F>(readers, s, n);
+            const float2 read = channel_exp2(x), write = channel_exp2(factors.all[s] - x);
+            const float2 query = channel_get<F>(queries, s, n) * (read * scale);
+            put(s, n, x, factors.queries ? query : none, factors.queries ? key * read : none,
+                factors.keys ? key * write : none);
+        });
+    }
+};
+
+/* ---- products ---- */
+
+/* w = the products of rows i .. i+15 of tile a and j .. j+15 of tile b that are of the level, which
+ * visits them, and 0 for others. */
+template <int WIDTH>
+SR_DEVICE void channel_pairs(float (&w)[2][4], const sr_bf16 *a, int i, const sr_bf16 *b, int j,
+                             const channel_level &level) {
+    clear_pieces(w);
+    multiply_by_rows<WIDTH, WIDTH, WIDTH>(w, a, i, 0, b, j);
+    if (i == j) {
+        const int lane = lane_again();
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            w[e / 4][e % 4] =
+                level.has(sum_row(e, lane), sum_column(e, lane)) ? w[e / 4][e % 4] : 0;
+    }
+}
+
+/* A fragment of a block of pairs on the diagonal, nothing above it, keeps those of the level;
+ * `lower`: the quarter of pairs 8 and more apart. */
+SR_DEVICE void channel_limit(uint32_t (&a)[4], int lower, const channel_level &level) {
+    if (level.low > 0)
+        a[0] = a[3] = 0;
+    if (level.high <= CHANNEL_ROWS)
+        a[lower] = 0;
+}
+
+/* C += rows own .. of pairs, (64, 64), those of the level, times those rows of a tile, from its
+ * column 8 `begin` on. */
+template <int WIDTH, int PIECES>
+SR_DEVICE void channel_multiply_rows(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
+                                     const sr_bf16 *tile, int begin, const channel_level &level) {
+    const int lane = lane_again();
+#pragma unroll 1
+    for (int at = 0; at <= own; at += 16)
+        if (level.visits(own, at)) {
+            uint32_t a[4];
+            load_a<SR_CHUNK>(a, pairs, own, at / 16, lane);
+            if (at == own)
+                channel_limit(a, 1, level);
+            multiply_rows<WIDTH>(c, a, tile, at, begin / 2, lane);
+        }
+}
+
+/* C += the transposed columns own .. of the pairs times those rows of a tile. */
+template <int WIDTH, int PIECES>
+SR_DEVICE void channel_multiply_columns(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
+                                        const sr_bf16 *tile, int begin,
+                                        const channel_level &level) {
+    const int lane = lane_again();
+#pragma unroll 1
+    for (int at = own; at < SR_CHUNK; at += 16)
+        if (level.visits(at, own)) {
+            uint32_t a[4];
+            load_a_columns<SR_CHUNK>(a, pairs, at, own / 16, lane);
+            if (at == own)
+                channel_limit(a, 2, level);
+            multiply_rows<WIDTH>(c, a, tile, at, begin / 2, lane);
+        }
+}
+
+#endif

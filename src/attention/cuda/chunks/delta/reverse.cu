@@ -1,0 +1,212 @@
+/* reverse.cu: the delta rule in chunks, backward: the walk from the last span to the
+ * first, for the gradients of the states and of the values. With R the gradient of the state
+ * after a span:
+ *
+ *     dU = diag(e^(c_last - c)) K R + sum P' dN, over the query heads of the group
+ *     dV = diag(beta) X' dU
+ *     R before it = e^c_last R + sum scale Q' diag(e^c) dN - K' diag(e^c) dV */
+#include "attention/cuda/chunks/delta/walk.h"
+
+enum { REVERSE_WARPS = SR_DELTA_STRIPS + 2 };
+
+/* Of a slot: `values` are gradients of numerators, `solved` is not transposed. */
+template <int F> struct reverse_slot : delta_slot<F, true> {
+    int group; /* the span of which query head of the group */
+};
+
+struct reverse_head {
+    int b, head, slice;
+};
+
+/* Rows of X in the span, to its blocks. */
+SR_DEVICE void load_solved(sr_bf16 *to, const sr_bf16 *from, const delta_span &span) {
+#pragma unroll 4
+    for (int n = delta_lane(); n < SR_DELTA_BLOCKS * 32; n += SR_WARP) {
+        const int block = n / 32, row = n / 2 % 16, chunk = n % 2;
+        const int i = block < 1 ? 0 : block < 3 ? 1 : block < 6 ? 2 : 3, at = 16 * i + row;
+        const bool counts = at >= span.from && at < span.past;
+        cp_async_16(to + block * 256 + sr_tile<16>::offset(row, chunk), from + n * 8,
+                    counts ? 16 : 0);
+    }
+}
+
+template <int F>
+SR_DEVICE void load_span(reverse_slot<F> &slot, const sr_chunk_call &call,
+                         const delta_places &places, const reverse_head &at, const delta_span &span,
+                         int group) {
+    const int lane = delta_lane(), query = at.head * call.group + group;
+    const int kv = at.b * call.Hkv + at.head;
+    delta_load<F>(slot.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time, span, 0,
+                  call.F, lane, SR_WARP);
+    delta_load<F>(slot.queries, call.q.row(at.b, call.query_head(query), 0), call.q.time, span, 0,
+                  call.F, lane, SR_WARP);
+    delta_load<SR_DELTA_SLICE>(slot.values, call.d_numerator.row(at.b, query, 0),
+                               call.d_numerator.time, span, at.slice * SR_DELTA_SLICE, call.V, lane,
+                               SR_WARP);
+    load_solved(slot.solved,
+                places.solved + ((int64_t)kv * delta_chunks(call.T) + span.t0 / SR_DELTA_CHUNK) *
+                                    SR_DELTA_PAIRS,
+                span);
+    if (call.decays > 0)
+        delta_load_numbers(slot.gate, call.gate + (int64_t)kv * call.T, span);
+    delta_load_numbers(slot.beta, call.beta + (int64_t)kv * call.T, span);
+    if (lane == 0) {
+        slot.span = span;
+        slot.group = group;
+    }
+}
+
+/* c (16 values x 64 tokens) += dN' P; R' += scale dN' diag(e^c) Q. */
+template <int F>
+SR_DEVICE void take_query(float (&c)[8][4], delta_state<F> &later, const reverse_slot<F> &slot,
+                          float scale, int strip) {
+    const int lane = delta_lane();
+#pragma unroll
+    for (int i = 0; i < SR_DELTA_STEPS; i++) {
+        uint32_t a[4], b[4];
+        a_columns<SR_DELTA_SLICE>(a, slot.values, 16 * i, strip, lane);
+#pragma unroll
+        for (int j = 0; j <= i; j++) {
+            b_columns<16>(b, slot.scores + delta_pairs_at(i, j), 0, 0, lane);
+            mma_m16n8k16(c[2 * j], a, b);
+            mma_m16n8k16(c[2 * j + 1], a, b + 2);
+        }
+        delta_scale_columns(a, slot.factors.before, scale, i, lane);
+        add_product<F>(later.s, a, slot.queries, 16 * i, 0, lane);
+    }
+}
+
+/* From c = dU' those of the values, and R' -= dV' diag(e^c) K. */
+template <int F>
+SR_DEVICE void take_keys(delta_strip &d_values, const float (&c)[8][4], delta_state<F> &later,
+                         const reverse_slot<F> &slot) {
+    const int lane = delta_lane();
+    float d_v[8][4];
+    {
+        delta_strip d_used;
+        d_used.set(c);
+        delta_clear(d_v);
+#pragma unroll
+        for (int i = 0; i < SR_DELTA_STEPS; i++)
+#pragma unroll
+            for (int j = 0; j <= i; j++) {
+                uint32_t b[4];
+                b_columns<16>(b, slot.solved + delta_pairs_at(i, j), 0, 0, lane);
+                mma_m16n8k16(d_v[2 * j], d_used.a[i], b);
+                mma_m16n8k16(d_v[2 * j + 1], d_used.a[i], b + 2);
+            }
+    }
+    delta_scale_tokens(d_v, slot.factors.beta);
+    d_values.set(d_v);
+    delta_scale_tokens(d_v, slot.factors.before);
+#pragma unroll
+    for (int m = 0; m < SR_DELTA_STEPS; m++) {
+        uint32_t a[4];
+        pack_a(a, d_v[2 * m], d_v[2 * m + 1]);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            a[n] ^= 0x80008000u;
+        add_product<F>(later.s, a, slot.keys, 16 * m, 0, lane);
+    }
+}
+
+/* A strip's walk. */
+template <int F>
+SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
+                          const reverse_head &at, reverse_slot<F> *slots,
+                          const delta_barriers &barriers, int strip) {
+    const int column = at.slice * SR_DELTA_SLICE, value = column + strip * SR_DELTA_STRIP;
+    const int head = at.b * call.Hkv + at.head;
+    const int64_t numbers = (int64_t)call.F * call.V;
+    delta_state<F> later; /* R' */
+    float c[8][4];
+    later.clear();
+    delta_clear(c);
+    if (call.d_final)
+        later.load(call.d_final + head * numbers, value, call.F, call.V);
+    delta_run_strip(slots, barriers, [&](reverse_slot<F> &slot) {
+        const delta_span span = slot.span;
+        if (slot.group == 0) {
+            if (span.ends)
+                later.clear();
+            if (span.closes_chunk(call.T)) {
+                const int64_t chunk =
+                    (int64_t)head * delta_chunks(call.T) + span.t0 / SR_DELTA_CHUNK;
+                delta_store_strip(places.d_states + (chunk * call.V + value) * call.F, call.F,
+                                  later.s, 0, call.V - value, 0, call.F);
+            }
+            later.times_rows(c, slot.keys);
+            delta_scale_tokens(c, slot.factors.until);
+            later.multiply(slot.factors.across());
+        }
+        take_query(c, later, slot, call.scale, strip);
+        if (slot.group < call.group - 1)
+            return;
+        delta_strip d_values;
+        take_keys(d_values, c, later, slot);
+        d_values.put(slot.values, strip);
+        __syncwarp();
+        delta_store_columns(call.d_v.row(at.b, at.head, span.t0) + column, call.d_v.time,
+                            slot.values, strip, span, call.V - column);
+    });
+    if (call.d_initial)
+        later.store(call.d_initial + head * numbers, value, call.F, call.V);
+}
+
+/* A block walks a head of keys and values from its last span, which it sees once for each query
+ * head of the group. Warps 0 .. 3 are the strips, then the loader and the scorer; see
+ * walk.h. */
+template <int F>
+__global__ void __launch_bounds__(REVERSE_WARPS *SR_WARP, F == 64 ? 2 : 1)
+    delta_reverse(const __grid_constant__ sr_chunk_call call,
+                  const __grid_constant__ delta_places places, int slot_count) {
+    using Slot = reverse_slot<F>;
+    SR_SHARED(Slot, slots);
+    const int warp = of_warp((int)threadIdx.x / SR_WARP), index = (int)blockIdx.x;
+    const reverse_head at = {index / call.Hkv, index % call.Hkv, (int)blockIdx.y};
+    const delta_barriers barriers = {slot_count, SR_WARP};
+    if (warp < SR_DELTA_STRIPS) {
+        walk_strip<F>(call, places, at, slots, barriers, warp);
+    } else if (warp == SR_DELTA_STRIPS) {
+        const int32_t *const first = call.first + (int64_t)at.b * call.T;
+        int end = call.T, group = 0;
+        delta_run_loader(slots, barriers, 1, [&](Slot &slot) {
+            if (end == 0)
+                return false;
+            const delta_span span = delta_span_before(first, end, call.T, call.initial != nullptr);
+            load_span<F>(slot, call, places, at, span, group);
+            group = group + 1 < call.group ? group + 1 : 0;
+            end = group > 0 ? end : span.t0 + span.from;
+            return true;
+        });
+    } else {
+        delta_run_worker(slots, barriers, 0, 1, 0, [&](Slot &slot) {
+            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
+            __syncwarp();
+            delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.sum, call.scale);
+        });
+    }
+}
+
+template <int F>
+static srnn_status start(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                         const delta_places &places, cudaStream_t stream) {
+    const size_t slot = sizeof(reverse_slot<F>);
+    const size_t whole = F == 64 ? shape.shared_bytes / 2 - 1024 : shape.shared_bytes;
+    int slots = (int)(whole / slot);
+    slots = slots > SR_DELTA_SLOTS_MOST ? SR_DELTA_SLOTS_MOST : slots < 1 ? 1 : slots;
+    const int slices = (call.V + SR_DELTA_SLICE - 1) / SR_DELTA_SLICE;
+    SR_CUDA(sr_launch(delta_reverse<F>, dim3((unsigned)(call.B * call.Hkv), (unsigned)slices),
+                      dim3(REVERSE_WARPS * SR_WARP), slots * slot, stream, call, places, slots));
+    return SRNN_OK;
+}
+
+srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                             const delta_places &places, cudaStream_t stream) {
+    return call.F <= 64 ? start<64>(call, shape, places, stream)
+                        : start<128>(call, shape, places, stream);
+}
+
+size_t sr_delta_walk_bytes(int F) {
+    return F <= 64 ? sizeof(reverse_slot<64>) : sizeof(reverse_slot<128>);
+}

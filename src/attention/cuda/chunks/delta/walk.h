@@ -1,0 +1,138 @@
+/* walk.h (private): blocks that walk the spans of a head, and what they leave in the
+ * workspace.
+ *
+ * A block owns a head and a slice of 64 value columns, of which each of its first four warps,
+ * the strips, has 16: columns of a state never meet. The other warps run ahead of the strips and
+ * need no state. A span lives in one of the block's slots of shared memory, which goes round:
+ *
+ *     loader: waits until the slot is free, copies the span's rows, then tells that it is full
+ *     a solver, a scorer: wait until it is full, make X and P of the rows, tell that they are ready
+ *     strips: wait for that, compute, tell that the slot is free
+ *
+ * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span
+ * after the last is marked. Of solvers there are at most as many as slots, and the loader waits
+ * until a solver has taken a span: so no two spans are waited for at one barrier. */
+#ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
+#define SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
+
+#include "attention/cuda/chunks/delta/tiles.h"
+#include "device/cuda/check.h"
+
+/* Made by the forward walk again for the backward pass; heads are those of keys and values. */
+struct delta_places {
+    sr_bf16 *states;   /* (B Hkv, chunks, V, F): before each chunk, transposed */
+    sr_bf16 *d_states; /* the gradients of those after each chunk */
+    sr_bf16 *used;     /* (B, Hkv, T, V): U */
+    sr_bf16 *solved;   /* (B Hkv, chunks, SR_DELTA_PAIRS): X, in blocks of 16 x 16 */
+};
+
+srnn_status sr_delta_forward(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                             cudaStream_t stream);
+srnn_status sr_delta_states(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                            const delta_places &places, cudaStream_t stream);
+srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                             const delta_places &places, cudaStream_t stream);
+srnn_status sr_delta_outputs(const sr_chunk_call &call, const delta_places &places,
+                             cudaStream_t stream);
+
+/* The least shared memory that a block of the walks, and of the last step, can do with. */
+size_t sr_delta_walk_bytes(int F);
+size_t sr_delta_outputs_bytes(int F, int V);
+
+/* ---- slots ---- */
+
+/* SCORES: with queries and P. */
+template <int F, bool SCORES> struct delta_slot {
+    alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
+    sr_bf16 queries[SCORES ? SR_DELTA_CHUNK * F : 8];
+    sr_bf16 values[SR_DELTA_CHUNK * SR_DELTA_SLICE]; /* or gradients of numerators */
+    sr_bf16 solved[SR_DELTA_PAIRS], scores[SCORES ? SR_DELTA_PAIRS : 8];
+    delta_factors factors;
+    float sum[SR_DELTA_CHUNK]; /* the scorer's own */
+    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    delta_span span;
+};
+
+enum {
+    SR_DELTA_SLOTS_MOST = 5, /* three named barriers each */
+    SR_DELTA_STRIP_THREADS = SR_DELTA_STRIPS * SR_WARP,
+};
+
+/* Barriers of a slot, and who meets there. */
+struct delta_barriers {
+    int slots, workers; /* solver and scorer of a span: threads */
+
+    SR_DEVICE void wait_full(int slot) const { /* loader and workers */
+        named_barrier_sync(1 + slot, SR_WARP + workers);
+    }
+    SR_DEVICE void tell_ready(int slot) const { /* workers */
+        named_barrier_arrive(1 + slots + slot, workers + SR_DELTA_STRIP_THREADS);
+    }
+    SR_DEVICE void wait_ready(int slot) const { /* strips */
+        named_barrier_sync(1 + slots + slot, workers + SR_DELTA_STRIP_THREADS);
+    }
+    SR_DEVICE void tell_free(int slot) const { /* strips */
+        named_barrier_arrive(1 + 2 * slots + slot, SR_DELTA_STRIP_THREADS + SR_WARP);
+    }
+    SR_DEVICE void wait_free(int slot) const { /* loader */
+        named_barrier_sync(1 + 2 * slots + slot, SR_DELTA_STRIP_THREADS + SR_WARP);
+    }
+};
+
+/* The loader: load(slot) starts the copies of the next span, whose place it leaves in slot.span, or
+ * returns false if there are no more; `solvers` marks follow, numbered in span.from. One warp. */
+template <class Slot, class Load>
+SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int solvers,
+                                const Load &load) {
+    int item = 0;
+    for (int marks = 0; marks < solvers; item++) {
+        Slot &slot = slots[item % barriers.slots];
+        if (item >= barriers.slots)
+            barriers.wait_free(item % barriers.slots);
+        if (marks > 0 || !load(slot)) {
+            if (delta_lane() == 0)
+                slot.span = {-1, marks, 0, false, false};
+            marks++;
+        }
+        cp_async_commit();
+        cp_async_wait<0>();
+        barriers.wait_full(item % barriers.slots);
+    }
+    for (int n = max(0, item - barriers.slots); n < item - solvers; n++)
+        barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
+}
+
+/* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One
+ * warp. */
+template <class Slot, class Work>
+SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int begin, int every,
+                                int last, const Work &work) {
+    for (int item = begin;; item += every) {
+        const int at = item % barriers.slots;
+        barriers.wait_full(at);
+        const delta_span span = slots[at].span;
+        if (span.t0 >= 0)
+            work(slots[at]);
+        __syncwarp();
+        if (span.t0 >= 0 || span.from == 0)
+            barriers.tell_ready(at);
+        if (span.t0 < 0 && span.from >= last)
+            return;
+    }
+}
+
+/* A strip: step(slot) for every span. */
+template <class Slot, class Step>
+SR_DEVICE void delta_run_strip(Slot *slots, const delta_barriers &barriers, const Step &step) {
+    for (int item = 0;; item++) {
+        const int at = item % barriers.slots;
+        barriers.wait_ready(at);
+        if (slots[at].span.t0 < 0)
+            return;
+        step(slots[at]);
+        __syncwarp();
+        barriers.tell_free(at);
+    }
+}
+
+#endif

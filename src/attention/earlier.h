@@ -1,0 +1,24 @@
+/* earlier.h: attention in blocks of keys: those of the queries' own tokens first, by the ordinary
+ * calls, then those of earlier parts of the rows, which other ranks have. */
+#ifndef SR_ATTENTION_EARLIER_H
+#define SR_ATTENTION_EARLIER_H
+
+#include "attention/kernel.h"
+
+/* Why earlier keys cannot be added one block after the other; NULL: they can. */
+const char *sr_attention_earlier_refusal(const srnn_attention *attention);
+
+/* Fails where the plan's kernel or variant does not take earlier keys. */
+srnn_status sr_plan_check_earlier(const srnn_plan *plan);
+
+/* Adds the keys and values of `in` to o and to what forward saved (not NULL). */
+srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
+                                         void *saved, const sr_earlier_keys *earlier);
+
+/* After all of them: writes the gradients of the keys and values of `in`, what they add to that of
+ * q, and once more those of everything else. */
+srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                          srnn_tensor d_o, const srnn_operands *in,
+                                          const void *saved, const sr_earlier_keys *earlier);
+
+#endif

@@ -1,0 +1,35 @@
+/* context_cost.h: what context ranks exchange and compute for a batch, counted. */
+#ifndef SR_MODEL_CONTEXT_COST_H
+#define SR_MODEL_CONTEXT_COST_H
+
+#include "model/model.h"
+
+/* A batch of B rows of T tokens, divided among this many ranks. */
+typedef struct sr_context_batch {
+    int B, T, ranks;
+    srnn_dtype number; /* of activations */
+} sr_context_batch;
+
+/* What passes from part to part of a row. */
+typedef enum sr_context_way {
+    SR_CONTEXT_NONE, /* nothing can: the layer is refused */
+    SR_CONTEXT_STATE,
+    SR_CONTEXT_RING, /* keys and values */
+} sr_context_way;
+
+/* One layer; forward and backward. */
+typedef struct sr_context_cost {
+    sr_context_way way;
+    double state_bytes;  /* of the states at one cut, in one direction; NAN: there are none */
+    double input_bytes;  /* of the last inputs of convolutions and token shifts, the same */
+    double ring_bytes;   /* of keys, values and their gradients at all cuts; NAN: no ring */
+    double passed_bytes; /* what this layer sends at all cuts, forward and backward; NAN: refused */
+    double state_flops;  /* of the equation by states, on one rank, forward; INFINITY: no state */
+    double pair_flops;   /* of the equation by pairs, the same, the ranks sharing them evenly */
+} sr_context_cost;
+
+/* Fails for a model without attention layers. */
+srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *config, int layer,
+                               const sr_context_batch *batch);
+
+#endif

@@ -1,0 +1,295 @@
+/* crossing.c: what crosses the ends of a part of a row in one layer. */
+#include "model/layer/context/crossing.h"
+
+#include "attention/earlier.h"
+#include "model/layer/context/ring.h"
+#include "model/layer/rwkv7.h"
+
+#include <stdio.h>
+
+enum { ALIGNMENT = 64 };
+
+static size_t take(size_t *bytes, size_t size) {
+    const size_t start = *bytes;
+    *bytes += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return start;
+}
+
+static srnn_status check_width(const sr_row_part *part, int width) {
+    const int shortest = part->T / part->count;
+    return shortest >= width - 1
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                         "%d context ranks have parts of %d tokens of a row of %d, and a "
+                         "convolution reads the %d tokens before: use fewer ranks or longer rows",
+                         part->count, shortest, part->T, width - 1);
+}
+
+/* *bytes of a state; 0: there is none, and keys and values visit the parts after instead. */
+static srnn_status measure_state(size_t *bytes, const srnn_problem *problem) {
+    int64_t sizes[4];
+    const srnn_status status = srnn_states_sizes(sizes, problem);
+    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
+    *bytes = 0;
+    if (status == SRNN_OK)
+        *bytes = (size_t)(sizes[0] * sizes[1] * sizes[2] * sizes[3]) * sizeof(float);
+    if (status == SRNN_OK || !refusal)
+        return SRNN_OK;
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status,
+                   "context ranks hand a recurrent state or keys and values from part to part of a "
+                   "row; with %s keys do not travel, and there is no such state: %s",
+                   refusal, why);
+}
+
+srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
+                                const sr_layer_wiring *w, int C) {
+    const size_t row = (size_t)problem->B * sr_element_bytes(problem->dtype);
+    *bytes = (sr_crossing_bytes){.shift = w->shift_count ? row * (size_t)C : 0};
+    for (int i = 0; i < w->conv_count; i++)
+        bytes->convs[i] = row * (size_t)(w->convs[i].width - 1) * (size_t)w->convs[i].to.count;
+    return measure_state(&bytes->state, problem);
+}
+
+static srnn_status make_ring(sr_attention_layer *layer) {
+    if ((int64_t)layer->T * layer->part.count != layer->part.T)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "a ring of keys and values needs parts of the same length, and rows of %d "
+                       "tokens have no %d of them: use another row length",
+                       layer->part.T, layer->part.count);
+    return sr_ring_create(&layer->ring, layer);
+}
+
+srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
+    sr_crossing_layout *c = &layer->crossing;
+    const sr_layer_wiring *w = &layer->wiring;
+    if (layer->part.count < 2)
+        return SRNN_OK;
+    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C));
+    if (layer->problem.form == SRNN_FORM_AUTO)
+        layer->problem.form = c->each.state ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
+    if (!c->each.state)
+        SR_TRY(make_ring(layer));
+    for (int i = 0; i < w->conv_count; i++)
+        SR_TRY(check_width(&layer->part, w->convs[i].width));
+    for (int side = 0; side < 2; side++) {
+        c->state[side] = take(&c->bytes, c->each.state);
+        c->shift[side] = take(&c->bytes, c->each.shift);
+        for (int i = 0; i < w->conv_count; i++)
+            c->convs[side][i] = take(&c->bytes, c->each.convs[i]);
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_crossing_check_plan(const sr_attention_layer *layer) {
+    char text[SR_ATTENTION_TEXT];
+    const srnn_plan *plan = layer->plan;
+    if (layer->ring)
+        return sr_plan_check_earlier(plan);
+    if (layer->part.count < 2 || plan->device->attention->carries_states(plan))
+        return SRNN_OK;
+    srnn_attention_print(text, sizeof text, &layer->attention);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "%s: the %s kernel on %s hands no state on, as context ranks need it: on a GPU "
+                   "use bf16, attention without row sums and decay=learned, and heads whose widths "
+                   "are multiples of 8; or --device cpu",
+                   text, plan->kernel->name, plan->device->name);
+}
+
+static void *at(const sr_layer_piece *piece, size_t start) {
+    return (char *)piece->crossing->memory + start;
+}
+
+sr_layer_piece sr_crossing_piece(const sr_attention_layer *layer, const sr_layer_crossing *crossing,
+                                 int64_t rows, const void *history[SR_FORM_CONVS]) {
+    const sr_crossing_layout *c = &layer->crossing;
+    sr_layer_piece piece = {.rows = rows, .T = layer->T, .positions = layer->positions};
+    if (layer->part.count < 2)
+        return piece;
+    piece.crossing = crossing;
+    for (int i = 0; i < layer->wiring.conv_count; i++)
+        history[i] = at(&piece, c->convs[SR_NEIGHBOUR_BEFORE][i]);
+    piece.history = history;
+    if (c->each.shift)
+        piece.shift_history = at(&piece, c->shift[SR_NEIGHBOUR_BEFORE]);
+    return piece;
+}
+
+/* ---- messages; a part at an end of the row has one neighbour */
+
+static srnn_status send(const sr_attention_layer *layer, sr_neighbour to, const void *data,
+                        size_t bytes) {
+    const sr_row_part *part = &layer->part;
+    return sr_row_part_has(part, to) && bytes ? part->send(part->context, to, data, bytes)
+                                              : SRNN_OK;
+}
+
+static srnn_status receive(const sr_attention_layer *layer, sr_neighbour from, void *data,
+                           size_t bytes) {
+    const sr_row_part *part = &layer->part;
+    return sr_row_part_has(part, from) && bytes ? part->receive(part->context, from, data, bytes)
+                                                : SRNN_OK;
+}
+
+/* What crosses is there from an earlier forward pass, or nothing crosses. */
+static bool is_settled(const sr_layer_piece *piece) {
+    return !piece->crossing || piece->crossing->known;
+}
+
+/* ---- the last inputs of convolutions */
+
+static srnn_status send_history(const sr_attention_layer *layer, void *after, size_t bytes,
+                                const sr_short_conv *conv) {
+    if (bytes && sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER))
+        SR_TRY(layer->backend->short_conv_history(layer->backend, after, conv));
+    return send(layer, SR_NEIGHBOUR_AFTER, after, bytes);
+}
+
+srnn_status sr_crossing_shift(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                              sr_matrix x, const sr_layer_piece *piece) {
+    const sr_crossing_layout *c = &layer->crossing;
+    if (is_settled(piece))
+        return SRNN_OK;
+    const sr_short_conv shift = sr_rwkv7_shift(layer, arrays, x, piece, 0);
+    SR_TRY(send_history(layer, at(piece, c->shift[SR_NEIGHBOUR_AFTER]), c->each.shift, &shift));
+    return receive(layer, SR_NEIGHBOUR_BEFORE, at(piece, c->shift[SR_NEIGHBOUR_BEFORE]),
+                   c->each.shift);
+}
+
+/* All are sent before one is waited for. */
+srnn_status sr_crossing_convs(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                              const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    const sr_crossing_layout *c = &layer->crossing;
+    const int count = is_settled(piece) ? 0 : layer->wiring.conv_count;
+    for (int i = 0; i < count; i++) {
+        const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
+        SR_TRY(send_history(layer, at(piece, c->convs[SR_NEIGHBOUR_AFTER][i]), c->each.convs[i],
+                            &conv));
+    }
+    for (int i = 0; i < count; i++)
+        SR_TRY(receive(layer, SR_NEIGHBOUR_BEFORE, at(piece, c->convs[SR_NEIGHBOUR_BEFORE][i]),
+                       c->each.convs[i]));
+    return SRNN_OK;
+}
+
+/* The two ends of a history: what was read of the part before, and what the part after read. In
+ * backward both receive gradients. */
+typedef struct ends {
+    void *before, *after;
+    size_t bytes;
+} ends;
+
+static ends shift_ends(const sr_attention_layer *layer, const sr_layer_piece *piece) {
+    const sr_crossing_layout *c = &layer->crossing;
+    return (ends){at(piece, c->shift[SR_NEIGHBOUR_BEFORE]), at(piece, c->shift[SR_NEIGHBOUR_AFTER]),
+                  c->each.shift};
+}
+
+/* Sends the gradient of what was read of the part before, which was added up in e.after, and adds
+ * that of what the part after read to d_x, in its last rows. */
+static srnn_status exchange_back(const sr_attention_layer *layer, sr_matrix d_x, int64_t kept,
+                                 ends e) {
+    sr_backend *backend = layer->backend;
+    if (sr_row_part_has(&layer->part, SR_NEIGHBOUR_BEFORE))
+        SR_TRY(sr_device_copy(backend->device, e.before, e.after, e.bytes));
+    SR_TRY(send(layer, SR_NEIGHBOUR_BEFORE, e.before, e.bytes));
+    if (!sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER))
+        return SRNN_OK;
+    SR_TRY(receive(layer, SR_NEIGHBOUR_AFTER, e.after, e.bytes));
+    const sr_matrix d_after = sr_matrix_of(e.after, layer->B * kept, d_x.columns, d_x.dtype);
+    for (int64_t b = 0; b < layer->B; b++)
+        SR_TRY(backend->add_rows(backend, sr_matrix_rows(d_x, (b + 1) * layer->T - kept, kept),
+                                 sr_matrix_rows(d_after, b * kept, kept)));
+    return SRNN_OK;
+}
+
+srnn_status sr_crossing_conv_back(const sr_attention_layer *layer, sr_matrix d_x, sr_matrix d_out,
+                                  const sr_short_conv *conv, const sr_layer_piece *piece,
+                                  int which) {
+    const sr_crossing_layout *c = &layer->crossing;
+    sr_backend *backend = layer->backend;
+    if (!piece->crossing || !c->each.convs[which])
+        return SRNN_OK;
+    const ends e = {at(piece, c->convs[SR_NEIGHBOUR_BEFORE][which]),
+                    at(piece, c->convs[SR_NEIGHBOUR_AFTER][which]), c->each.convs[which]};
+    SR_TRY(sr_device_zero(backend->device, e.after, e.bytes));
+    SR_TRY(backend->short_conv_history_backward(backend, e.after, d_out, conv));
+    return exchange_back(layer, d_x, conv->width - 1, e);
+}
+
+srnn_status sr_crossing_shifts_begin(const sr_attention_layer *layer, const sr_layer_piece *piece) {
+    if (!piece->crossing)
+        return SRNN_OK;
+    const ends e = shift_ends(layer, piece);
+    return sr_device_zero(layer->backend->device, e.after, e.bytes);
+}
+
+srnn_status sr_crossing_shift_back(const sr_attention_layer *layer, sr_matrix d_out,
+                                   const sr_short_conv *shift, const sr_layer_piece *piece) {
+    if (!piece->crossing)
+        return SRNN_OK;
+    const ends e = shift_ends(layer, piece);
+    return layer->backend->short_conv_history_backward(layer->backend, e.after, d_out, shift);
+}
+
+srnn_status sr_crossing_shifts_end(const sr_attention_layer *layer, sr_matrix d_x,
+                                   const sr_layer_piece *piece) {
+    return piece->crossing ? exchange_back(layer, d_x, 1, shift_ends(layer, piece)) : SRNN_OK;
+}
+
+/* ---- states */
+
+/* Rows whose first token begins a document have nothing before them. */
+static srnn_status clear_starts(const sr_attention_layer *layer, void *states) {
+    const int64_t numbers = (int64_t)(layer->crossing.each.state / sizeof(float)) / layer->B;
+    return layer->backend->clear_starts(layer->backend,
+                                        sr_matrix_of(states, layer->B, numbers, SRNN_F32),
+                                        layer->positions, layer->T);
+}
+
+srnn_status sr_crossing_attend(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                               const srnn_operands *in, const sr_layer_piece *piece) {
+    const sr_crossing_layout *c = &layer->crossing;
+    const srnn_tensor o = sr_layer_output(layer, arrays, layer->T);
+    if (!piece->crossing)
+        return srnn_attention_forward(layer->plan, o, in, arrays->attention);
+    if (layer->ring)
+        return sr_ring_attend(layer, o, in, arrays->attention);
+    const bool has_before = sr_row_part_has(&layer->part, SR_NEIGHBOUR_BEFORE);
+    const bool has_after = sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER);
+    void *before = at(piece, c->state[SR_NEIGHBOUR_BEFORE]);
+    void *after = at(piece, c->state[SR_NEIGHBOUR_AFTER]);
+    const srnn_states states = {.initial = has_before ? before : NULL,
+                                .final = has_after && !is_settled(piece) ? after : NULL};
+    if (has_before && !is_settled(piece)) {
+        SR_TRY(receive(layer, SR_NEIGHBOUR_BEFORE, before, c->each.state));
+        SR_TRY(clear_starts(layer, before));
+    }
+    SR_TRY(srnn_attention_states_forward(layer->plan, o, in, arrays->attention, &states));
+    return states.final ? send(layer, SR_NEIGHBOUR_AFTER, after, c->each.state) : SRNN_OK;
+}
+
+srnn_status sr_crossing_attend_back(const sr_attention_layer *layer, const srnn_operands *gradients,
+                                    const sr_layer_arrays *d, const srnn_operands *in,
+                                    const sr_layer_arrays *saved, const sr_layer_piece *piece) {
+    const sr_crossing_layout *c = &layer->crossing;
+    const srnn_tensor d_o = sr_layer_output(layer, d, layer->T);
+    if (layer->ring)
+        return sr_ring_attend_back(layer, gradients, d_o, in, saved->attention);
+    const bool has_before = sr_row_part_has(&layer->part, SR_NEIGHBOUR_BEFORE);
+    const bool has_after = sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER);
+    void *before = at(piece, c->state[SR_NEIGHBOUR_BEFORE]);
+    void *after = at(piece, c->state[SR_NEIGHBOUR_AFTER]);
+    const srnn_states states = {.initial = has_before ? before : NULL,
+                                .d_final = has_after ? after : NULL,
+                                .d_initial = has_before ? d->state : NULL};
+    SR_TRY(receive(layer, SR_NEIGHBOUR_AFTER, after, c->each.state));
+    SR_TRY(
+        srnn_attention_states_backward(layer->plan, gradients, d_o, in, saved->attention, &states));
+    if (!has_before)
+        return SRNN_OK;
+    SR_TRY(sr_device_copy(layer->backend->device, before, d->state, c->each.state));
+    SR_TRY(clear_starts(layer, before));
+    return send(layer, SR_NEIGHBOUR_BEFORE, before, c->each.state);
+}

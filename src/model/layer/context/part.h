@@ -1,0 +1,45 @@
+/* part.h: rows whose tokens are divided among ranks: which part a pass has, and how what crosses
+ * its ends travels.
+ *
+ * A layer hands to the next part what later tokens need of its own: the recurrent state after its
+ * last token, and the last inputs of convolutions. Their gradients come back the same way. */
+#ifndef SR_MODEL_LAYER_CONTEXT_PART_H
+#define SR_MODEL_LAYER_CONTEXT_PART_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum sr_neighbour {
+    SR_NEIGHBOUR_BEFORE, /* the part with the tokens before this one's */
+    SR_NEIGHBOUR_AFTER,
+} sr_neighbour;
+
+typedef struct sr_row_part {
+    int index, count; /* this part and their number; 0 or 1: rows are whole */
+    int first;        /* tokens of each row before this part's */
+    int T;            /* tokens of a whole row */
+
+    /* Messages between neighbours; those to one neighbour arrive in the order in which they were
+     * sent. What is sent stays unchanged until settle has returned. Only receive and settle
+     * wait; on a GPU work that is launched later does. */
+    srnn_status (*send)(void *context, sr_neighbour to, const void *data, size_t bytes);
+    srnn_status (*receive)(void *context, sr_neighbour from, void *data, size_t bytes);
+    srnn_status (*settle)(void *context);
+    /* Called before the host waits for the device: it fails where another rank hangs. NULL: no
+     * call. Not called while a step is captured. */
+    srnn_status (*wait)(void *context);
+    void *context;
+} sr_row_part;
+
+static inline int sr_row_part_has(const sr_row_part *part, sr_neighbour which) {
+    return which == SR_NEIGHBOUR_BEFORE ? part->index > 0 : part->index + 1 < part->count;
+}
+
+/* The first token of part `index` of `count` of a row of T tokens, and of index + 1 its end. */
+static inline int sr_row_part_start(int T, int index, int count) {
+    return (int)((int64_t)T * index / count);
+}
+
+#endif

@@ -1,0 +1,202 @@
+/* linear.cu: the GEMMs of a linear layer with operands of 8 bits. */
+#include "ops/cuda/fp8/linear.h"
+
+#include "ops/cuda/elements.h"
+#include "ops/cuda/fp8/quantize.h"
+
+enum {
+    SCALES = 3,          /* of the activations, the weights, the gradients */
+    HEADER_BYTES = 8192, /* scales, then the parts of the maxima */
+    ROWS_LEAST = 128,    /* of a piece */
+    PART_OF_MEMORY = 256 /* the workspace is this part of the GPU's memory */
+};
+static_assert(256 + SR_FP8_PARTS * sizeof(uint32_t) <= HEADER_BYTES, "the header holds both");
+
+srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
+    sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
+    const sr_cuda_device *const facts = sr_cuda_facts(backend->device);
+    const int capability = 10 * facts->capability_major + facts->capability_minor;
+    if (capability < 89)
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "%s: %s has compute capability %d.%d; fp8 needs 8.9 (Ada) or newer: use bf16",
+            backend->device->name, facts->name, facts->capability_major, facts->capability_minor);
+    cuda->fp8_bytes = bytes > 0 ? bytes : facts->memory_bytes / PART_OF_MEMORY;
+    return sr_device_allocate(backend->device, &cuda->fp8, cuda->fp8_bytes);
+}
+
+void sr_cuda_fp8_close(sr_backend *backend) {
+    sr_device_release(backend->device, ((sr_backend_cuda *)backend)->fp8);
+}
+
+/* Bytes of a quantised operand in the workspace, in either form. */
+static int64_t operand_bytes(int64_t rows, int64_t columns) {
+    return (2 * sr_fp8_padded(rows) * columns + 255) / 256 * 256;
+}
+
+/* Rows of a piece of x and d_y, beside the weights. */
+static int64_t piece_rows(const sr_backend *backend, int64_t N, int64_t K) {
+    const int64_t bytes = (int64_t)((const sr_backend_cuda *)backend)->fp8_bytes - HEADER_BYTES -
+                          operand_bytes(N, K) - 2 * 256;
+    const int64_t rows = bytes / (2 * (N + K)) / ROWS_LEAST * ROWS_LEAST;
+    return sr_minimum(rows, ((int64_t)1 << 31) / sr_maximum(N, K) / ROWS_LEAST * ROWS_LEAST);
+}
+
+bool sr_cuda_fp8_fits(const sr_backend *backend, const sr_linear *layer, sr_matrix x) {
+    return ((const sr_backend_cuda *)backend)->fp8 && layer->fp8 && x.dtype == SRNN_BF16 &&
+           x.rows > SR_CUDA_MANY_ROWS && layer->N % SR_FP8_STEP == 0 &&
+           x.columns % SR_FP8_STEP == 0 && sr_is_aligned(sr_place_of(x), 8) &&
+           sr_is_aligned({layer->weight, x.columns, SRNN_BF16}, 8) &&
+           piece_rows(backend, layer->N, x.columns) > 0;
+}
+
+/* ---- operands in the workspace ---- */
+
+enum role { ACTIVATIONS, WEIGHTS, GRADIENTS };
+
+struct quantised {
+    sr_fp8_tensor tensor; /* with every form's address; only some are written */
+    sr_fp8_format format;
+    int64_t rows, columns;
+};
+
+/* Takes operands one after the other. */
+struct places {
+    sr_backend_cuda *cuda;
+    int64_t used;
+
+    quantised take(role own, int64_t rows, int64_t columns) {
+        char *const base = (char *)cuda->fp8, *const at = base + used;
+        quantised q = {};
+        used += operand_bytes(rows, columns);
+        q.tensor.along = (uint8_t *)at;
+        q.tensor.across = (uint8_t *)at + sr_fp8_padded(rows) * columns;
+        q.tensor.rounded = (sr_bf16 *)at;
+        q.tensor.scale = (float *)base + own;
+        q.tensor.parts = (uint32_t *)(base + 256);
+        q.format = own == GRADIENTS ? SR_FP8_E5M2 : SR_FP8_E4M3;
+        q.rows = rows;
+        q.columns = columns;
+        return q;
+    }
+};
+
+enum { ALONG = 1, ACROSS = 2, ROUNDED = 4 };
+
+/* Writes the forms that are wanted. */
+static srnn_status write(sr_backend *backend, const quantised &q, sr_matrix x, int forms) {
+    sr_fp8_tensor to = q.tensor;
+    to.along = forms & ALONG ? to.along : nullptr;
+    to.across = forms & ACROSS ? to.across : nullptr;
+    to.rounded = forms & ROUNDED ? to.rounded : nullptr;
+    return sr_cuda_fp8_quantize(backend, &to, x, q.format);
+}
+
+/* ---- products ---- */
+
+/* A GEMM as cuBLASLt takes it in 8 bits, and the same in bf16. */
+struct product {
+    sr_cuda_gemm_call narrow, rounded;
+    sr_cublaslt_fp8 fp8;
+};
+
+static sr_cublaslt_place place_of(const sr_backend *backend) {
+    const sr_backend_cuda *const cuda = (const sr_backend_cuda *)backend;
+    return {sr_stream_of(backend), cuda->workspace, cuda->workspace_bytes};
+}
+
+static bool is_supported(const sr_backend *backend, const product &p) {
+    const sr_backend_cuda *const cuda = (const sr_backend_cuda *)backend;
+    const sr_cublaslt_place place = place_of(backend);
+    return cuda->library && sr_cublaslt_supports(cuda->library, &p.narrow, &p.fp8, &place);
+}
+
+static srnn_status multiply(sr_backend *backend, const product &p, bool supported) {
+    const sr_cublaslt_place place = place_of(backend);
+    bool started;
+    if (!supported)
+        return sr_cuda_multiply(backend, &p.rounded);
+    return sr_cublaslt_multiply(((sr_backend_cuda *)backend)->library, &started, &p.narrow, &p.fp8,
+                                &place);
+}
+
+/* An operand of a GEMM, as it is or transposed. */
+struct side {
+    const quantised &operand;
+    bool across;
+};
+
+/* d = a b^T + c: both operands with their rows along the sum. */
+static product product_of(sr_matrix d, sr_matrix c, const side &left, const side &right,
+                          bool fast) {
+    const quantised &a = left.operand, &b = right.operand;
+    product p = {};
+    p.narrow.a = left.across ? a.tensor.across : a.tensor.along;
+    p.narrow.b = right.across ? b.tensor.across : b.tensor.along;
+    p.narrow.a_stride = left.across ? sr_fp8_padded(a.rows) : a.columns;
+    p.narrow.b_stride = right.across ? sr_fp8_padded(b.rows) : b.columns;
+    p.narrow.K = p.narrow.a_stride;
+    p.narrow.c = c.data;
+    p.narrow.d = d.data;
+    p.narrow.c_stride = c.stride;
+    p.narrow.d_stride = d.stride;
+    p.narrow.M = d.rows;
+    p.narrow.N = d.columns;
+    p.narrow.transpose_b = true;
+    p.narrow.in = SRNN_BF16;
+    p.narrow.out = d.dtype;
+    p.fp8 = {a.format, b.format, a.tensor.scale, b.tensor.scale, fast};
+    p.rounded = p.narrow;
+    p.rounded.a = a.tensor.rounded;
+    p.rounded.b = b.tensor.rounded;
+    p.rounded.a_stride = a.columns;
+    p.rounded.b_stride = b.columns;
+    p.rounded.transpose_a = left.across;
+    p.rounded.transpose_b = !right.across;
+    p.rounded.K = left.across ? a.rows : a.columns;
+    return p;
+}
+
+srnn_status sr_cuda_fp8_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                const void *weight) {
+    const int64_t N = y.columns, K = x.columns, most = piece_rows(backend, N, K);
+    const sr_matrix weights = sr_matrix_of(const_cast<void *>(weight), N, K, SRNN_BF16);
+    for (int64_t first = 0; first < x.rows; first += most) {
+        places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
+        const int64_t rows = sr_minimum(most, x.rows - first);
+        const quantised w = at.take(WEIGHTS, N, K), a = at.take(ACTIVATIONS, rows, K);
+        const sr_matrix c = addend.data ? sr_matrix_rows(addend, first, rows)
+                                        : sr_matrix{nullptr, 0, 0, 0, y.dtype};
+        const product p =
+            product_of(sr_matrix_rows(y, first, rows), c, {a, false}, {w, false}, true);
+        const bool supported = is_supported(backend, p);
+        SR_TRY(write(backend, w, weights, supported ? ALONG : ROUNDED));
+        SR_TRY(write(backend, a, sr_matrix_rows(x, first, rows), supported ? ALONG : ROUNDED));
+        SR_TRY(multiply(backend, p, supported));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *of, bool adds) {
+    const int64_t N = of->d_y.columns, K = of->x.columns, most = piece_rows(backend, N, K);
+    const sr_matrix weights = sr_matrix_of(const_cast<void *>(of->layers->weight), N, K, SRNN_BF16);
+    const sr_matrix gradient = sr_matrix_of(of->gradients->weight, N, K, SRNN_F32);
+    for (int64_t first = 0; first < of->x.rows; first += most) {
+        places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
+        const int64_t rows = sr_minimum(most, of->x.rows - first);
+        const quantised w = at.take(WEIGHTS, N, K), a = at.take(ACTIVATIONS, rows, K),
+                        d = at.take(GRADIENTS, rows, N);
+        const sr_matrix to = sr_matrix_rows(of->d_x, first, rows);
+        const sr_matrix c = adds ? to : sr_matrix{nullptr, 0, 0, 0, to.dtype};
+        const product inputs = product_of(to, c, {d, false}, {w, true}, false);
+        const product weight_sums = product_of(gradient, gradient, {d, true}, {a, true}, false);
+        const bool supported = is_supported(backend, inputs) && is_supported(backend, weight_sums);
+        SR_TRY(write(backend, w, weights, supported ? ACROSS : ROUNDED));
+        SR_TRY(write(backend, d, sr_matrix_rows(of->d_y, first, rows),
+                     supported ? ALONG | ACROSS : ROUNDED));
+        SR_TRY(write(backend, a, sr_matrix_rows(of->x, first, rows), supported ? ACROSS : ROUNDED));
+        SR_TRY(multiply(backend, inputs, supported));
+        SR_TRY(multiply(backend, weight_sums, supported));
+    }
+    return SRNN_OK;
+}

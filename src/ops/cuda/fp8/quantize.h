@@ -1,0 +1,33 @@
+/* quantize.h (private): tensors of bf16 as numbers of 8 bits with a scale. */
+#ifndef SR_OPS_CUDA_FP8_QUANTIZE_H
+#define SR_OPS_CUDA_FP8_QUANTIZE_H
+
+#include "device/cuda/platform.h"
+#include "ops/cuda/backend.h"
+
+/* Rows of `across` end at a multiple of this many numbers, with zeros: cuBLASLt sums over
+ * multiples of 16. */
+enum { SR_FP8_STEP = 16 };
+
+/* Partial maxima that the two kernels of a quantisation pass on. */
+enum { SR_FP8_PARTS = 1024 };
+
+/* A tensor in device memory. NULL: that form is not wanted. */
+typedef struct sr_fp8_tensor {
+    uint8_t *along;   /* (rows, columns) */
+    uint8_t *across;  /* (columns, rows rounded up to SR_FP8_STEP), zeros at the end */
+    sr_bf16 *rounded; /* (rows, columns): the same numbers times their scale, for GEMMs in bf16 */
+    float *scale;     /* (1): what a number is multiplied by; NaN if one of them was not finite */
+    uint32_t *parts;  /* (SR_FP8_PARTS): workspace */
+} sr_fp8_tensor;
+
+SR_BOTH int64_t sr_fp8_padded(int64_t rows) {
+    return (rows + SR_FP8_STEP - 1) / SR_FP8_STEP * SR_FP8_STEP;
+}
+
+/* to = x, bf16, whose columns are a multiple of SR_FP8_STEP and whose rows are aligned to 16
+ * bytes; fewer than 2^32 numbers. */
+srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                 sr_fp8_format format);
+
+#endif

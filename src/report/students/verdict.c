@@ -1,0 +1,338 @@
+/* verdict.c: what a trained model loses as an RNN, in sentences. */
+#include "files/json.h"
+#include "report/draw/escape.h"
+#include "report/draw/format.h"
+#include "report/students/students.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NNBSP "\u202f" /* a narrow no-break space */
+
+/* "+0.064 [+0.051, +0.078]". */
+static sr_formatted interval(const sr_quantity *q) {
+    return sr_format_interval(q->mean, q->low, q->high);
+}
+
+static void write_name(FILE *out, const sr_student *s) {
+    fputs("<b>", out);
+    sr_escape_html(out, s->name);
+    fputs("</b>", out);
+}
+
+/* "61.2 %", with a minus where there is one. */
+static sr_formatted percent(double share) {
+    const sr_formatted number = sr_format_fixed(100 * share, 1);
+    const bool minus = number.text[0] == '-';
+    sr_formatted words;
+    snprintf(words.text, sizeof words.text, "%s%.60s" NNBSP "%%", minus ? "\u2212" : "",
+             number.text + minus);
+    return words;
+}
+
+/* "[+0.051, +0.078]"; "" without an interval. */
+static sr_formatted bounds(const sr_quantity *q) {
+    sr_formatted all = interval(q), own = {""};
+    const char *from = strchr(all.text, '[');
+    snprintf(own.text, sizeof own.text, "%s", from ? from : "");
+    return own;
+}
+
+/* "a", "a and b", "a, b and c": what comes before item i of count. */
+static const char *joint(size_t i, size_t count) {
+    return i == 0 ? "" : i + 1 == count ? " and " : ", ";
+}
+
+/* ---- the best student of a budget */
+
+static void write_budget(FILE *out, const sr_student_group *group) {
+    fputs("<span class=\"task\">", out);
+    sr_escape_html(out, group->budget);
+    if (*group->keep) {
+        const bool several = strpbrk(group->keep, ",-") != NULL;
+        fputs(several ? ": layers " : ": layer ", out);
+        sr_escape_html(out, group->keep);
+        fputs(several ? " keep the teacher\u2019s attention and their caches"
+                      : " keeps the teacher\u2019s attention and its cache",
+              out);
+    } else {
+        fputs(": every layer is replaced", out);
+    }
+    fputs("</span> ", out);
+}
+
+/* An interval around zero that is wider than this, nats, does not show that nothing is lost. */
+static const double wide = 0.1;
+
+static void write_unclear(FILE *out, const sr_quantity *q) {
+    if (q->high - q->low <= wide)
+        fprintf(out, " <strong>cannot be told from the teacher</strong> (%s nats)",
+                interval(q).text);
+    else
+        fprintf(out,
+                " comes closest, and <strong>these seeds cannot say how close</strong>: %s nats "
+                "from the teacher,",
+                interval(q).text);
+}
+
+static void write_above(FILE *out, const sr_student *s) {
+    const sr_quantity *q = &s->above_teacher;
+    switch (sr_sign_of(q)) {
+    case SR_SIGN_POSITIVE:
+        fprintf(out, " stays <strong>%s nats</strong> above the teacher %s",
+                sr_format_size(q->mean).text, bounds(q).text);
+        return;
+    case SR_SIGN_NEGATIVE:
+        fprintf(out,
+                " ends <strong>%s nats below</strong> the teacher %s, which has not seen "
+                "these tokens again,",
+                sr_format_size(q->mean).text, bounds(q).text);
+        return;
+    case SR_SIGN_UNCLEAR:
+        write_unclear(out, q);
+        return;
+    case SR_SIGN_TOO_FEW:
+        fprintf(out, " is %s nats from the teacher, of too few runs to judge",
+                sr_format_signed(q->mean, 3).text);
+        return;
+    case SR_SIGN_NONE:
+        break;
+    }
+    fputs(" has no finished run", out);
+}
+
+static void write_share(FILE *out, const sr_student *s) {
+    if (s->cache_bytes > 0 && isfinite(s->state_bytes))
+        fprintf(out, " with %.0f" NNBSP "%% of the bytes of its cache (%s instead of %s)",
+                100 * s->state_bytes / s->cache_bytes, sr_format_bytes(s->state_bytes).text,
+                sr_format_bytes(s->cache_bytes).text);
+}
+
+static void write_recovered(FILE *out, const sr_student *s) {
+    const sr_quantity *q = &s->recovered;
+    const double lost = s->swap_loss.mean - s->teacher_loss.mean;
+    if (!isfinite(q->mean)) {
+        fputs(isfinite(lost) ? ". Replacing attention alone lost less than 0.01 nats here, so "
+                               "there is nothing to recover"
+                             : ". What replacing attention alone lost is no finite number, so the "
+                               "share that is recovered is unknown",
+              out);
+        return;
+    }
+    fprintf(out,
+            ". Of the <strong>%s nats</strong> that replacing attention loses before training, "
+            "<strong>%s</strong> are recovered",
+            sr_format_size(lost).text, percent(q->mean).text);
+    if (isfinite(q->low))
+        fprintf(out, " [%s, %s]", percent(q->low).text, percent(q->high).text);
+}
+
+/* Of a task that is ranked by accuracy: before, after, and the teacher's. */
+static void write_accuracy(FILE *out, const sr_student *s) {
+    if (isfinite(s->accuracy.mean))
+        fprintf(out,
+                ". Its accuracy is <strong>%s</strong>, that of the teacher %s, and %s as copied",
+                sr_format_fixed(s->accuracy.mean, 3).text,
+                sr_format_fixed(s->teacher_accuracy.mean, 3).text,
+                sr_format_fixed(s->swap_accuracy.mean, 3).text);
+}
+
+/* ---- the others of the budget */
+
+/* Where a student stands next to the best of its budget. */
+typedef struct standing {
+    sr_sign sign;  /* of its distance */
+    bool finished; /* without a distance: whether it has a finished run */
+} standing;
+
+static bool stands(const sr_student *s, standing where) {
+    const sr_sign sign = sr_sign_of(&s->behind);
+    return sign == where.sign &&
+           (sign != SR_SIGN_NONE || where.finished == isfinite(s->student_loss.mean));
+}
+
+static size_t count_standing(const sr_student_group *group, standing where) {
+    size_t count = 0;
+    for (size_t i = 1; i < group->count; i++)
+        count += stands(group->ranked[i], where);
+    return count;
+}
+
+/* Those who stand there, with the words after their names. */
+static void write_others(FILE *out, const sr_student_group *group, standing where, const char *one,
+                         const char *many) {
+    const size_t count = count_standing(group, where);
+    size_t said = 0;
+    if (!count)
+        return;
+    putc(' ', out);
+    for (size_t i = 1; i < group->count; i++) {
+        const sr_student *s = group->ranked[i];
+        if (!stands(s, where))
+            continue;
+        fputs(joint(said++, count), out);
+        write_name(out, s);
+        fprintf(out, " (%s)", interval(&s->behind).text);
+    }
+    fprintf(out, " %s.", count == 1 ? one : many);
+}
+
+static void write_group(FILE *out, const sr_student_group *group, bool accuracy) {
+    const sr_student *best = group->ranked[0];
+    fputs("<p class=\"headline\">", out);
+    write_budget(out, group);
+    if (!isfinite(best->student_loss.mean)) {
+        fputs("No student has a finished run.</p>\n", out);
+        return;
+    }
+    write_name(out, best);
+    write_above(out, best);
+    write_share(out, best);
+    write_recovered(out, best);
+    if (accuracy)
+        write_accuracy(out, best);
+    fputs(".</p>\n<p>", out);
+    fputs(group->count > 1 ? "Next to it, in nats above it:" : "", out);
+    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true},
+                 "ties with it: the interval includes zero",
+                 "tie with it: the intervals include zero");
+    write_others(out, group, (standing){SR_SIGN_POSITIVE, true}, "is worse", "are worse");
+    write_others(out, group, (standing){SR_SIGN_NEGATIVE, true},
+                 "is better on the seeds that both have", "are better on the seeds that both have");
+    write_others(out, group, (standing){SR_SIGN_TOO_FEW, true}, "has too few runs to judge",
+                 "have too few runs to judge");
+    write_others(out, group, (standing){SR_SIGN_NONE, true},
+                 "has no finished run with a seed of the best student\u2019s",
+                 "have no finished run with a seed of the best student\u2019s");
+    write_others(out, group, (standing){SR_SIGN_NONE, false}, "has no finished run",
+                 "have no finished run");
+    fputs("</p>\n", out);
+}
+
+/* ---- controls */
+
+typedef const sr_quantity *picker(const sr_student *s);
+
+static const sr_quantity *scratch_of(const sr_student *s) {
+    return &s->from_scratch;
+}
+
+static const sr_quantity *again_of(const sr_student *s) {
+    return &s->teacher_again;
+}
+
+static const sr_quantity *zeroed_of(const sr_student *s) {
+    return &s->zeroed;
+}
+
+static const sr_quantity *window_of(const sr_student *s) {
+    return &s->window;
+}
+
+typedef struct control {
+    picker *of;
+    const char *title;
+    const char *one, *many;     /* what the students do whose quantity is positive */
+    const char *other, *others; /* and negative */
+} control;
+
+typedef struct tally {
+    size_t all, signs[SR_SIGN_NEGATIVE + 1];
+    double least, most; /* of those that are positive */
+} tally;
+
+static tally count(const sr_student_task *task, picker *of) {
+    tally t = {.least = INFINITY, .most = 0};
+    for (size_t i = 0; i < task->count; i++) {
+        const sr_quantity *q = of(&task->students[i]);
+        const sr_sign sign = sr_sign_of(q);
+        t.signs[sign]++;
+        t.all += sign != SR_SIGN_NONE;
+        if (sign == SR_SIGN_POSITIVE) {
+            t.least = fmin(t.least, q->mean);
+            t.most = fmax(t.most, q->mean);
+        }
+    }
+    return t;
+}
+
+/* The students of this sign by name, with their numbers. */
+static void write_names(FILE *out, const sr_student_task *task, picker *of, sr_sign sign,
+                        size_t count_of) {
+    size_t said = 0;
+    for (size_t i = 0; i < task->count; i++) {
+        const sr_student *s = &task->students[i];
+        if (sr_sign_of(of(s)) != sign)
+            continue;
+        fputs(joint(said++, count_of), out);
+        write_name(out, s);
+        fprintf(out, " (%s)", interval(of(s)).text);
+    }
+}
+
+static void write_positive(FILE *out, const control *c, const tally *t) {
+    char least[96];
+    snprintf(least, sizeof least, "%s", sr_format_size(t->least).text);
+    const sr_formatted most = sr_format_size(t->most);
+    fprintf(out, "<strong>%zu of %zu</strong> student%s %s, by %s%s%s nats",
+            t->signs[SR_SIGN_POSITIVE], t->all, t->all == 1 ? "" : "s",
+            t->signs[SR_SIGN_POSITIVE] == 1 ? c->one : c->many, least,
+            strcmp(least, most.text) == 0 ? "" : " to ",
+            strcmp(least, most.text) == 0 ? "" : most.text);
+}
+
+static void write_control(FILE *out, const sr_student_task *task, const control *c) {
+    const tally t = count(task, c->of);
+    const char *before = "";
+    if (!t.all)
+        return;
+    fprintf(out, "<li><strong>%s</strong> ", c->title);
+    if (t.signs[SR_SIGN_POSITIVE]) {
+        write_positive(out, c, &t);
+        before = "; ";
+    }
+    if (t.signs[SR_SIGN_NEGATIVE]) {
+        fputs(before, out);
+        write_names(out, task, c->of, SR_SIGN_NEGATIVE, t.signs[SR_SIGN_NEGATIVE]);
+        fprintf(out, " %s", t.signs[SR_SIGN_NEGATIVE] == 1 ? c->other : c->others);
+        before = "; ";
+    }
+    if (t.signs[SR_SIGN_UNCLEAR]) {
+        fprintf(out, "%sno difference shows for ", before);
+        write_names(out, task, c->of, SR_SIGN_UNCLEAR, t.signs[SR_SIGN_UNCLEAR]);
+        before = "; ";
+    }
+    if (t.signs[SR_SIGN_TOO_FEW]) {
+        fprintf(out, "%stoo few runs to judge ", before);
+        write_names(out, task, c->of, SR_SIGN_TOO_FEW, t.signs[SR_SIGN_TOO_FEW]);
+    }
+    fputs(".</li>\n", out);
+}
+
+void sr_students_verdict(FILE *out, const sr_student_task *task) {
+    static const control controls[] = {
+        {scratch_of, "Is the teacher needed?",
+         "is better than the same model trained from scratch on as many tokens",
+         "are better than the same model trained from scratch on as many tokens",
+         "is worse than the same model from scratch", "are worse than the same model from scratch"},
+        {again_of, "Is it the tokens?",
+         "stays above the teacher that learned from as many tokens again",
+         "stay above the teacher that learned from as many tokens again", "ends below that teacher",
+         "end below that teacher"},
+        {zeroed_of, "Is the state used?", "gets worse if it is zeroed before every token",
+         "get worse if it is zeroed before every token", "gets better if it is zeroed",
+         "get better if it is zeroed"},
+        {window_of, "Would a window do?", "is better than the window of the same budget",
+         "are better than the window of the same budget", "is worse than that window",
+         "are worse than that window"},
+    };
+    fputs("<h3>", out);
+    sr_escape_html(out, task->title);
+    fputs("</h3>\n", out);
+    for (size_t i = 0; i < task->group_count; i++)
+        write_group(out, &task->groups[i], task->accuracy);
+    fputs("<p>The controls:</p>\n<ul>\n", out);
+    for (size_t i = 0; i < sizeof controls / sizeof *controls; i++)
+        write_control(out, task, &controls[i]);
+    fputs("</ul>\n", out);
+}

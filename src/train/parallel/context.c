@@ -1,0 +1,152 @@
+/* context.c: groups of ranks that share the tokens of each row. */
+#include "train/parallel/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Messages of passes, besides those of shares. */
+enum { TAG = SR_RANKS_TAG + 1, SENDS = 64 };
+
+static int rank_of(const sr_context *c, sr_neighbour which) {
+    return which == SR_NEIGHBOUR_AFTER ? c->ranks->rank + 1 : c->ranks->rank - 1;
+}
+
+/* Drops the first sends that are over; it also lets MPI continue with the others. */
+static srnn_status test_sends(sr_context *c) {
+    size_t over = 0;
+    bool done = true;
+    while (over < c->pending) {
+        SR_TRY(sr_ranks_test(c->ranks, &c->sends[over], &done));
+        if (!done)
+            break;
+        over++;
+    }
+    c->pending -= over;
+    if (over)
+        memmove(c->sends, c->sends + over, c->pending * sizeof *c->sends);
+    return SRNN_OK;
+}
+
+static srnn_status make_room(sr_context *c) {
+    if (c->pending < c->capacity)
+        return SRNN_OK;
+    const size_t capacity = c->capacity ? 2 * c->capacity : SENDS;
+    sr_link_request *more = realloc(c->sends, capacity * sizeof *more);
+    if (!more)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu messages between context ranks",
+                       capacity);
+    c->sends = more;
+    c->capacity = capacity;
+    return SRNN_OK;
+}
+
+static srnn_status send(void *context, sr_neighbour to, const void *data, size_t bytes) {
+    sr_context *c = context;
+    SR_TRY(test_sends(c));
+    SR_TRY(make_room(c));
+    SR_TRY(sr_ranks_send(c->ranks, &c->sends[c->pending], rank_of(c, to), TAG, data, bytes));
+    c->pending++;
+    return SRNN_OK;
+}
+
+static srnn_status receive(void *context, sr_neighbour from, void *data, size_t bytes) {
+    sr_context *c = context;
+    sr_link_request request;
+    SR_TRY(sr_ranks_receive(c->ranks, &request, rank_of(c, from), TAG, data, bytes));
+    return sr_ranks_wait(c->ranks, &request);
+}
+
+static srnn_status settle(void *context) {
+    sr_context *c = context;
+    for (size_t i = 0; i < c->pending; i++)
+        SR_TRY(sr_ranks_wait(c->ranks, &c->sends[i]));
+    c->pending = 0;
+    return SRNN_OK;
+}
+
+/* ---- on GPUs: everything is queued, and can be captured */
+
+static srnn_status send_on_device(void *context, sr_neighbour to, const void *data, size_t bytes) {
+    const sr_context *c = context;
+    SR_TRY(sr_collective_fork(c->collective));
+    return sr_collective_send(c->collective, data, bytes, rank_of(c, to));
+}
+
+static srnn_status receive_on_device(void *context, sr_neighbour from, void *data, size_t bytes) {
+    const sr_context *c = context;
+    SR_TRY(sr_collective_fork(c->collective)); /* what was launched may still read `data` */
+    SR_TRY(sr_collective_receive(c->collective, data, bytes, rank_of(c, from)));
+    return sr_collective_join(c->collective);
+}
+
+static srnn_status settle_on_device(void *context) {
+    const sr_context *c = context;
+    return sr_collective_join(c->collective);
+}
+
+static srnn_status look(void *context, bool *done) {
+    const sr_context *c = context;
+    sr_collective_state state;
+    SR_TRY(sr_collective_look(c->collective, &state));
+    *done = state.done;
+    c->ranks->busy = !state.done && !state.waits;
+    return SRNN_OK;
+}
+
+static srnn_status wait_for_device(void *context) {
+    static const double longest_rest = 1e-4;
+    const sr_context *c = context;
+    const srnn_status status = sr_ranks_wait_until(c->ranks, look, context, longest_rest);
+    c->ranks->busy = 0;
+    return status;
+}
+
+static srnn_status open_collective(sr_context *c, srnn_device *device) {
+    char id[SR_COLLECTIVE_ID] = {0};
+    SR_TRY(sr_ranks_agree(c->ranks, sr_collective_id(id)));
+    SR_TRY(sr_ranks_share(c->ranks, id, sizeof id));
+    c->part.send = send_on_device;
+    c->part.receive = receive_on_device;
+    c->part.settle = settle_on_device;
+    c->part.wait = wait_for_device;
+    return sr_collective_open(&c->collective, device, id, c->ranks->rank, c->ranks->count);
+}
+
+/* ---- opening */
+
+static srnn_status check(const sr_ranks *ranks, int count, int T) {
+    if (ranks->count % count)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%d ranks cannot be divided into groups of %d context ranks: start a "
+                       "multiple of %d with mpirun -n, or give another --context-ranks",
+                       ranks->count, count, count);
+    return T >= count
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "rows of %d tokens cannot be divided among %d context ranks", T, count);
+}
+
+srnn_status sr_context_open(sr_context *c, sr_ranks *ranks, const sr_backend *backend, int count,
+                            int T) {
+    *c = (sr_context){.ranks = ranks, .count = count, .tokens = T};
+    SR_TRY(check(ranks, count, T));
+    const int index = ranks->rank % count, first = sr_row_part_start(T, index, count);
+    c->tokens = sr_row_part_start(T, index + 1, count) - first;
+    c->part = (sr_row_part){.index = index,
+                            .count = count,
+                            .first = first,
+                            .T = T,
+                            .send = send,
+                            .receive = receive,
+                            .settle = settle,
+                            .context = c};
+    return count > 1 && !sr_device_is_host(backend->device) ? open_collective(c, backend->device)
+                                                            : SRNN_OK;
+}
+
+void sr_context_close(sr_context *c) {
+    if (c->ranks && !c->ranks->broken) /* else closing would wait for ranks that never arrive */
+        sr_collective_close(c->collective);
+    free(c->sends);
+    *c = (sr_context){0};
+}
