@@ -1,7 +1,7 @@
 /* softrnn_lab.h: the laboratory around the attention of softrnn.h, for C and for other languages:
  * models, tokenizers, sessions that generate, training runs, studies.
  *
- * Unstable: unlike softrnn.h, what stands here may change with every release.
+ * Unstable: unlike softrnn.h, these declarations may change with every release.
  *
  *     srnl_model *model;
  *     srnl_tokenizer *tokenizer;

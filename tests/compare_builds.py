@@ -91,7 +91,7 @@ def main():
         here = Path(temporary)
         write_ids(here / "batches", 1, [STEPS, BATCH, LENGTH + 1])
         write_ids(here / "rows", 2, [BATCH, LENGTH + 1])
-        (here / "text.txt").write_text("unused, but asked for\n" * 500)
+        (here / "text.txt").write_text("unused, but required\n" * 500)
         for number, name in enumerate(names):
             before = results(old, name, here / f"old{number}", here)
             after = results(new, name, here / f"new{number}", here)

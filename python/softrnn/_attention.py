@@ -79,13 +79,13 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     states = (initial_state, return_state) if initial_state is not None or return_state else None
     if layout != "bhtd":
-        turned = _turned(layout, {**operands, "q": q, "k": k, "v": v})
-        found = _attend(turned.pop("q"), turned.pop("k"), turned.pop("v"), attention, documents, options, scale, states, turned)
+        swapped = _swapped(layout, {**operands, "q": q, "k": k, "v": v})
+        found = _attend(swapped.pop("q"), swapped.pop("k"), swapped.pop("v"), attention, documents, options, scale, states, swapped)
         return (found[0].swapaxes(1, 2), found[1]) if return_state else found.swapaxes(1, 2)
     return _attend(q, k, v, attention, documents, options, scale, states, operands)
 
 
-def _turned(layout: str, values: Dict[str, Any]) -> Dict[str, Any]:
+def _swapped(layout: str, values: Dict[str, Any]) -> Dict[str, Any]:
     """Operands (B, T, heads, ..) as (B, heads, T, ..)."""
     if layout != "bthd":
         raise ArgumentError(f"layout must be bhtd, for (B, H, T, D), or bthd, for (B, T, H, D), not {layout!r}")
@@ -145,16 +145,16 @@ def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] =
     if is_torch(q):
         raise ArgumentTypeError("q is a torch tensor, whose gradients backward() gives")
     variant, options = parse(attention), Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
-    turned = layout != "bhtd"
-    if turned:
-        values = _turned(layout, {**operands, "q": q, "k": k, "v": v})
+    swapped = layout != "bhtd"
+    if swapped:
+        values = _swapped(layout, {**operands, "q": q, "k": k, "v": v})
         d_o, q, k, v, operands = _numpy.as_array(d_o, "d_o").swapaxes(1, 2), values.pop("q"), values.pop("k"), values.pop("v"), values
     factor = 1.0 if scale is None else _factor(q, scale, attention)
     q = q if scale is None else q * factor
     found = _numpy.gradients(variant, d_o, named_operands(variant, q, k, v, operands), documents, options)
     if scale is not None:
         found["q"] *= factor
-    return {"o": found.pop("o").swapaxes(1, 2), **_turned(layout, found)} if turned else found
+    return {"o": found.pop("o").swapaxes(1, 2), **_swapped(layout, found)} if swapped else found
 
 
 attention.__doc__ = f"""{attention.__doc__}

@@ -68,7 +68,7 @@ class State:
                 self._used = False
 
     def feed(self, q: Any, k: Any, v: Any, **operands: Any) -> Any:
-        """o (B, H, T, Dv) for the next T tokens. Operands as in attention(); a tensor whose gradient is asked for is
+        """o (B, H, T, Dv) for the next T tokens. Operands as in attention(); a tensor that requires gradients is
         refused, since a state gives none."""
         values = named_operands(self.variant, q, k, v, operands)
         with self._using():
@@ -134,7 +134,7 @@ class State:
             return bytes(ffi.buffer(memory))
 
     def load(self, saved: bytes) -> None:
-        """Goes on from what save() gave for a state of the same problem."""
+        """Resumes from what save() returned for a state of the same problem."""
         try:
             memory = ffi.from_buffer(saved)
         except TypeError:

@@ -303,7 +303,7 @@ def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
     tensors = [_plain(tensor) for tensor in tensors]
     for name, tensor in zip(names, tensors):
         if tensor.requires_grad and torch.is_grad_enabled():
-            raise ArgumentError(f"{name} asks for a gradient, which a state does not give: use softrnn.attention, or "
+            raise ArgumentError(f"{name} requires a gradient, which a state does not compute: use softrnn.attention, or "
                                 "torch.no_grad()")
         expected = "float32" if state.dtype == "bfloat16" and name in state.variant.vectors else state.dtype
         if _NAMES.get(tensor.dtype) != expected:

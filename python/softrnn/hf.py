@@ -226,13 +226,13 @@ def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: flo
     }
     for reason, is_so in reasons.items():
         if is_so:
-            raise UnsupportedError(f"{type(module).__name__} asks for {reason}, which softrnn's attention does not have")
+            raise UnsupportedError(f"{type(module).__name__} needs {reason}, which softrnn's attention does not support")
 
 
 def _refuse_weights(module: Any, config: Any, keywords: Dict[str, Any]) -> None:
     if keywords.get("output_attentions", getattr(config, "output_attentions", False)):
-        raise UnsupportedError(f"{type(module).__name__} was asked for its weights (output_attentions=True), which softrnn's "
-                               'attention does not keep: load the model with attn_implementation="eager" for them')
+        raise UnsupportedError(f"{type(module).__name__} was called with output_attentions=True, and softrnn's attention does not keep "
+                               'the weights: load the model with attn_implementation="eager" for them')
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -273,7 +273,7 @@ def _refuse_other_masks(keywords: Dict[str, Any], end: int) -> None:
     }
     for reason, is_so in reasons.items():
         if is_so:
-            raise UnsupportedError(f"the model asks for {reason}, which softrnn's attention does not have")
+            raise UnsupportedError(f"the model needs {reason}, which softrnn's attention does not support")
 
 
 def _mask_names(function: Any) -> str:
@@ -288,7 +288,7 @@ def _mask_names(function: Any) -> str:
 
 def _mask(**keywords: Any) -> Optional[Tensor]:
     """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
-    cache has room for tokens to come, and None otherwise."""
+    cache has unused slots, and None otherwise."""
     mask: Optional[Tensor] = keywords.get("attention_mask")
     if mask is not None and _is_traced(mask):  # what a mask holds is not known there: attention_forward takes one of all tokens too
         mask = mask[:, -keywords["kv_length"]:]
@@ -322,7 +322,7 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
         mask = attention_mask[:, -T:] if attention_mask is not None else None
         variant = _variant_of(module, _axes_of(keywords, None))
         return cache.feed(layer, query, key, value, variant, mask, sinks).transpose(1, 2).contiguous(), None
-    if attention_mask is not None and attention_mask.shape[1] < key.shape[2]:  # a cache with room for tokens to come
+    if attention_mask is not None and attention_mask.shape[1] < key.shape[2]:  # a cache with unused slots
         key, value = key[:, :, :attention_mask.shape[1]], value[:, :, :attention_mask.shape[1]]
     past = key.shape[2] - T
     if past:  # the equation has a query at every position: those of the past are not looked at

@@ -257,7 +257,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that lies beside the model."""
+        """The tokenizer in the model's folder."""
         if self._tokenizer is None:
             self._tokenizer = Tokenizer(self)
         return self._tokenizer
@@ -467,7 +467,7 @@ def _make_settings(values: Dict[str, Any]) -> Any:
 
 
 def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume: bool = False, **values: Any) -> "Run":
-    """Trains a model in a new folder, as `softrnn train --out folder` does, or goes on with the one in it (resume=True).
+    """Trains a model in a new folder, as `softrnn train --out folder` does, or resumes the one in it (resume=True).
 
     values: settings by their names, with _ for -: data, attention, steps, batch, length, ... (softrnn.lab.settings()); lr, dim, head_dim,
     batch_size and the like are taken for learning_rate, hidden, head_size, batch.
@@ -479,10 +479,10 @@ def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume:
     _tell_leak(str(values.get("attention", "")))
     if resume:
         if values:
-            raise ArgumentError(f"a run that goes on keeps its settings: {', '.join(values)}")
+            raise ArgumentError(f"a resumed run keeps its settings: {', '.join(values)}")
         check(lab.srnl_run_resume(out, where))
     elif (Path(where.decode()) / "run.yaml").exists():
-        raise ArgumentError(f"{folder}: there is a run in this folder; go on with it by resume=True, or take another folder")
+        raise ArgumentError(f"{folder}: this folder holds a run; resume it with resume=True, or choose another folder")
     else:
         check(lab.srnl_run_start(out, where, _make_settings(values)))
     run = ffi.gc(out[0], lab.srnl_run_free)
@@ -657,7 +657,7 @@ def _picture(figure: Any) -> str:
 
 def study(out: Any, file: Optional[Any] = None, *, text: Optional[str] = None, only: Optional[str] = None,
           skip: Optional[str] = None, jobs: int = 0, callback: Optional[Callable[[int, int], Any]] = None) -> "Study":
-    """Runs a study into the folder `out`, or goes on with it, each run in a process of its own, as `softrnn study` does.
+    """Runs a study into the folder `out`, or resumes it, each run in a process of its own, as `softrnn study` does.
 
     file: the study in YAML (docs/STUDY.md); None: the default one. text: files that stand for @text, "a,b". only, skip:
     tasks, variants, sizes or runs, "a,b". jobs: runs at a time. callback(ended, runs): called about twenty times a second;

@@ -47,8 +47,8 @@ def rotary(positions: Tensor, D: int, theta: float = 10000.0) -> Tuple[Tensor, T
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (B, heads, T, D) by cos and sin (B or 1, T, D)."""
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return (x * cos[:, None] + turned * sin[:, None]).to(x.dtype)
+    rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos[:, None] + rotated * sin[:, None]).to(x.dtype)
 
 
 class AttentionState:

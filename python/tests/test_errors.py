@@ -119,7 +119,7 @@ class Refused(unittest.TestCase):
         self.refused("output_gate must be a tensor", **x, attention="gate", output_gate=1.0)
         with self.assertRaises(softrnn.SoftrnnError) as caught:
             softrnn.State("softmax", H=2, D=4, dtype="float64").feed(**{**x, "q": x["q"].clone().requires_grad_()})
-        self.assertIn("q asks for a gradient", str(caught.exception))
+        self.assertIn("q requires a gradient", str(caught.exception))
         with self.assertRaises(TypeError):
             softrnn.gradients(x["q"], **x)
 

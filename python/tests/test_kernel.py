@@ -47,8 +47,8 @@ class Kernel(unittest.TestCase):
         documents = torch.tensor([0, 7, 20, 40])
         expected = softrnn.attention(**given, documents=documents)
         self.assertTrue(torch.equal(self.kernel.attention(**given, documents=documents), expected))
-        turned = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in given.items()}
-        self.assertTrue(torch.equal(self.kernel.attention(**turned, documents=documents), expected))
+        swapped = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in given.items()}
+        self.assertTrue(torch.equal(self.kernel.attention(**swapped, documents=documents), expected))
         half = {name: x.detach().half() for name, x in given.items()}
         self.assertEqual(self.kernel.attention(**half).dtype, torch.float16)
 

@@ -69,9 +69,9 @@ class Attention(unittest.TestCase):
     def test_strides(self):
         inputs = operands("softmax", B=2, H=3, Hkv=3, T=9, D=8, Dv=8)
         expected = softrnn.attention(**inputs)
-        turned = {name: np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+        swapped = {name: np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
                   for name, x in inputs.items()}
-        np.testing.assert_array_equal(softrnn.attention(**turned), expected)
+        np.testing.assert_array_equal(softrnn.attention(**swapped), expected)
         wide = {name: np.concatenate([x, x], axis=3)[..., :8] for name, x in inputs.items()}
         np.testing.assert_array_equal(softrnn.attention(**wide), expected)
         backwards = {name: x[:, ::-1].copy()[:, ::-1] for name, x in inputs.items()}
@@ -176,7 +176,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_interpreter_runs_on(self):
-        """While one thread is in a kernel, Python goes on in another."""
+        """While one thread is in a kernel, Python runs in another."""
         inputs = operands("softmax", dtype="float32", B=1, H=16, Hkv=16, T=2048, D=64, Dv=64)
         softrnn.attention(**inputs, threads=1)
         inside, ticks = threading.Event(), []
@@ -245,12 +245,12 @@ class Edges(unittest.TestCase):
             self.assertIn(words, str(caught.exception))
 
     def test_layout(self):
-        """Tokens before heads: everything that has tokens is turned, and vectors are not."""
+        """Tokens before heads: everything that has tokens is swapped, and vectors are not."""
         for attention in ("gated_softmax", "gla", "mamba2"):
             x = operands(attention, B=2, H=4, Hkv=2, T=6)
             vectors = softrnn.parse(attention).vectors
-            turned = {n: a if n in vectors else a.swapaxes(1, 2) for n, a in x.items()}
-            o = softrnn.attention(**turned, attention=attention, layout="bthd")
+            swapped = {n: a if n in vectors else a.swapaxes(1, 2) for n, a in x.items()}
+            o = softrnn.attention(**swapped, attention=attention, layout="bthd")
             np.testing.assert_array_equal(o.swapaxes(1, 2), softrnn.attention(**x, attention=attention), err_msg=attention)
         with self.assertRaises(softrnn.ArgumentError):
             softrnn.attention(**operands("softmax"), layout="thd")
@@ -263,10 +263,10 @@ class Edges(unittest.TestCase):
         np.testing.assert_allclose(scaled.pop("q"), 0.6 * own.pop("q"), atol=1e-15)
         for name in scaled:
             np.testing.assert_array_equal(scaled[name], own[name], err_msg=name)
-        turned = softrnn.gradients(d_o.swapaxes(1, 2), **{name: value.swapaxes(1, 2) for name, value in x.items()}, attention="gate",
+        swapped = softrnn.gradients(d_o.swapaxes(1, 2), **{name: value.swapaxes(1, 2) for name, value in x.items()}, attention="gate",
                                    scale=0.3, layout="bthd")
         for name in scaled:
-            np.testing.assert_array_equal(turned[name].swapaxes(1, 2), scaled[name], err_msg=name)
+            np.testing.assert_array_equal(swapped[name].swapaxes(1, 2), scaled[name], err_msg=name)
 
     def test_swapped_axes_are_told(self):
         swapped = np.ones((3, 1, 300, 4, 8))

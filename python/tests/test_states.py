@@ -40,8 +40,8 @@ class Arrays(unittest.TestCase):
     def test_layout_and_documents(self):
         given = operands("gla", B=1, H=2, Hkv=2, T=9, D=4, Dv=4)
         o, state = softrnn.attention(attention="gla", documents=[0, 4, 9], return_state=True, **given)
-        turned = {name: value.swapaxes(1, 2) if value.ndim > 2 else value for name, value in given.items()}
-        again, same = softrnn.attention(attention="gla", documents=[0, 4, 9], return_state=True, layout="bthd", **turned)
+        swapped = {name: value.swapaxes(1, 2) if value.ndim > 2 else value for name, value in given.items()}
+        again, same = softrnn.attention(attention="gla", documents=[0, 4, 9], return_state=True, layout="bthd", **swapped)
         np.testing.assert_array_equal(o, again.swapaxes(1, 2))
         np.testing.assert_array_equal(state, same)
         alone = {name: value[:, :, 4:] if value.ndim > 2 else value for name, value in given.items()}

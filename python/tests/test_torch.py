@@ -198,10 +198,10 @@ class Compiled(unittest.TestCase):
                 torch.testing.assert_close(a, b)
 
     def test_compile_with_layout_and_scale(self):
-        def turned(q, k, v):
+        def with_layout(q, k, v):
             return softrnn.attention(q, k, v, "norm", layout="bthd", scale=0.7)
         inputs = [torch.randn(1, 9, 2, 4) for _ in range(3)]
-        torch.testing.assert_close(torch.compile(turned, fullgraph=True, backend="aot_eager")(*inputs), turned(*inputs))
+        torch.testing.assert_close(torch.compile(with_layout, fullgraph=True, backend="aot_eager")(*inputs), with_layout(*inputs))
 
     def test_compile_where_heads_share_queries(self):
         variant = next(variant for variant in softrnn.variants() if variant.name == "mamba2")

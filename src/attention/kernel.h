@@ -117,8 +117,8 @@ bool sr_kernel_can(const sr_attention_kernel *kernel, const srnn_problem *proble
 bool sr_kernel_serves(const sr_attention_kernel *kernel, const srnn_problem *problem,
                       srnn_form form);
 
-/* Running sums at the end of what a state has seen, so that the next piece can go on. All in device
- * memory: a recorded feed finds there how far it has come. */
+/* Running sums at the end of what a state has seen, from which the next piece continues. All in
+ * device memory: a recorded feed finds there how far it has come. */
 typedef struct sr_carry {
     int64_t *position;  /* (1): tokens before this piece */
     double *decay;      /* (B, Hkv), or (B, Hkv, D) per channel: C of the next token */

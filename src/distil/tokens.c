@@ -19,7 +19,7 @@ static bool is_text(const char *where) {
            S_ISREG(facts.st_mode) && !(length > 4 && strcmp(where + length - 4, ".bin") == 0);
 }
 
-/* name = the tokenizer that is given or stands beside the teacher; "": none, or the bytes. */
+/* name = the given tokenizer or that in the teacher's folder; "": none, or the bytes. */
 static srnn_status find_tokenizer(char name[SR_PATH_BYTES], const sr_run_settings *s) {
     sr_tokenizer *tokenizer;
     SR_TRY(*s->tokenizer ? sr_path_print(name, "%s", s->tokenizer)

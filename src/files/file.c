@@ -127,7 +127,8 @@ static void remove_left(const char *name) {
 /* False if somebody removed the new file before it was locked. */
 static bool hold(int descriptor) {
     struct stat facts;
-    return flock(descriptor, LOCK_EX) != 0 || /* a file system without locks: nobody removes it */
+    return flock(descriptor, LOCK_EX) !=
+               0 || /* a file system without locks: no process removes it */
            (fstat(descriptor, &facts) == 0 && facts.st_nlink > 0);
 }
 
@@ -139,7 +140,7 @@ static int create_temporary(const char *name) {
     return sr_descriptor_open(name, O_WRONLY | O_CREAT | O_EXCL);
 }
 
-/* Creates a file in the target's folder under the first name that nobody uses. */
+/* Creates a file in the target's folder under the first unused name. */
 static srnn_status open_temporary(sr_replacement *replacement) {
     const char *path = replacement->path;
     int error = EEXIST;

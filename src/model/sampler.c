@@ -20,8 +20,8 @@ typedef struct candidate {
     float logit, weight;
 } candidate;
 
-/* Tokens are put into buckets by how much less probable than the best they are, so that nobody has
- * to sort all of them: only those of the few buckets in which something begins or ends. */
+/* Tokens are put into buckets by their probability relative to the most probable one, so that only
+ * the few buckets in which a limit lies have to be sorted. */
 struct sr_sampler {
     sr_sampler_settings settings;
     int V;

@@ -28,12 +28,12 @@ static void transpose(float *to, const float *from, int64_t rows, int64_t column
 
 /* The tensor as PEFT has it: A is (rank, in) there. */
 static sr_tensor describe(char name[NAME], const sr_tensor_spec *spec) {
-    const bool turned = is_a(spec);
+    const bool transposed = is_a(spec);
     peft_name(name, spec);
     return (sr_tensor){.name = name,
                        .dtype = SR_DTYPE_F32,
                        .rank = 2,
-                       .shape = {spec->shape[turned], spec->shape[!turned]},
+                       .shape = {spec->shape[transposed], spec->shape[!transposed]},
                        .count = spec->count};
 }
 
@@ -124,13 +124,13 @@ static srnn_status read_one(sr_adapters *a, const sr_safetensors *file, const sr
                        "%s: %s has another shape or type than the adapter of rank %d", path, name,
                        a->rank);
     SR_TRY(sr_alloc(&memory, 2 * spec->count, sizeof(float)));
-    float *numbers = memory, *turned = numbers + spec->count;
+    float *numbers = memory, *transposed = numbers + spec->count;
     sr_tensor_to_float(numbers, tensor);
     if (is_a(spec))
-        transpose(turned, numbers, want.shape[0], want.shape[1]);
+        transpose(transposed, numbers, want.shape[0], want.shape[1]);
     const srnn_status status =
         sr_device_copy_in(a->model->backend->device, a->weights + spec->start,
-                          is_a(spec) ? turned : numbers, spec->count * sizeof(float));
+                          is_a(spec) ? transposed : numbers, spec->count * sizeof(float));
     free(memory);
     return status;
 }

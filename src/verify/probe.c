@@ -476,7 +476,7 @@ static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *pr
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     /* The minimum clearance from a clamp. Features off the grid come arbitrarily close to it: of
      * the tens of thousands of pairs of a problem, one in a million is not rare. Sums in float are
-     * a few ulps off; those in bf16 so many that no seed would pass, so bf16 has separate
+     * a few ulps off; those in bf16 so often that no seed would pass, so bf16 has separate
      * limits. */
     static const double CLEAR = 4e-6;
     enum { ATTEMPTS = 16 };

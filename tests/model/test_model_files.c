@@ -367,7 +367,7 @@ static void refusals_name_what_is_missing(void **state) {
     }
 }
 
-/* A folder with weights that nobody reads here, and a model that no memory holds. */
+/* A folder with weights that no model here reads, and a model larger than memory. */
 static void unreadable_weights(void **state) {
     (void)state;
     sr_model *loaded;

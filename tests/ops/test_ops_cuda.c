@@ -655,9 +655,9 @@ static void *saved_state(const srnn_state *state, size_t *bytes) {
 
 /* A state that applies RoPE gives the same bits as one that is fed rotated q and k, and stores the
  * same. */
-static void check_turned_state(const turned_case *c) {
+static void check_rotated_state(const turned_case *c) {
     enum { POSITIONS = 9, TOKENS = 5 };
-    const int64_t turned = c->H + c->Hkv, columns = (turned + c->Hkv) * c->D;
+    const int64_t rotated = c->H + c->Hkv, columns = (rotated + c->Hkv) * c->D;
     srnn_state *before = state_of(c), *inside = state_of(c);
     const float *table = numbers((int64_t)POSITIONS * c->D, 2, SRNN_F32);
     int32_t *positions = host_array((size_t)c->B * sizeof *positions);
@@ -668,9 +668,9 @@ static void check_turned_state(const turned_case *c) {
         for (int b = 0; b < c->B; b++)
             positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
         const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
-        const sr_rope rope = {angles, places, (int)turned, c->D, 0, false};
+        const sr_rope rope = {angles, places, (int)rotated, c->D, 0, false};
         const float *got = feed_one(inside, c, x.device, (sr_rope_angles){angles, places});
-        right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
+        right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, rotated * c->D), &rope));
         const float *want = feed_one(before, c, x.device, (sr_rope_angles){0});
         assert_memory_equal(got, want, (size_t)(c->B * c->H * c->D) * sizeof *got);
     }
@@ -696,7 +696,7 @@ static void states_turn(void **state) {
     static const turned_case others[] = {{"softmax", 4, 2, 2, 64, 0},
                                          {"linear_elu", 5, 2, 2, 64, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_turned_state(&cases[i]);
+        check_rotated_state(&cases[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         srnn_state *made = state_of(&others[i]);
         assert_false(sr_state_applies_rope(made, 1));
@@ -761,7 +761,7 @@ static void activations(void **state) {
 
 typedef struct normed_case {
     int64_t rows, C, gates; /* columns after the heads, with a bias */
-    int heads, D, turned;   /* `turned` of the heads have RoPE */
+    int heads, D, rotated;  /* `rotated` of the heads have RoPE */
 } normed_case;
 
 /* x (rows, C) times the norm's weights as in the product: for more than a few rows rounded to the
@@ -796,7 +796,7 @@ static sr_rmsnorm norm_over(const float *x, const float *weight, int64_t rows, i
 }
 
 static void check_normed_linear(const normed_case *c) {
-    const int64_t turned = c->turned * c->D, plain = c->heads * c->D, N = plain + c->gates;
+    const int64_t rotated = c->rotated * c->D, plain = c->heads * c->D, N = plain + c->gates;
     const int64_t positions = c->rows + 3;
     float *x = numbers(c->rows * c->C, 1, SRNN_F32), *norm = numbers(c->C, 2, SRNN_F32);
     float *weight = numbers(N * c->C, 3, gpu->number), *bias = numbers(c->gates, 4, SRNN_F32);
@@ -810,7 +810,7 @@ static void check_normed_linear(const normed_case *c) {
             want[r * N + n] =
                 normed_product(x + r * c->C, scaled + r * c->C, weight + n * c->C, c->C) +
                 (n < plain ? 0 : (double)bias[n - plain]);
-        for (int64_t n = 0; n < turned; n++) {
+        for (int64_t n = 0; n < rotated; n++) {
             const int64_t half = c->D / 2;
             const float *angles = table + places[r] * c->D + n % c->D;
             double *low = want + r * N + n, before = *low;
@@ -827,7 +827,7 @@ static void check_normed_linear(const normed_case *c) {
                                  on_device(bias, c->gates, SRNN_F32), .N = c->gates}};
     const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
                           device_bytes(places, (size_t)c->rows * sizeof *places),
-                          c->turned,
+                          c->rotated,
                           c->D,
                           0,
                           false};
@@ -835,7 +835,7 @@ static void check_normed_linear(const normed_case *c) {
                                on_device(x, c->rows * c->C, gpu->number),
                                layers,
                                c->gates ? 2 : 1,
-                               c->turned ? &rope : NULL,
+                               c->rotated ? &rope : NULL,
                                NULL};
     right(gpu->norm_linear_forward(gpu, y.device, &of));
     close_to(fetched_matrix(y), want, c->rows * N, gpu->number);

@@ -629,7 +629,7 @@ class Check:
         planned = sum(1 for _ in self.study.runs())
         for pattern, want in ((r"(\d+) of (\d+) runs have not ended", (asked - len(ended), asked)),
                               (r"(\d+) of (\d+) runs failed", (sum(e[0] == "failed" for e in ended), asked)),
-                              (r"(\d+) of (\d+) runs were asked for", (asked if asked < planned else 0, planned))):
+                              (r"(\d+) of (\d+) runs were requested", (asked if asked < planned else 0, planned))):
             found = re.search(pattern, text)
             said = (int(found[1]), int(found[2])) if found else (0, want[1])
             self.expect(said == want, "warnings:", text, "but", want)

@@ -408,8 +408,8 @@ static srnn_status create(sr_model **model, sr_backend *backend, const sr_model_
         return status;
     snprintf(why, sizeof why, "%s", possible ? srnn_error_detail() : "this process may have less");
     return SR_FAIL(SRNN_ERR_MEMORY,
-                   "%s: the model needs %.2f GB for its weights in %s, more than there is "
-                   "room for; nothing of it was read (%s)",
+                   "%s: the model needs %.2f GB for its weights in %s, more than is "
+                   "available; nothing of it was read (%s)",
                    folder, bytes / 1e9, read_only ? "bf16" : "float32", why);
 }
 

@@ -16,7 +16,7 @@ srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *fol
 
 /* How a model is loaded. */
 typedef struct sr_load_setup {
-    /* Called after every tensor with the share of the numbers read; NULL: nobody watches. */
+    /* Called after every tensor with the share of the numbers read; NULL: no progress. */
     void (*see)(void *context, double share);
     void *context;
     /* The weights will only be read: where all of the files are bf16 and so are the backend's

@@ -64,7 +64,7 @@ struct diverging_rows {
 
 /* A block owns a row of V logits of both models; a thread every blockDim.x-th piece of W. The two
  * totals come first (global -> registers, combined through shuffles and shared memory), then the
- * sum of the divergence, which thread 0 stores; after the barrier in block_sum nobody reads the
+ * sum of the divergence, which thread 0 stores; after the barrier in block_sum no thread reads the
  * sum's logits any more but their own thread, which overwrites them with the gradient. Rows that
  * are not counted get loss 0 and gradient 0. */
 template <class N, int W>

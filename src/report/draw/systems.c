@@ -258,7 +258,7 @@ static const sr_system systems[] = {
      "inside a chunk a gated running average stands for the tokens, and of an earlier chunk "
      "only its last average is seen.",
      "k~ ← g k~ + (1 − g) k,  v~ ← g v~ + (1 − g) v,  both from zero at the start of a chunk\n"
-     "q and k~ turned by the number of their chunk\n"
+     "q and k~ rotated by the index of their chunk\n"
      "softmax of q·k~ / √D over the last k~ of every earlier chunk, and this one\n"
      "out = W_out (σ(z) · y)",
      "One key and one value for every chunk of L tokens, and those of the running chunk: "

@@ -62,7 +62,7 @@ static void write_unfinished(FILE *out, const sr_records *records) {
                       "failed. The study\u2019s command tries them again");
     if (left_out > 0)
         write_warning(out, "A part of the study:", asked, planned,
-                      "were asked for or have ended. The others are not counted: --only or --skip "
+                      "were requested or have ended. The others are not counted: --only or --skip "
                       "left them out, or settle did not need them");
 }
 

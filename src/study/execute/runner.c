@@ -244,7 +244,7 @@ static void stop_all(const runner *r) {
 
 /* ---- the whole */
 
-/* Runs that nobody has taken and that may be started. */
+/* Runs that no worker has taken and that may be started. */
 static size_t count_startable(const runner *r) {
     size_t count = 0;
     for (size_t i = 0; i < r->study->run_count; i++)

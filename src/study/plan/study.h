@@ -33,7 +33,7 @@ const char *sr_measure_name(sr_measure measure);
 typedef enum sr_study_role {
     SR_ROLE_VARIANT = 0, /* a new model learns the data */
     /* In a study with a teacher: */
-    SR_ROLE_TEACHER, /* the teacher goes on learning, on as many tokens as the students see */
+    SR_ROLE_TEACHER, /* the teacher continues to learn, on the number of tokens that students see */
     SR_ROLE_STUDENT, /* the stages of `softrnn distil` */
     SR_ROLE_SCRATCH, /* a new model of a student's shape learns the data, on as many tokens */
 } sr_study_role;

@@ -520,8 +520,8 @@ static sr_rope_angles turn_create(int64_t tokens, int D) {
     return turn;
 }
 
-/* Rows of `turned` against those of `plain`, turned back here. */
-static void check_turned(const run *x, const uint16_t *turned, const uint16_t *plain, bool keys) {
+/* Rows of `rotated` against those of `plain`, rotated back here. */
+static void check_rotated(const run *x, const uint16_t *rotated, const uint16_t *plain, bool keys) {
     const int D = x->problem.D;
     for (int64_t row = 0; row < numbers_of(x, keys) / D; row++) {
         const int64_t t = row % x->problem.T, b = row / x->problem.T / heads_of(x, keys);
@@ -531,9 +531,9 @@ static void check_turned(const run *x, const uint16_t *turned, const uint16_t *p
             const double low = number_at(plain, row * D + c),
                          high = number_at(plain, row * D + c + D / 2);
             const double limit = 0x1p-7 * hypot(low, high) + 1e-30;
-            assert_true(fabs(number_at(turned, row * D + c) - (low * cosine + high * sine)) <=
+            assert_true(fabs(number_at(rotated, row * D + c) - (low * cosine + high * sine)) <=
                         limit);
-            assert_true(fabs(number_at(turned, row * D + c + D / 2) -
+            assert_true(fabs(number_at(rotated, row * D + c + D / 2) -
                              (high * cosine - low * sine)) <= limit);
         }
     }
@@ -544,7 +544,7 @@ static void turned_back(void **state) {
     static const char *const kernels[] = {"hopper", "hopper_ordered"};
     for (size_t n = 0; n < 4; n++) {
         run x = {.problem = {.B = 2, .H = 2, .Hkv = 1, .T = 200, .D = n < 2 ? 64 : 128}};
-        uint16_t *turned[OUTPUTS];
+        uint16_t *rotated[OUTPUTS];
         x.problem.kernel = kernels[n % 2];
         if (!run_create(&x, &variants[0], 1))
             skip();
@@ -561,15 +561,15 @@ static void turned_back(void **state) {
                          SRNN_OK);
         assert_true(back.done);
         for (int m = 0; m < OUTPUTS; m++) {
-            turned[m] = malloc((size_t)numbers_of(&x, m == D_K || m == D_V) * 2);
-            assert_non_null(turned[m]);
+            rotated[m] = malloc((size_t)numbers_of(&x, m == D_K || m == D_V) * 2);
+            assert_non_null(rotated[m]);
         }
-        fetch(&x, turned);
-        check_turned(&x, turned[D_Q], x.output[D_Q], false);
-        check_turned(&x, turned[D_K], x.output[D_K], true);
-        assert_memory_equal(turned[D_V], x.output[D_V], (size_t)numbers_of(&x, true) * 2);
+        fetch(&x, rotated);
+        check_rotated(&x, rotated[D_Q], x.output[D_Q], false);
+        check_rotated(&x, rotated[D_K], x.output[D_K], true);
+        assert_memory_equal(rotated[D_V], x.output[D_V], (size_t)numbers_of(&x, true) * 2);
         for (int m = 0; m < OUTPUTS; m++)
-            free(turned[m]);
+            free(rotated[m]);
         sr_device_release(gpu, (void *)(uintptr_t)back.rope.table);
         sr_device_release(gpu, (void *)(uintptr_t)back.rope.positions);
         run_free(&x);

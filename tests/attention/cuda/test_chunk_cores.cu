@@ -20,7 +20,7 @@ enum {
     NO_KEYS = 256,      /* every seventh is 0 */
     SOME_STRONG = 512,  /* every third gate, of every fifth channel, is SR_CHUNK_GATE_LEAST */
     ALL_STRONG = 1024,  /* all gates are */
-    SHARED_KEYS = 2048, /* keys of one head, queries of two, in turns */
+    SHARED_KEYS = 2048, /* keys of one head, queries of two, alternating */
     HALF_NANS = 4096,   /* its gates have them in every other channel alone */
 };
 

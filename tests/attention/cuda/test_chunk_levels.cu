@@ -5,7 +5,7 @@
 struct problem {
     int B, H, Hkv, T, F, V;
     int decays, levels;
-    int q_heads, k_heads; /* heads of q and k that are shared in turns; 0: each has its own */
+    int q_heads, k_heads; /* heads of q and k that are shared cyclically; 0: each has its own */
     const int *documents; /* starts, after 0; ends with T */
     float gate;           /* the mean of gates; least: every third one is SR_CHUNK_GATE_LEAST */
     bool nans;            /* the second document holds nothing else */

@@ -27,7 +27,7 @@ typedef struct sr_row_workspace {
     double *norm_workspace; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
     real *angles;           /* (T, D/2, 2): cosine and sine of the tokens of a document */
     /* Backward only: */
-    double *d_before;     /* (B, H, T, Dv): of what stands before a norm over several heads */
+    double *d_before;     /* (B, H, T, Dv): of the input of a norm over several heads */
     real *d_numerator;    /* (B, H, T, Dv) */
     real *d_row_sum;      /* (B, H, T) */
     double *d_cumulative; /* (B, H, T) */

@@ -8,7 +8,7 @@ SR_DEVICE axes_output_row saved_row(const sr_axes_call &call, axes_row at) {
     return axes_output_of(call, at, call.saved_row_sum, call.saved_maximum);
 }
 
-/* What stands before the norm. */
+/* The input of the norm. */
 SR_DEVICE double before_norm(const sr_axes_call &call, const axes_output_row &row, int d) {
     const double numerator = (double)call.saved.at(row.at.b, row.at.h, row.at.t, d);
     return axes_gate(call, row, d) * axes_y(call, row, numerator, d);
@@ -66,7 +66,7 @@ __global__ void norm_statistics_backward(const __grid_constant__ sr_axes_call ca
         *axes_norm_at(call, at) = found;
 }
 
-/* The gradient of what stands before the norm, x. */
+/* The gradient of the norm's input, x. */
 SR_DEVICE double before_backward(const sr_axes_call &call, axes_row at, double x, int d) {
     const double du = after_norm(call, at, d);
     if (call.a.norm == SRNN_NORM_NONE)

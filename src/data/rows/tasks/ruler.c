@@ -63,7 +63,7 @@ static srnn_status niah_prepare(sr_synthetic *self) {
     int names = keys + (sr_task_setting(self, HAYSTACK) ? units : 0);
     if (units < keys)
         return SR_FAIL(SRNN_ERR_FORMAT,
-                       "niah: length=%d has no room for %d needles between %d "
+                       "niah: length=%d is too short for %d needles between %d "
                        "parts of a haystack",
                        length, keys, keys);
     if (vocab < FIRST_NAME + names)
@@ -130,7 +130,7 @@ static srnn_status tracking_prepare(sr_synthetic *self) {
     int names = chains * (hops + 1);
     if (noise_units(self) <= hops)
         return SR_FAIL(SRNN_ERR_FORMAT,
-                       "variable-tracking: length=%d has no room for %d chains of "
+                       "variable-tracking: length=%d is too short for %d chains of "
                        "%d hops between %d parts of a haystack",
                        length, chains, hops, hops + 1);
     if (vocab < FIRST_NAME + names)

@@ -162,7 +162,7 @@ srnn_status sr_block_recompute(const sr_block *b, const sr_block_saved *s, sr_re
 
 /* ---- backward */
 
-/* The MLP: d becomes the gradient of what stands before it, but for what it gives to the mixer's
+/* The MLP: d becomes the gradient of its input, but for what it gives to the mixer's
  * input. */
 static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
                                  const sr_block_pointers *gradient, const sr_block_saved *s,

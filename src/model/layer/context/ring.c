@@ -12,7 +12,7 @@ struct sr_layer_ring {
     int64_t rows, Q, K, V; /* tokens; columns of queries, keys and values */
     int blocks, next;      /* earlier parts that this one sees, and the part after */
     float *own;            /* this part's block */
-    float *arrived[2];     /* earlier ones, in turns: one is computed while it is sent on */
+    float *arrived[2];     /* earlier ones, alternating: one is computed while it is sent on */
     float *d_sent[2];      /* gradients of earlier blocks */
     float *d_arrived;      /* of a block, from the parts after */
     float *d_queries;      /* (rows, Q): what one block adds */

@@ -16,7 +16,7 @@ enum { CHANNEL_WALK_THREADS = SR_DELTA_STRIPS * SR_WARP };
 /* Where a block is; in shared memory, since registers are scarce. */
 struct channel_walk_at {
     int b, query, head, value; /* head: of keys and values; value: the block's first column */
-    sr_chunk_span spans[2];    /* in turns, that of now and the next */
+    sr_chunk_span spans[2];    /* alternating: the current one and the next */
 
     /* Of all heads of keys and values. */
     SR_DEVICE int kv(const sr_chunk_call &call) const {
