@@ -140,7 +140,7 @@ static void test_barriers(void **state) {
 #ifdef SR_EMULATOR_RACES
 /* Lanes of a warp pass numbers on: with __syncwarp before the write that follows a read, or only
  * before the read. */
-template <bool ordered> __global__ void pass_on(int *to) {
+template <bool ordered> __global__ void pass_in_warp(int *to) {
     __shared__ int passed[64];
     const int thread = threadIdx.x;
     for (int round = 0; round < 3; round++) {
@@ -163,6 +163,40 @@ template <bool block> __global__ void look_over(int *to) {
     to[threadIdx.x] = memory[(threadIdx.x + 32) % 64];
 }
 
+/* Warp 0 hands numbers to warp 1, which hands its own to warp 2, which frees the place for warp 0;
+ * each arrives, and does not wait. Warps 2 and 1 meet warp 3 too, which orders nothing between
+ * them. BAD: 1: warp 2 waits for warp 0 alone; 2: warp 1 frees the place. */
+template <int BAD> __global__ void hand_on(int *to) {
+    __shared__ int memory[2][32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    for (int round = 0; round < 2; round++) {
+        const int handed = 1 + round, second = BAD == 1 ? handed : 3 + round, freed = 5 + round;
+        const int aside = 7 + round, last = 9 + round, readers = BAD == 1 ? 96 : 64;
+        if (warp == 0) {
+            memory[0][lane] = lane + round;
+            named_barrier_arrive(handed, readers);
+            named_barrier_sync(freed, 64);
+        } else if (warp == 1) {
+            named_barrier_sync(handed, readers);
+            memory[1][lane] = memory[0][lane ^ 1] + round;
+            if (BAD != 1)
+                named_barrier_arrive(second, 64);
+            if (BAD == 2)
+                named_barrier_arrive(freed, 64);
+            named_barrier_sync(last, 64);
+        } else if (warp == 2) {
+            named_barrier_sync(second, readers);
+            to[lane] = memory[0][lane] + memory[1][lane ^ 2];
+            if (BAD != 2)
+                named_barrier_arrive(freed, 64);
+            named_barrier_sync(aside, 64);
+        } else {
+            named_barrier_sync(aside, 64);
+            named_barrier_sync(last, 64);
+        }
+    }
+}
+
 /* Halves of one word are different locations, and atomic functions do not race. */
 __global__ void share_words(uint16_t *to, int *count) {
     to[threadIdx.x] = (uint16_t)threadIdx.x;
@@ -173,12 +207,19 @@ static void test_races(void **state) {
     (void)state;
     int zero = 0;
     int *memory = device_array<int>(nullptr, 64), *count = device_array(&zero, 1);
-    RIGHT(sr_launch(pass_on<true>, dim3(2), dim3(64), 0, stream, memory));
+    RIGHT(sr_launch(pass_in_warp<true>, dim3(2), dim3(64), 0, stream, memory));
     RIGHT(sr_launch(look_over<true>, dim3(2), dim3(64), 256, stream, memory));
     RIGHT(sr_launch(share_words, dim3(2), dim3(64), 0, stream, (uint16_t *)memory, count));
+    RIGHT(sr_launch(hand_on<0>, dim3(4), dim3(128), 0, stream, memory));
     RIGHT(cudaStreamSynchronize(stream));
-    RIGHT(sr_launch(pass_on<false>, dim3(1), dim3(64), 0, stream, memory));
-    assert_fails("pass_on", "a race");
+    RIGHT(sr_launch(hand_on<1>, dim3(1), dim3(128), 0, stream, memory));
+    assert_fails("hand_on", "a race");
+    memory = device_array<int>(nullptr, 64);
+    RIGHT(sr_launch(hand_on<2>, dim3(1), dim3(128), 0, stream, memory));
+    assert_fails("hand_on", "a race");
+    memory = device_array<int>(nullptr, 64);
+    RIGHT(sr_launch(pass_in_warp<false>, dim3(1), dim3(64), 0, stream, memory));
+    assert_fails("pass_in_warp", "a race");
     memory = device_array<int>(nullptr, 64);
     RIGHT(sr_launch(look_over<false>, dim3(1), dim3(64), 256, stream, memory));
     assert_fails("look_over", "a race");

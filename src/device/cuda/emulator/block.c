@@ -35,6 +35,7 @@ typedef struct thread {
     bool ended;
     copy *copies; /* started and not performed: (copy_count), oldest first */
     int copy_count, copy_capacity, group;
+    uint32_t arrivals; /* at barriers of some warps */
 } thread;
 
 /* A rendezvous of the lanes of a warp. */
@@ -43,23 +44,25 @@ typedef struct warp {
     const char *name;
     void *operand[SR_EMULATOR_WARP];
     int arrived;
-    uint32_t met;    /* times completed */
-    uint32_t synced; /* times completed by __syncwarp */
+    uint32_t met;                        /* times completed */
+    uint32_t synced;                     /* times completed by __syncwarp */
+    uint32_t ordered[SR_EMULATOR_WARPS]; /* as in sr_emulated_moment */
 } warp;
 
 typedef struct barrier {
     int arrived, expected;
-    uint32_t passed; /* times completed */
+    uint32_t passed;                     /* times completed */
+    uint32_t ordered[SR_EMULATOR_WARPS]; /* of those that have arrived */
 } barrier;
 
 typedef struct block {
     const sr_emulated_kernel *kernel;
     bool late, failed;
     int threads, running; /* in all; not yet ended */
-    uint32_t time;        /* barriers passed, in this block and those before */
+    uint32_t time;        /* barriers of all threads, in this block and those before */
     double paused;        /* since when no other thread of the block is runnable; 0: one is */
     thread *thread;       /* (SR_EMULATOR_THREADS) */
-    warp warp[SR_EMULATOR_THREADS / SR_EMULATOR_WARP];
+    warp warp[SR_EMULATOR_WARPS];
     barrier barrier[SR_EMULATOR_BARRIERS];
     sr_fiber *fiber; /* (SR_EMULATOR_THREADS + 1), the last one the caller's */
     unsigned char *shared;
@@ -219,6 +222,7 @@ void sr_emulator_pause(void) {
 
 void sr_emulator_word_store(void *to, uint64_t word) {
     here->paused = 0;
+    sr_emulator_order(); /* for threads that wait for the word */
     __atomic_store_n((uint64_t *)to, word, __ATOMIC_RELAXED);
 }
 
@@ -294,13 +298,37 @@ bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address) 
         return false;
     const int running = (int)(current() - here->thread),
               first = running - running % SR_EMULATOR_WARP;
-    *now = (sr_emulated_moment){lane < 0 ? running : first + lane, here->time,
-                                here->warp[running / SR_EMULATOR_WARP].synced};
+    const warp *own = &here->warp[running / SR_EMULATOR_WARP];
+    const int number = lane < 0 ? running : first + lane;
+    *now = (sr_emulated_moment){number, here->time, own->synced, here->thread[number].arrivals + 1,
+                                own->ordered};
     return true;
 }
 
+static void order_after(uint32_t *to, const uint32_t *from) {
+    for (int i = 0; i < SR_EMULATOR_WARPS; i++)
+        to[i] = to[i] > from[i] ? to[i] : from[i];
+}
+
+/* What a thread did, and all that came before, comes before what follows the barrier. */
+static void barrier_note(barrier *b, thread *t) {
+    const int own = (int)(t - here->thread) / SR_EMULATOR_WARP;
+    order_after(b->ordered, here->warp[own].ordered);
+    t->arrivals++;
+    if (b->ordered[own] < t->arrivals)
+        b->ordered[own] = t->arrivals;
+}
+
+/* For the warps that wait there; all lanes of a warp do. `last`: of the thread that arrived last,
+ * if it would have waited; or negative. */
+static void barrier_order(barrier *b, int last) {
+    for (int i = 0; i * SR_EMULATOR_WARP < here->threads; i++)
+        if (i == last || here->thread[i * SR_EMULATOR_WARP].word == &b->passed)
+            order_after(here->warp[i].ordered, b->ordered);
+    memset(b->ordered, 0, sizeof b->ordered);
+}
+
 static void barrier_open(barrier *b) {
-    sr_emulator_order();
     b->arrived = 0;
     b->expected = 0;
     b->passed++;
@@ -317,9 +345,16 @@ void sr_emulator_barrier(int id, int threads, bool wait, const char *name) {
                          threads);
     b->expected = threads;
     const uint32_t passed = b->passed;
-    if (++b->arrived == (threads > 0 ? threads : here->running))
+    thread *t = current();
+    if (threads > 0)
+        barrier_note(b, t);
+    if (++b->arrived == (threads > 0 ? threads : here->running)) {
+        if (threads > 0)
+            barrier_order(b, wait ? (int)(t - here->thread) / SR_EMULATOR_WARP : -1);
+        else
+            sr_emulator_order();
         barrier_open(b);
-    else if (wait)
+    } else if (wait)
         sr_emulator_wait(&b->passed, passed, name);
 }
 
@@ -382,8 +417,10 @@ static void thread_start(void) {
     t->waits_at = "its end";
     here->running--;
     barrier *all = &here->barrier[0];
-    if (all->arrived > 0 && all->expected == 0 && all->arrived == here->running)
+    if (all->arrived > 0 && all->expected == 0 && all->arrived == here->running) {
+        sr_emulator_order();
         barrier_open(all);
+    }
     leave();
     abort(); /* an ended thread is never resumed */
 }
@@ -440,6 +477,7 @@ static void threads_prepare(block *b, uint3 index) {
         };
         t->fiber = &b->fiber[i];
         t->word = NULL;
+        t->arrivals = 0;
         t->ended = false;
         t->copy_count = 0;
         t->group = 0;

@@ -18,7 +18,8 @@ extern "C" {
 
 enum {
     SR_EMULATOR_WARP = 32,
-    SR_EMULATOR_THREADS = 1024,            /* in a block, at most */
+    SR_EMULATOR_THREADS = 1024, /* in a block, at most */
+    SR_EMULATOR_WARPS = SR_EMULATOR_THREADS / SR_EMULATOR_WARP,
     SR_EMULATOR_BARRIERS = 16,             /* of a block, the one of __syncthreads among them */
     SR_EMULATOR_SHARED_BYTES = 227 * 1024, /* dynamic and static, at most */
 };
@@ -76,18 +77,21 @@ void sr_emulator_copy_wait(int pending);
 /* Whether this block performs asynchronous work as late as allowed. */
 bool sr_emulator_is_late(void);
 
-/* The time of an access: by which thread of the block, after how many barriers (counted across
- * blocks), and after how many of its warp. */
+/* The time of an access: by which thread of the block, after how many barriers of the whole block
+ * (counted across blocks), and after how many of its warp. Barriers of some warps order what these
+ * did: `arrivals` counts those at which the thread has arrived, from 1, and what a warp did before
+ * its arrival number ordered[warp] comes before this access. */
 typedef struct sr_emulated_moment {
     int thread;
-    uint32_t time, warp_time;
+    uint32_t time, warp_time, arrivals;
+    const uint32_t *ordered; /* (SR_EMULATOR_WARPS) */
 } sr_emulated_moment;
 
 /* Now, for lane `lane` of the running thread's warp (negative: that thread). False: no thread of a
  * kernel runs, or the address is on the stack of one. */
 bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address);
 
-/* Orders accesses of the threads so far before later accesses. */
+/* Orders accesses of all threads so far before later accesses. */
 void sr_emulator_order(void);
 
 /* Fails the block: the kernel did something that GPUs do not allow. */

@@ -9,13 +9,15 @@
 enum { WORD = 4, TRACES = 1 << 18 };
 
 /* The last accesses to a word. `time` counts barriers of blocks and is never reset, so that traces
- * of earlier blocks are simply old; `warp_time` counts those of a warp. Threads that touch other
- * bytes of the word do not conflict, and may evict each other's traces, as distant words do: races
- * may be missed, but there are no false positives. */
+ * of earlier blocks are simply old; `warp_time` counts those of a warp, `arrivals` those of a
+ * thread at barriers of some warps. Threads that touch other bytes of the word do not conflict, and
+ * may evict each other's traces, as distant words do: races may be missed, but there are no false
+ * positives. */
 typedef struct trace {
     uintptr_t word;
-    uint32_t write_time, write_warp_time, read_time, read_warp_time;
+    uint32_t write_time, write_warp_time, write_arrivals, read_time, read_warp_time;
     uint32_t reader_warps; /* all warps that read at read_time */
+    uint32_t read_arrivals[SR_EMULATOR_WARPS];
     int16_t writer, reader;
     uint8_t written, read; /* which bytes */
     bool many_lanes;       /* of the last reader's warp read, at read_warp_time */
@@ -37,10 +39,15 @@ static int warp_of(int thread) {
     return thread / SR_EMULATOR_WARP;
 }
 
+/* Whether no barrier of some warps orders what a warp did before its arrival of this number. */
+static bool is_unordered(const sr_emulated_moment *now, int warp, uint32_t arrivals) {
+    return now->ordered[warp] < arrivals;
+}
+
 /* Whether this access may be concurrent with a write of the word. */
 static bool meets_writer(const trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     if (t->writer < 0 || t->writer == now->thread || t->write_time != now->time ||
-        (t->written & bytes) == 0)
+        (t->written & bytes) == 0 || !is_unordered(now, warp_of(t->writer), t->write_arrivals))
         return false;
     return warp_of(t->writer) != warp_of(now->thread) || t->write_warp_time == now->warp_time;
 }
@@ -49,9 +56,13 @@ static bool meets_writer(const trace *t, const sr_emulated_moment *now, uint8_t 
 static bool meets_reader(const trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     if (t->reader < 0 || t->read_time != now->time || (t->read & bytes) == 0)
         return false;
-    if ((t->reader_warps & ~(1u << warp_of(now->thread))) != 0)
-        return true;
-    return t->read_warp_time == now->warp_time && (t->many_lanes || t->reader != now->thread);
+    const int own = warp_of(now->thread);
+    for (int i = 0; i < SR_EMULATOR_WARPS; i++)
+        if (i != own && (t->reader_warps >> i & 1) != 0 &&
+            is_unordered(now, i, t->read_arrivals[i]))
+            return true;
+    return warp_of(t->reader) == own && is_unordered(now, own, t->read_arrivals[own]) &&
+           t->read_warp_time == now->warp_time && (t->many_lanes || t->reader != now->thread);
 }
 
 static void note_write(trace *t, const sr_emulated_moment *now, uint8_t bytes) {
@@ -60,6 +71,7 @@ static void note_write(trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     t->writer = (int16_t)now->thread;
     t->write_time = now->time;
     t->write_warp_time = now->warp_time;
+    t->write_arrivals = now->arrivals;
 }
 
 static void note_read(trace *t, const sr_emulated_moment *now, uint8_t bytes) {
@@ -72,6 +84,7 @@ static void note_read(trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     t->reader = (int16_t)now->thread;
     t->read_time = now->time;
     t->read_warp_time = now->warp_time;
+    t->read_arrivals[warp_of(now->thread)] = now->arrivals;
 }
 
 /* One access, and the code that made it. */

@@ -3,8 +3,9 @@
  *
  * In a build with SOFTRNN_CUDA_RACES the compiler calls __tsan_read4 and similar functions for
  * every access of a kernel (-fsanitize=thread, without its library), and the emulator calls them
- * for what it does on a kernel's behalf. Barriers of the block order everything; __syncwarp orders
- * the lanes of a warp, other collective instructions do not. */
+ * for what it does on a kernel's behalf. Barriers of the block order everything; those of some of
+ * its warps what came before an arrival, in that warp's view, and what follows a wait; mbarriers
+ * everything; __syncwarp orders the lanes of a warp, other collective instructions do not. */
 #ifndef SR_EMULATOR_RACES_H
 #define SR_EMULATOR_RACES_H
 
