@@ -165,18 +165,26 @@ static uint64_t op_columns(const layout *m, int32_t transpose) {
     return transpose ? m->rows : m->columns;
 }
 
-/* Operands of 8 bits: the first transposed and the second not, in steps of 16, one of them E4M3. */
-static int types_fit(const description *desc, const layout *a, const layout *b) {
+/* Operands of 8 bits on Hopper: the first transposed and the second not, one of them E4M3, each
+ * with a scale; rows of 16 bytes and more; results of 16 bits or float. */
+static int small_fit(const description *desc, const layout *a, const layout *b, const layout *d) {
+    const int64_t step = d->type == 0 ? 4 : 8; /* numbers of 16 bytes */
+    return a->type >= 28 && b->type >= 28 && a->type + b->type < 58 && desc->transpose[0] == 1 &&
+           desc->transpose[1] == 0 && desc->factor[0] && desc->factor[1] && a->rows % 16 == 0 &&
+           a->columns % 16 == 0 && a->stride % 16 == 0 && b->stride % 16 == 0 &&
+           d->stride % step == 0 && (d->type == 0 || d->type == 14);
+}
+
+static int types_fit(const description *desc, const layout *a, const layout *b, const layout *d) {
     if (a->type < 28 && b->type < 28)
         return a->type == b->type && !desc->fast;
-    return a->type >= 28 && b->type >= 28 && a->type + b->type < 58 && desc->transpose[0] == 1 &&
-           desc->transpose[1] == 0 && a->rows % 16 == 0 && a->stride % 16 == 0 &&
-           b->stride % 16 == 0;
+    return small_fit(desc, a, b, d);
 }
 
 static int fits(const description *desc, const layout *a, const layout *b, const layout *c,
                 const layout *d) {
-    return desc->compute == 68 && desc->scale == 0 && types_fit(desc, a, b) && c->type == d->type &&
+    return desc->compute == 68 && desc->scale == 0 && types_fit(desc, a, b, d) &&
+           c->type == d->type &&
            op_columns(a, desc->transpose[0]) == op_rows(b, desc->transpose[1]) &&
            op_rows(a, desc->transpose[0]) == d->rows &&
            op_columns(b, desc->transpose[1]) == d->columns && c->rows == d->rows &&
@@ -207,9 +215,13 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, voi
     if (!handle || wanted < 1 || wanted > PROPOSALS || !fits(desc, a, b, c, d) ||
         wishes->workspace == 0)
         return 7;
+    const uint32_t least = ((const layout *)a)->type >= 28 ? 16 : 1;
     for (int i = 0; i < 4; i++)
         if (wishes->alignment[i] == 0 || (wishes->alignment[i] & (wishes->alignment[i] - 1)))
             return 7;
+    for (int i = 0; i < 4; i++)
+        if (wishes->alignment[i] < least)
+            return 15;
     if (((const layout *)d)->columns == 13)
         return 15;
     *found = ((const layout *)d)->columns == 12 && wanted > 3 ? 3 : wanted;
@@ -296,14 +308,14 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
     memcpy(&factor, alpha, sizeof factor);
     memcpy(&more, beta, sizeof more);
     memcpy(&chosen, algorithm, sizeof chosen);
+    if (!handle || chosen < FIRST_NAME || (uintptr_t)workspace % 256 != 0 || bytes == 0 ||
+        !stream || !fits(how, a_layout, b_layout, c_layout, d_layout))
+        return 7;
     if (((const layout *)a_layout)->type >= 28) {
-        if (!how->factor[0] || !how->factor[1])
+        if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0)
             return 7;
         factor *= *how->factor[0] * *how->factor[1];
     }
-    if (!handle || chosen < FIRST_NAME || !workspace || bytes == 0 || !stream ||
-        !fits(how, a_layout, b_layout, c_layout, d_layout))
-        return 7;
     fake_taken = (int)(chosen - FIRST_NAME);
     if (to->type != 0) /* it stores floats only */
         return 0;

@@ -11,7 +11,7 @@
 enum { MOST = 64 * 64 };
 
 static sr_cublaslt *library;
-static char workspace[64];
+static _Alignas(256) char workspace[256];
 static const sr_cublaslt_place place = {workspace, workspace, sizeof workspace};
 
 static int open_library(void **state) {
@@ -28,7 +28,7 @@ static int close_library(void **state) {
     return unsetenv("SOFTRNN_CUBLASLT");
 }
 
-static float a[MOST], b[MOST], c[MOST], d[MOST];
+static _Alignas(16) float a[MOST], b[MOST], c[MOST], d[MOST];
 static uint16_t narrow_a[MOST], narrow_b[MOST];
 
 static void fill(void) {
@@ -117,12 +117,12 @@ static void batches(void **state) {
  * reported beforehand. */
 static void small_numbers(void **state) {
     (void)state;
-    static uint8_t small_a[MOST], small_b[MOST];
+    static _Alignas(16) uint8_t small_a[MOST], small_b[MOST];
     /* 0, 0.5, -1 and 1.5 in E4M3 and in E5M2 */
     static const uint8_t codes[2][4] = {{0x00, 0x30, 0xb8, 0x3c}, {0x00, 0x38, 0xbc, 0x3e}};
     static const double numbers[4] = {0, 0.5, -1, 1.5};
     static float a_scale = 0.25f, b_scale = 8;
-    const int64_t M = 5, N = 7, K = 32;
+    const int64_t M = 5, N = 16, K = 32;
     for (int kind = 0; kind < 4; kind++) {
         bool started = false;
         const int a_kind = kind % 2, b_kind = kind / 2;
@@ -150,6 +150,12 @@ static void small_numbers(void **state) {
                                      .out = SRNN_F32};
         const bool allowed = kind < 3;
         assert_int_equal(sr_cublaslt_supports(library, &p, &fp8, &place), allowed);
+        sr_cuda_gemm_call others[] = {p, p, p};
+        others[0].N = 24;
+        others[1].d = d + 1;
+        others[2].c_stride = others[2].d_stride = N + 2;
+        for (int n = 0; n < 3; n++)
+            assert_false(sr_cublaslt_supports(library, &others[n], &fp8, &place));
         assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &fp8, &place), SRNN_OK);
         assert_int_equal(started, allowed);
         for (int64_t i = 0; allowed && i < M * N; i++) {

@@ -277,8 +277,18 @@ static bool set_batch(const functions *call, void *layout, const product_key *k,
                 0);
 }
 
-/* Matrices as the library sees them: rows and columns exchanged. */
-static bool describe(const sr_cublaslt *library, way *w) {
+/* The scales belong to a call, not to its shape. */
+static status_code set_scales(const functions *call, void *desc, const sr_cublaslt_fp8 *fp8) {
+    const status_code status = call->MatmulDescSetAttribute(desc, DESC_A_SCALE_POINTER,
+                                                            &fp8->b_scale, sizeof fp8->b_scale);
+    return status != 0 ? status
+                       : call->MatmulDescSetAttribute(desc, DESC_B_SCALE_POINTER, &fp8->a_scale,
+                                                      sizeof fp8->a_scale);
+}
+
+/* Matrices as the library sees them: rows and columns exchanged. The heuristic sees that there are
+ * scales: those of the first call. */
+static bool describe(const sr_cublaslt *library, way *w, const sr_cublaslt_fp8 *fp8) {
     const functions *call = &library->call;
     const product_key *k = &w->key;
     const int32_t first = k->transpose_b ? OP_T : OP_N, second = k->transpose_a ? OP_T : OP_N;
@@ -291,6 +301,8 @@ static bool describe(const sr_cublaslt *library, way *w) {
     bool good = call->MatmulDescCreate(&w->desc, COMPUTE_32F, TYPE_32F) == 0 &&
                 call->MatmulDescSetAttribute(w->desc, DESC_TRANSA, &first, sizeof first) == 0 &&
                 call->MatmulDescSetAttribute(w->desc, DESC_TRANSB, &second, sizeof second) == 0;
+    if (good && fp8)
+        good = set_scales(call, w->desc, fp8) == 0;
     if (good && k->fast)
         good = call->MatmulDescSetAttribute(w->desc, DESC_FAST_ACCUM, &fast, sizeof fast) == 0;
     for (int i = 0; good && i < OPERANDS; i++)
@@ -371,7 +383,7 @@ static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
     if (!w->taken) {
         w->key = key;
         w->taken = true;
-        w->possible = describe(library, w) && choose(library, w, workspace_bytes);
+        w->possible = describe(library, w, fp8) && choose(library, w, workspace_bytes);
         library->used++;
     }
     return w;
@@ -380,15 +392,6 @@ static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
 bool sr_cublaslt_supports(sr_cublaslt *library, const sr_cuda_gemm_call *product,
                           const sr_cublaslt_fp8 *fp8, const sr_cublaslt_place *place) {
     return way_of(library, product, fp8, place->workspace_bytes)->possible;
-}
-
-/* The scales belong to a call, not to its shape. */
-static status_code set_scales(const functions *call, void *desc, const sr_cublaslt_fp8 *fp8) {
-    const status_code status = call->MatmulDescSetAttribute(desc, DESC_A_SCALE_POINTER,
-                                                            &fp8->b_scale, sizeof fp8->b_scale);
-    return status != 0 ? status
-                       : call->MatmulDescSetAttribute(desc, DESC_B_SCALE_POINTER, &fp8->a_scale,
-                                                      sizeof fp8->a_scale);
 }
 
 srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started, const sr_cuda_gemm_call *p,
