@@ -9,6 +9,10 @@
  *     a solver, a scorer: wait until it is full, make X and P of the rows, tell that they are ready
  *     strips: wait for that, compute, tell that the slot is free
  *
+ * Warps that use a slot one after the other meet at one of its barriers, also where a third stands
+ * between them: the loader tells the strips that its rows are ready, a solver and a scorer tell the
+ * loader that they read them no more. Race detectors need not follow who waits for whom.
+ *
  * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span
  * after the last is marked. Of solvers there are at most as many as slots, and the loader waits
  * until a solver has taken a span: so no two spans are waited for at one barrier. */
@@ -65,17 +69,22 @@ struct delta_barriers {
     SR_DEVICE void wait_full(int slot) const { /* loader and workers */
         named_barrier_sync(1 + slot, SR_WARP + workers);
     }
-    SR_DEVICE void tell_ready(int slot) const { /* workers */
-        named_barrier_arrive(1 + slots + slot, workers + SR_DELTA_STRIP_THREADS);
+    SR_DEVICE void tell_ready(int slot) const { /* loader and workers */
+        named_barrier_arrive(1 + slots + slot, all());
     }
     SR_DEVICE void wait_ready(int slot) const { /* strips */
-        named_barrier_sync(1 + slots + slot, workers + SR_DELTA_STRIP_THREADS);
+        named_barrier_sync(1 + slots + slot, all());
     }
-    SR_DEVICE void tell_free(int slot) const { /* strips */
-        named_barrier_arrive(1 + 2 * slots + slot, SR_DELTA_STRIP_THREADS + SR_WARP);
+    SR_DEVICE void tell_free(int slot) const { /* workers and strips */
+        named_barrier_arrive(1 + 2 * slots + slot, all());
     }
     SR_DEVICE void wait_free(int slot) const { /* loader */
-        named_barrier_sync(1 + 2 * slots + slot, SR_DELTA_STRIP_THREADS + SR_WARP);
+        named_barrier_sync(1 + 2 * slots + slot, all());
+    }
+
+  private:
+    SR_DEVICE int all() const {
+        return SR_WARP + workers + SR_DELTA_STRIP_THREADS;
     }
 };
 
@@ -97,6 +106,8 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         cp_async_commit();
         cp_async_wait<0>();
         barriers.wait_full(item % barriers.slots);
+        if (marks <= 1) /* strips end at the first mark */
+            barriers.tell_ready(item % barriers.slots);
     }
     for (int n = max(0, item - barriers.slots); n < item - solvers; n++)
         barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
@@ -116,6 +127,8 @@ SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int
         __syncwarp();
         if (span.t0 >= 0 || span.from == 0)
             barriers.tell_ready(at);
+        if (span.t0 >= 0)
+            barriers.tell_free(at);
         if (span.t0 < 0 && span.from >= last)
             return;
     }
