@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         const float inverse = feature_inverse(call.a.feature, square);
         const bool floored =
             call.a.feature == SRNN_FEATURE_UNIT && !(sqrtf(square) >= (float)SR_AXES_NORM_FLOOR);
-        const float along =
-            floored ? 0 : chunk_row_sum(chunk_dot(x, d), lanes.pieces) * inverse * inverse;
+        const float dot = chunk_row_sum(chunk_dot(x, d), lanes.pieces);
+        const float along = floored ? 0 : dot * inverse * inverse;
 #pragma unroll
         for (int c = 0; c < 8; c++)
             d[c] = inverse * fmaf(-along, x[c], d[c]);
