@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     sr_vector<float> half[2];
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        const float bias = (float)axes_decay_bias(call, lane.h, 8 * lane.piece + c);
+        const float bias = axes_decay_bias(call, lane.h, 8 * lane.piece + c);
         half[c / 4].number[c % 4] = begins ? 0 : gate_of(call, lane.h, z[c] + bias);
     }
     float *const to = gate + call.row(call.Hkv, b, lane.h, t) * call.F + 8 * lane.piece;
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
                                   8 * lane.piece;
 #pragma unroll
         for (int c = 0; c < 8; c++) {
-            const float own = z[c] + (float)axes_decay_bias(call, lane.h, 8 * lane.piece + c);
+            const float own = z[c] + axes_decay_bias(call, lane.h, 8 * lane.piece + c);
             d[c] = gate_number_backward(call, lane.h, own, inside ? from[c] : 0, &rate[c]);
             bias[c] += d[c];
         }

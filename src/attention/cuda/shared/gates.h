@@ -55,8 +55,8 @@ template <class N> SR_DEVICE N gate_rate(const sr_gate_rule &rule, int h) {
 }
 
 /* What is added to the operand of channel c; z includes it. */
-SR_DEVICE double gate_bias(const sr_gate_rule &rule, int h, int c) {
-    return rule.dt_bias ? (double)rule.dt_bias[rule.D > 0 ? h * rule.D + c : h] : 0;
+SR_DEVICE float gate_bias(const sr_gate_rule &rule, int h, int c) {
+    return rule.dt_bias ? rule.dt_bias[rule.D > 0 ? h * rule.D + c : h] : 0;
 }
 
 /* Without the limit on it. */
@@ -79,13 +79,29 @@ template <class N> SR_DEVICE N gate_unlimited(const sr_gate_rule &rule, int h, N
     return z / (N)SR_LEARNED_DECAY_DIVISOR;
 }
 
+/* The limit on it, which float holds exactly. */
+SR_DEVICE double gate_limited(double x) {
+    return sr_gate_limited(x);
+}
+SR_DEVICE float gate_limited(float x) {
+    constexpr float most = (float)SR_GATE_LOGARITHM_MAX;
+    return x < -most ? -most : x > most ? most : x;
+}
+
+SR_DEVICE bool gate_is_limited(double x) {
+    return sr_gate_is_limited(x);
+}
+SR_DEVICE bool gate_is_limited(float x) {
+    return fabsf(x) > (float)SR_GATE_LOGARITHM_MAX;
+}
+
 template <class N> SR_DEVICE N gate_logarithm(const sr_gate_rule &rule, int h, N z) {
-    return (N)sr_gate_limited((double)gate_unlimited(rule, h, z));
+    return gate_limited(gate_unlimited(rule, h, z));
 }
 
 /* Its derivative by z. */
 template <class N> SR_DEVICE N gate_slope(const sr_gate_rule &rule, int h, N z) {
-    if (sr_gate_is_limited((double)gate_unlimited(rule, h, z)))
+    if (gate_is_limited(gate_unlimited(rule, h, z)))
         return 0;
     switch (rule.decay) {
     case SRNN_DECAY_NONE:
@@ -110,7 +126,7 @@ template <class N> SR_DEVICE N gate_slope(const sr_gate_rule &rule, int h, N z) 
 /* Its derivative by a_log. */
 template <class N> SR_DEVICE N gate_rate_slope(const sr_gate_rule &rule, int h, N z) {
     const N logarithm = gate_unlimited(rule, h, z);
-    if (sr_gate_is_limited((double)logarithm))
+    if (gate_is_limited(logarithm))
         return 0;
     if (rule.decay != SRNN_DECAY_BOUNDED)
         return logarithm;

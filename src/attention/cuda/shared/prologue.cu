@@ -14,7 +14,7 @@
 /* z + dt_bias of a token. */
 template <class N>
 SR_DEVICE double decay_number(const sr_attention_view<N> &call, int b, int h, int t) {
-    return (double)to_float(*call.decay.at(b, h, t)) + gate_bias(call.gate, h, 0);
+    return (double)to_float(*call.decay.at(b, h, t)) + (double)gate_bias(call.gate, h, 0);
 }
 
 /* C of all tokens: with the token's own gate, or, if learned, without. */
