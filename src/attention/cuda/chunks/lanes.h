@@ -75,14 +75,22 @@ SR_DEVICE float chunk_dot(const float (&a)[8], const float (&b)[8]) {
     return sum;
 }
 
-SR_DEVICE void chunk_load_8(float (&x)[8], const sr_bf16 *from) {
-    const sr_vector<uint32_t> pairs = load_vector(reinterpret_cast<const uint32_t *>(from));
+/* Eight numbers as they are in memory. */
+SR_DEVICE sr_vector<uint32_t> chunk_words(const sr_bf16 *from) {
+    return load_vector(reinterpret_cast<const uint32_t *>(from));
+}
+
+SR_DEVICE void chunk_unpack_8(float (&x)[8], const sr_vector<uint32_t> &pairs) {
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         const float2 pair = unpack_bf16(pairs.number[c]);
         x[2 * c] = pair.x;
         x[2 * c + 1] = pair.y;
     }
+}
+
+SR_DEVICE void chunk_load_8(float (&x)[8], const sr_bf16 *from) {
+    chunk_unpack_8(x, chunk_words(from));
 }
 
 SR_DEVICE void chunk_store_8(sr_bf16 *to, const float (&x)[8]) {
@@ -100,24 +108,45 @@ SR_DEVICE sr_bf16 *chunk_piece(const sr_axes_tensor &x, int b, int h, int64_t t,
 
 /* ---- pointwise functions in float ---- */
 
-/* The activation of a gate and its slope. */
-struct chunk_gate {
-    float value, slope;
-};
-
-SR_DEVICE chunk_gate chunk_gate_of(srnn_gate_shape shape, float z) {
-    const float sigmoid = gate_sigmoid(z), silu_slope = sigmoid * (1 + z * (1 - sigmoid));
+/* Activations of gates and their slopes. */
+SR_DEVICE void chunk_gates_of(float (&value)[8], float (&slope)[8], srnn_gate_shape shape,
+                              const float (&z)[8]) {
+    float sigmoid[8], silu_slope[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        sigmoid[c] = gate_sigmoid(z[c]);
+        silu_slope[c] = sigmoid[c] * (1 + z[c] * (1 - sigmoid[c]));
+    }
     switch (shape) {
     case SRNN_GATE_SHAPE_SIGMOID:
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            value[c] = sigmoid[c];
+            slope[c] = sigmoid[c] * (1 - sigmoid[c]);
+        }
         break;
     case SRNN_GATE_SHAPE_SILU:
-        return {z * sigmoid, silu_slope};
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            value[c] = z[c] * sigmoid[c];
+            slope[c] = silu_slope[c];
+        }
+        break;
     case SRNN_GATE_SHAPE_SILU_SQUARE:
-        return {z * sigmoid * z * sigmoid, 2 * z * sigmoid * silu_slope};
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            value[c] = z[c] * sigmoid[c] * z[c] * sigmoid[c];
+            slope[c] = 2 * z[c] * sigmoid[c] * silu_slope[c];
+        }
+        break;
     case SRNN_GATE_SHAPE_IDENTITY:
-        return {z, 1};
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            value[c] = z[c];
+            slope[c] = 1;
+        }
+        break;
     }
-    return {sigmoid, sigmoid * (1 - sigmoid)};
 }
 
 /* ---- sums over all tokens ---- */

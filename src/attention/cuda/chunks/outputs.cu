@@ -4,16 +4,51 @@
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
 
-/* What a thread has of a row on its way from the numerator to the output. */
-struct output_piece {
-    float y[8];            /* divided, with the skip */
-    chunk_gate gate[8];    /* of the output gate's numbers; value 1 and slope 0 without one */
-    float normaliser, row; /* row: a gate that has one value for the row */
+/* What a thread reads of a row: eight numbers of each. */
+struct output_words {
+    sr_vector<uint32_t> numerator, gate, d_o;
 };
 
+/* Weights of the norm for the thread's numbers. */
+struct output_weights {
+    float norm[8];
+
+    SR_DEVICE void read(const sr_axes_call &call, const chunk_lane &lane) {
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            norm[c] = sr_norm_has_weight(call.a.norm)
+                          ? call.in.norm_weight[axes_norm_column(call, lane.h, 8 * lane.piece + c)]
+                          : 1;
+    }
+};
+
+/* Its bias for number c; 0 without one. */
+template <bool EXTRAS>
+SR_DEVICE float output_bias(const sr_axes_call &call, const chunk_lane &lane, int c) {
+    return EXTRAS ? (float)axes_norm_bias(call, lane.h, 8 * lane.piece + c) : 0;
+}
+
+/* Whether the norm is centred, or there is a skip: kernels without them need fewer registers. */
+static bool has_extras(const sr_axes_call &call) {
+    return sr_norm_is_centred(call.a.norm) || call.a.skip != SRNN_SKIP_NONE;
+}
+
+/* What a thread has of a row on its way from the numerator to the output. */
+struct output_piece {
+    float y[8];              /* divided, with the skip */
+    float gate[8], slope[8]; /* of the output gate's numbers; 1 and 0 without one */
+    float normaliser, row;   /* row: a gate that has one value for the row */
+};
+
+/* Whether the output gate has numbers of its own for rows or channels. */
+SR_DEVICE bool gates_numbers(const sr_axes_call &call) {
+    return call.gated && (call.a.output_gate == SRNN_GATE_SIGMOID || call.a.post_gate);
+}
+
 /* Numbers 8 piece .. of the row `at`. */
+template <bool EXTRAS>
 SR_DEVICE output_piece output_piece_of(const sr_axes_call &call, const axes_row &at, int piece,
-                                       const sr_bf16 *numerator, const float *row_sum,
+                                       const output_words &words, const float *row_sum,
                                        const float *maximum) {
     output_piece out;
     out.normaliser = (float)(1 + call.a.epsilon);
@@ -25,39 +60,59 @@ SR_DEVICE output_piece output_piece_of(const sr_axes_call &call, const axes_row 
         if (call.a.output_gate != SRNN_GATE_SIGMOID)
             out.row = (float)row.gate;
     }
-    chunk_load_8(out.y, numerator);
+    chunk_unpack_8(out.y, words.numerator);
     const float inverse = 1 / out.normaliser;
 #pragma unroll
     for (int c = 0; c < 8; c++)
         out.y[c] *= inverse;
-    if (call.a.skip != SRNN_SKIP_NONE) {
-        const bool conv = call.a.skip == SRNN_SKIP_CONV;
-        float from[8];
-        chunk_load_8(from, chunk_piece(conv ? call.in.skip : call.in.v, at.b,
-                                       axes_value_head(call, at.h), at.t, piece));
+    if constexpr (EXTRAS)
+        if (call.a.skip != SRNN_SKIP_NONE) {
+            const bool conv = call.a.skip == SRNN_SKIP_CONV;
+            float from[8];
+            chunk_load_8(from, chunk_piece(conv ? call.in.skip : call.in.v, at.b,
+                                           axes_value_head(call, at.h), at.t, piece));
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            out.y[c] = fmaf((float)axes_skip_weight(call, at.h, 8 * piece + c), from[c], out.y[c]);
+            for (int c = 0; c < 8; c++)
+                out.y[c] =
+                    fmaf((float)axes_skip_weight(call, at.h, 8 * piece + c), from[c], out.y[c]);
+        }
+    if (!gates_numbers(call)) {
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            out.gate[c] = 1;
+            out.slope[c] = 0;
+        }
+        return out;
     }
-    const bool gates = call.gated && (call.a.output_gate == SRNN_GATE_SIGMOID || call.a.post_gate);
-    float z[8] = {};
-    if (gates && call.a.gate_width == SRNN_WIDTH_CHANNEL) {
-        chunk_load_8(z, chunk_piece(call.in.output_gate, at.b, at.h, at.t, piece));
-    } else if (gates) {
+    float z[8];
+    if (call.a.gate_width == SRNN_WIDTH_CHANNEL)
+        chunk_unpack_8(z, words.gate);
+    else {
         const float one = call.in.output_gate.at(at.b, at.h, at.t, 0);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             z[c] = one;
     }
-#pragma unroll
-    for (int c = 0; c < 8; c++)
-        out.gate[c] = gates ? chunk_gate_of(call.a.gate_shape, z[c]) : chunk_gate{1, 0};
+    chunk_gates_of(out.gate, out.slope, call.a.gate_shape, z);
     return out;
 }
 
 /* The factor in front of the norm, of number c. */
 SR_DEVICE float front_gate(const sr_axes_call &call, const output_piece &piece, int c) {
-    return call.a.output_gate == SRNN_GATE_SIGMOID ? piece.gate[c].value : piece.row;
+    return call.a.output_gate == SRNN_GATE_SIGMOID ? piece.gate[c] : piece.row;
+}
+
+/* Where a thread's row of a token is; of the last token past the end. */
+SR_DEVICE axes_row output_row_of(const sr_axes_call &call, const chunk_lane &lane, uint32_t token) {
+    const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
+    const chunk_token at = chunk_token_of(call, token < tokens ? token : tokens - 1);
+    return {at.b, lane.h, at.t};
+}
+
+SR_DEVICE void load_gate(output_words *words, const sr_axes_call &call, const axes_row &at,
+                         int piece) {
+    if (gates_numbers(call) && call.a.gate_width == SRNN_WIDTH_CHANNEL)
+        words->gate = chunk_words(chunk_piece(call.in.output_gate, at.b, at.h, at.t, piece));
 }
 
 /* The sum over the rows of a norm: of one head by shuffles; of several through shared memory, in
@@ -111,32 +166,37 @@ SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, const chunk_lanes &
     return norm;
 }
 
-/* Weight of the norm for number c of the thread. */
-SR_DEVICE float norm_weight(const sr_axes_call &call, const chunk_lane &lane, int c) {
-    return sr_norm_has_weight(call.a.norm)
-               ? call.in.norm_weight[axes_norm_column(call, lane.h, 8 * lane.piece + c)]
-               : 1;
-}
-
 /* ---- forward ---- */
 
 /* Outputs from numerators (B, H, T, Dv). Threads as in lanes.h: numerator, gates and skip global ->
- * registers, sums for the norm by shuffles (and shared memory where it covers several heads),
- * output registers -> global. */
+ * registers, one token ahead; sums for the norm by shuffles (and shared memory where it covers
+ * several heads); output registers -> global. */
+template <bool EXTRAS>
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_outputs(const __grid_constant__ sr_axes_call call,
                   const __grid_constant__ sr_chunk_rows numerator, const float *row_sum,
                   const float *maximum, const __grid_constant__ chunk_lanes lanes) {
     __shared__ float shared[CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
-    const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
-    for (int64_t first = (int64_t)blockIdx.x * lanes.slots; first < tokens; first += step) {
-        const int64_t own = first + lane.slot, token = own < tokens ? own : tokens - 1;
-        const chunk_token own_token = chunk_token_of(call, token);
-        const axes_row at = {own_token.b, lane.h, own_token.t};
+    const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
+    const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
+    output_weights weights;
+    weights.read(call, lane);
+    const auto load = [&](output_words *words, const axes_row &at) {
+        words->numerator = chunk_words(numerator.row(at.b, at.h, at.t) + 8 * lane.piece);
+        load_gate(words, call, at, lane.piece);
+    };
+    uint32_t own = blockIdx.x * (uint32_t)lanes.slots + (uint32_t)lane.slot;
+    axes_row next = output_row_of(call, lane, own);
+    output_words ahead = {};
+    load(&ahead, next);
+    for (uint32_t first = own - (uint32_t)lane.slot; first < tokens; first += step, own += step) {
+        const axes_row at = next;
+        const output_words words = ahead;
+        next = output_row_of(call, lane, own + step);
+        load(&ahead, next);
         const output_piece piece =
-            output_piece_of(call, at, lane.piece, numerator.row(at.b, at.h, at.t) + 8 * lane.piece,
-                            row_sum, maximum);
+            output_piece_of<EXTRAS>(call, at, lane.piece, words, row_sum, maximum);
         float x[8];
 #pragma unroll
         for (int c = 0; c < 8; c++)
@@ -146,12 +206,12 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         if (call.a.norm != SRNN_NORM_NONE)
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                x[c] = fmaf((x[c] - norm.mean) * norm.inverse, norm_weight(call, lane, c),
-                            (float)axes_norm_bias(call, lane.h, 8 * lane.piece + c));
+                x[c] = fmaf((x[c] - norm.mean) * norm.inverse, weights.norm[c],
+                            output_bias<EXTRAS>(call, lane, c));
         if (call.a.post_gate)
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                x[c] *= piece.gate[c].value;
+                x[c] *= piece.gate[c];
         if (own < tokens)
             chunk_store_8(chunk_piece(call.o, at.b, at.h, at.t, lane.piece), x);
     }
@@ -162,7 +222,8 @@ srnn_status sr_chunks_outputs(const sr_axes_call &call, const sr_chunk_call &chu
     const chunk_lanes lanes = chunk_lanes_of(call.H, call.Dv);
     const int64_t tokens = (int64_t)call.B * call.T;
     const float *const row_sum = chunk.row_sum, *const maximum = call.scratch.maximum;
-    SR_CUDA(sr_launch(chunk_outputs, dim3(chunk_lanes_blocks(lanes, tokens, 1 << 20)),
+    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
+    SR_CUDA(sr_launch(has_extras(call) ? chunk_outputs<true> : chunk_outputs<false>, dim3(blocks),
                       dim3((unsigned)lanes.threads()), 0, stream, call, chunk.numerator, row_sum,
                       maximum, lanes));
     return SRNN_OK;
@@ -174,10 +235,35 @@ srnn_status sr_chunks_outputs(const sr_axes_call &call, const sr_chunk_call &chu
 enum { KIND_WEIGHT, KIND_BIAS, KIND_SKIP, KINDS };
 static_assert((int)KINDS <= (int)CHUNK_SUM_KINDS, "sums need more memory");
 
+/* Rounds x to bf16, every number down or up, so that its product with n stays what it was: behind a
+ * norm a gradient has no part along its row, and rows that the norm makes long by much would
+ * otherwise get one from rounding alone. */
+SR_DEVICE void round_across(float (&x)[8], const float (&n)[8]) {
+    float lost = 0;
+    uint32_t nearest[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        const float rounded = unpack_bf16(pack_bf16(x[c], 0)).x;
+        nearest[c] = float_bits(rounded);
+        lost = fmaf(n[c], x[c] - rounded, lost);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        const float rounded = bits_float(nearest[c]);
+        const bool grows = (x[c] > rounded) == (rounded > 0);
+        const float other = bits_float(grows ? nearest[c] + 0x10000u : nearest[c] - 0x10000u);
+        const float left = fmaf(n[c], rounded - other, lost);
+        const bool takes = rounded != 0 && rounded != x[c] && fabsf(left) < fabsf(lost);
+        x[c] = takes ? other : rounded;
+        lost = takes ? left : lost;
+    }
+}
+
 /* Gradients of numerators and row sums, of output gates and of what the skip adds, from those of
  * outputs; and the sums over tokens that gradients of learned vectors are made of, as each thread
- * has them. Threads as in lanes.h; everything is global -> registers -> global but the sums of
- * norms over several heads. */
+ * has them. Threads as in lanes.h; everything is global -> registers, one token ahead, -> global
+ * but the sums of norms over several heads. */
+template <bool EXTRAS>
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_outputs_backward(const __grid_constant__ sr_axes_call call,
                            const __grid_constant__ sr_chunk_call chunk,
@@ -186,21 +272,36 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
                            const __grid_constant__ chunk_lanes lanes) {
     __shared__ float shared[CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
-    const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
+    const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
+    const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
     const bool channels = call.a.gate_width == SRNN_WIDTH_CHANNEL;
     const bool front = call.a.output_gate == SRNN_GATE_SIGMOID, post = call.a.post_gate;
     float d_weight[8] = {}, d_bias[8] = {}, d_skip_weight[8] = {};
-    for (int64_t first = (int64_t)blockIdx.x * lanes.slots; first < tokens; first += step) {
-        const int64_t own = first + lane.slot, token = own < tokens ? own : tokens - 1;
+    output_weights weights;
+    weights.read(call, lane);
+    const auto load = [&](output_words *words, const axes_row &at) {
+        words->numerator = chunk_words(chunk_piece(call.saved, at.b, at.h, at.t, lane.piece));
+        if constexpr (!EXTRAS)
+            words->d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
+    };
+    uint32_t own = blockIdx.x * (uint32_t)lanes.slots + (uint32_t)lane.slot;
+    axes_row next = output_row_of(call, lane, own);
+    output_words ahead = {};
+    load(&ahead, next);
+    for (uint32_t first = own - (uint32_t)lane.slot; first < tokens; first += step, own += step) {
         const bool exists = own < tokens;
-        const chunk_token own_token = chunk_token_of(call, token);
-        const axes_row at = {own_token.b, lane.h, own_token.t};
+        const axes_row at = next;
+        output_words words = ahead;
+        load_gate(&words, call, at, lane.piece); /* not ahead: registers are scarce */
+        if constexpr (EXTRAS)
+            words.d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
+        next = output_row_of(call, lane, own + step);
+        load(&ahead, next);
         const int64_t row = call.row(call.H, at.b, at.h, at.t);
-        const output_piece piece = output_piece_of(
-            call, at, lane.piece, chunk_piece(call.saved, at.b, at.h, at.t, lane.piece),
-            call.saved_row_sum, call.saved_maximum);
+        const output_piece piece = output_piece_of<EXTRAS>(call, at, lane.piece, words,
+                                                           call.saved_row_sum, call.saved_maximum);
         float d_o[8], x[8], dx[8], own_gate[8] = {};
-        chunk_load_8(d_o, chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
+        chunk_unpack_8(d_o, words.d_o);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             x[c] = front_gate(call, piece, c) * piece.y[c];
@@ -209,15 +310,15 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         float shift = 0, along = 0;
 #pragma unroll
         for (int c = 0; c < 8; c++) {
-            const float weight = norm_weight(call, lane, c), centred = x[c] - norm.mean;
-            const float bias = (float)axes_norm_bias(call, lane.h, 8 * lane.piece + c);
-            const float behind = post ? piece.gate[c].value * d_o[c] : d_o[c];
+            const float weight = weights.norm[c], centred = x[c] - norm.mean;
+            const float bias = output_bias<EXTRAS>(call, lane, c);
+            const float behind = post ? piece.gate[c] * d_o[c] : d_o[c];
             if (post)
-                own_gate[c] =
-                    d_o[c] * piece.gate[c].slope * fmaf(centred * norm.inverse, weight, bias);
+                own_gate[c] = d_o[c] * piece.slope[c] * fmaf(centred * norm.inverse, weight, bias);
             if (exists) {
                 d_weight[c] = fmaf(behind, centred * norm.inverse, d_weight[c]);
-                d_bias[c] += behind;
+                if (EXTRAS)
+                    d_bias[c] += behind;
             }
             dx[c] = behind * weight;
             shift += dx[c];
@@ -239,11 +340,11 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         }
         float d_row_gate = 0, divided = 0, d_y[8], numerator[8];
         const float inverse = 1 / piece.normaliser;
-        chunk_load_8(numerator, chunk_piece(call.saved, at.b, at.h, at.t, lane.piece));
+        chunk_unpack_8(numerator, words.numerator);
 #pragma unroll
         for (int c = 0; c < 8; c++) {
             if (front)
-                own_gate[c] = fmaf(dx[c] * piece.y[c], piece.gate[c].slope, own_gate[c]);
+                own_gate[c] = fmaf(dx[c] * piece.y[c], piece.slope[c], own_gate[c]);
             d_row_gate = fmaf(dx[c], piece.y[c], d_row_gate);
             d_y[c] = dx[c] * front_gate(call, piece, c);
             divided = fmaf(d_y[c], numerator[c], divided);
@@ -271,11 +372,13 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         }
         if (!exists)
             continue;
+        if (call.a.norm != SRNN_NORM_NONE)
+            round_across(dx, numerator);
         chunk_store_8(chunk.d_numerator.row(at.b, at.h, at.t) + 8 * lane.piece, dx);
         if (call.gated && channels && call.out.output_gate.data)
             chunk_store_8(chunk_piece(call.out.output_gate, at.b, at.h, at.t, lane.piece),
                           own_gate);
-        if (call.a.skip == SRNN_SKIP_NONE)
+        if (!EXTRAS || call.a.skip == SRNN_SKIP_NONE)
             continue;
         chunk_store_8(d_skip.row(at.b, at.h, at.t) + 8 * lane.piece, d_y);
         if (call.a.skip != SRNN_SKIP_CONV) {
@@ -288,8 +391,10 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         }
     }
     chunk_partial_store(partial, KIND_WEIGHT, d_weight);
-    chunk_partial_store(partial, KIND_BIAS, d_bias);
-    chunk_partial_store(partial, KIND_SKIP, d_skip_weight);
+    if (EXTRAS) {
+        chunk_partial_store(partial, KIND_BIAS, d_bias);
+        chunk_partial_store(partial, KIND_SKIP, d_skip_weight);
+    }
 }
 
 srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t stream) {
@@ -299,8 +404,10 @@ srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t
     const int numbers = call.H * call.Dv, columns = call.norm_per_head ? numbers : call.Dv;
     const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
     const chunk_partial partial = {steps.sums, (int)blocks, KINDS, lanes.threads(), 8};
-    SR_CUDA(sr_launch(chunk_outputs_backward, dim3(blocks), dim3((unsigned)lanes.threads()), 0,
-                      stream, call, steps.chunk, steps.d_skip, partial, lanes));
+    SR_CUDA(
+        sr_launch(has_extras(call) ? chunk_outputs_backward<true> : chunk_outputs_backward<false>,
+                  dim3(blocks), dim3((unsigned)lanes.threads()), 0, stream, call, steps.chunk,
+                  steps.d_skip, partial, lanes));
     if (sr_norm_has_weight(call.a.norm))
         SR_TRY(sr_chunks_add_partial(call.out.norm_weight, partial,
                                      {KIND_WEIGHT, numbers, 1, columns}, stream));

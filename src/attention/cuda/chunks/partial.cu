@@ -6,18 +6,22 @@
 __global__ void add_partial(float *out, const __grid_constant__ chunk_partial partial,
                             const __grid_constant__ chunk_columns to) {
     __shared__ float sums[SR_AXES_THREADS];
-    const int slots = partial.threads * partial.each / to.numbers, column = (int)blockIdx.x;
-    const int repeats = to.numbers / to.merged / to.columns; /* heads that share the column */
-    const int64_t terms = (int64_t)partial.blocks * slots * repeats * to.merged;
+    const uint32_t slots = (uint32_t)(partial.threads * partial.each / to.numbers);
+    const uint32_t merged = (uint32_t)to.merged, column = blockIdx.x;
+    const uint32_t repeats = (uint32_t)to.numbers / merged / (uint32_t)to.columns; /* heads that
+                                                                                      share it */
+    const uint32_t within_block = slots * repeats * merged;
+    const uint32_t terms = (uint32_t)partial.blocks * within_block;
     float sum = 0;
-    for (int64_t n = threadIdx.x; n < terms; n += SR_AXES_THREADS) {
-        const int within = (int)(n % to.merged), repeat = (int)(n / to.merged % repeats);
-        const int slot = (int)(n / to.merged / repeats % slots);
-        const int64_t block = n / to.merged / repeats / slots;
-        const float *const from = partial.sums + (block * partial.kinds + to.kind) *
-                                                     (int64_t)partial.threads * partial.each;
-        const int number = (repeat * to.columns + column) * to.merged + within;
-        sum += from[(int64_t)slot * to.numbers + number];
+#pragma unroll 4
+    for (uint32_t n = threadIdx.x; n < terms; n += SR_AXES_THREADS) {
+        const uint32_t block = n / within_block, inside = n - block * within_block;
+        const uint32_t slot = inside / (repeats * merged), rest = inside - slot * repeats * merged;
+        const uint32_t repeat = rest / merged, within = rest - repeat * merged;
+        const float *const from = partial.sums + ((int64_t)block * partial.kinds + to.kind) *
+                                                     partial.threads * partial.each;
+        sum += from[slot * (uint32_t)to.numbers +
+                    (repeat * (uint32_t)to.columns + column) * merged + within];
     }
     sums[threadIdx.x] = sum;
     for (int half = SR_AXES_THREADS / 2; half > 0; half /= 2) {
