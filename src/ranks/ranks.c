@@ -22,7 +22,7 @@ static srnn_status failure(sr_ranks *ranks, int error) {
     char why[SR_LINK_TEXT];
     ranks->broken = true;
     ranks->link->explain(why, error);
-    return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot speak with the others: %s", ranks->rank,
+    return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot reach the others: %s", ranks->rank,
                    ranks->count, why);
 }
 

@@ -57,7 +57,7 @@ typedef struct sr_start {
 } sr_start;
 
 typedef enum sr_form_bias {
-    SR_FORM_BIAS_ASKED = 0, /* where the model's attention has biases */
+    SR_FORM_BIAS_OF_MODEL = 0, /* where the model's attention has biases */
     SR_FORM_BIAS_NEVER,
     SR_FORM_BIAS_ALWAYS,
 } sr_form_bias;

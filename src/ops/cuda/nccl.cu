@@ -60,12 +60,12 @@ struct sr_collective {
     int rank, count;
 };
 
-#define SR_NCCL(call)                                                                      \
-    do {                                                                                   \
-        const int sr_nccl_result = (call);                                                 \
-        if (sr_nccl_result != 0)                                                           \
-            return SR_FAIL(SRNN_ERR_IO, "NCCL: %s: %s; NCCL_DEBUG=INFO tells more", #call, \
-                           nccl.GetErrorString(sr_nccl_result));                           \
+#define SR_NCCL(call)                                                                       \
+    do {                                                                                    \
+        const int sr_nccl_result = (call);                                                  \
+        if (sr_nccl_result != 0)                                                            \
+            return SR_FAIL(SRNN_ERR_IO, "NCCL: %s: %s; NCCL_DEBUG=INFO prints more", #call, \
+                           nccl.GetErrorString(sr_nccl_result));                            \
     } while (0)
 
 /* ---- the library */
@@ -193,7 +193,7 @@ static srnn_status check_others(sr_collective *c) {
         return SRNN_OK;
     c->failed = true;
     return SR_FAIL(SRNN_ERR_IO,
-                   "NCCL: a sum over the ranks cannot be ended: %s; NCCL_DEBUG=INFO tells more",
+                   "NCCL: a sum over the ranks cannot be ended: %s; NCCL_DEBUG=INFO prints more",
                    nccl.GetErrorString(error));
 }
 
