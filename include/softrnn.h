@@ -454,7 +454,7 @@ typedef struct srnn_problem {
      * crosses a row. A token sees its own document only. NULL: every row is one document. Copied by
      * srnn_plan_create. NaN or infinity at one position reaches only what may see it, with the
      * kernels of the CPU; those of GPUs multiply whole tiles, in which it may reach up to 127
-     * tokens beside it, and with those for Hopper every token of a document that has a part in such
+     * tokens around it, and with those for Hopper every token of a document that has a part in such
      * a tile. */
     const int64_t *offsets;
     int64_t documents;

@@ -1,4 +1,4 @@
-/* run_steps.c: a training run from where it stands to its end, with what it tells on the way. */
+/* run_steps.c: a training run from its current step to its end, with progress messages. */
 #include "cli/model/run_steps.h"
 
 #include "base/clock.h"

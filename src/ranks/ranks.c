@@ -145,7 +145,7 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* A rank that cannot be asked counts as silent. */
+/* A rank that cannot be polled counts as silent. */
 static void poll_ranks(sr_ranks *ranks, rank_poll *result) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)

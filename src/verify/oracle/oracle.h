@@ -18,7 +18,7 @@ srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const doubl
 
 /* The same, and the clearance: how close any number came to a kink, where the slope of the equation
  * jumps (a clamp, the lower bound of a normaliser), relative to the position of the kink. Numbers
- * exactly at a kink do not count; infinity: there is no kink. */
+ * exactly at a kink do not count; infinity: no kink. */
 srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *problem, const srnn_operands *in,
                                 double *clearance);
