@@ -205,10 +205,10 @@ srnn_status sr_collective_look(sr_collective *c, sr_collective_state *state) {
     return check_others(c);
 }
 
-/* One thread sets the mapped host flag when the stream reaches a join, and clears it behind the
- * join, so that the host can tell a rank that waits for others from one that computes. */
-static __global__ void tell_whether_it_waits(volatile int *waits, int it_does) {
-    *waits = it_does;
+/* One thread writes the host's flag, in mapped memory: 1 when the stream reaches a join, 0 behind
+ * it, so that the host can distinguish a rank that waits for others from one that computes. */
+static __global__ void report_waiting(volatile int *waits, int waiting) {
+    *waits = waiting;
 }
 
 /* ---- work */
@@ -220,12 +220,10 @@ srnn_status sr_collective_fork(sr_collective *c) {
 }
 
 srnn_status sr_collective_join(sr_collective *c) {
-    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
-                      c->waits, 1));
+    SR_CUDA(sr_launch(report_waiting, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits, 1));
     SR_CUDA(cudaEventRecord(c->ended, c->stream));
     SR_CUDA(cudaStreamWaitEvent(sr_cuda_stream(c->device), c->ended, 0));
-    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
-                      c->waits, 0));
+    SR_CUDA(sr_launch(report_waiting, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits, 0));
     return SRNN_OK;
 }
 

@@ -279,8 +279,8 @@ static __global__ void __launch_bounds__(THREADS)
         call.saved.d_scores[m * call.chunks + slot] = sum;
 }
 
-/* From the gradients of weights to those of scores, in place. A thread owns a context and walks its
- * slots in order. */
+/* From the gradients of weights to those of scores, in place in global memory. A thread owns a
+ * context and walks its slots in order. */
 static __global__ void __launch_bounds__(THREADS) scores_back(const rank_call call) {
     const int64_t m = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (m >= call.B * call.M || call.saved.reference[m] < 0)
@@ -305,7 +305,8 @@ SR_DEVICE float own_share(const rank_call &call, int64_t b, int64_t t, double co
 
 /* The nearest token of the chunk in a slot, for each query token, and the contributions of the
  * score's gradient to both. Block (x, y) owns slot y of context x and walks the query chunk in
- * tiles of 64 tokens. */
+ * tiles of 64 tokens: embeddings pass through shared memory, the best token stays in registers,
+ * and one thread per query stores it. */
 static __global__ void __launch_bounds__(THREADS) find_nearest(const rank_call call) {
     const int64_t m = blockIdx.x, slot = m * call.chunks + blockIdx.y, b = m / call.M;
     const int64_t p = call.saved.taken[slot];

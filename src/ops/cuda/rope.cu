@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(256)
     store_numbers<W>(at + half, rotated_high);
 }
 
-/* The same of neighbouring channels. A thread owns channels 2c and 2c + 1 of a head in one row. */
+/* The same of neighbouring channels. A thread owns channels 2c and 2c + 1 of a head in one row:
+ * loads both, rotates, stores both. */
 template <class N>
 static __global__ void __launch_bounds__(256)
     apply_neighbours(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
