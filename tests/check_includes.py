@@ -131,7 +131,7 @@ def main():
             wrong.append(f"{source}: module '{module_of(source)}' is not in the table of {Path(__file__).name}")
             continue
         if module_of(source) in SUBFOLDERS and len(source.parts) > 3 and subfolder_of(source) is None:
-            wrong.append(f"{source}: room '{source.parts[2]}' is not in the table of {Path(__file__).name}")
+            wrong.append(f"{source}: subfolder '{source.parts[2]}' is not in the table of {Path(__file__).name}")
         for number, written, target in includes(root, source):
             reason = problem(source, target)
             if reason:
