@@ -27,6 +27,19 @@ static bool norm_has_weight(srnn_norm norm) {
     return false;
 }
 
+static bool norm_has_bias(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_RMS:
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        break;
+    case SRNN_NORM_LAYER:
+        return true;
+    }
+    return false;
+}
+
 static srnn_status add_target(sr_document *x, sr_target target) {
     if (x->target_count == x->target_workspace) {
         const int64_t capacity = x->target_workspace ? 2 * x->target_workspace : 1024;
@@ -110,7 +123,7 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {a->pool > 0, &x->pool_gate, {in->pool_gate.data, g->pool_gate.data, values, wide}},
         {a->skip == SRNN_SKIP_CONV, &x->skip, {in->skip.data, g->skip.data, values, p->Dv}},
         {norm_has_weight(a->norm), &x->norm_weight, {in->norm_weight, g->norm_weight, 0, norm}},
-        {a->norm == SRNN_NORM_LAYER, &x->norm_bias, {in->norm_bias, g->norm_bias, 0, norm}},
+        {norm_has_bias(a->norm), &x->norm_bias, {in->norm_bias, g->norm_bias, 0, norm}},
         {a->normaliser == SRNN_NORMALISER_VALUE_POWER,
          &x->value_power,
          {in->value_power, g->value_power, 0, values}},
