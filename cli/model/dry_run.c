@@ -13,8 +13,8 @@
 enum { COLUMN = 9 };
 
 /* What crosses in this layer: "state*" where a ring of keys and values would send less. */
-static const char *name_of_kind(const sr_context_cost *cost) {
-    switch (cost->kind) {
+static const char *way_of(const sr_context_cost *cost) {
+    switch (cost->way) {
     case SR_CONTEXT_NONE:
         break;
     case SR_CONTEXT_STATE:
@@ -42,7 +42,7 @@ static void print_layer(const sr_model_config *config, int layer, const sr_conte
     print_number(1e-6 * cost->ring_bytes);
     print_number(1e-9 * cost->state_flops);
     print_number(1e-9 * cost->pair_flops);
-    printf("  %-6s  %s\n", name_of_kind(cost), text);
+    printf("  %-6s  %s\n", way_of(cost), text);
 }
 
 static srnn_status print_layers(const sr_model_config *config, const sr_run_settings *s) {
@@ -56,8 +56,8 @@ static srnn_status print_layers(const sr_model_config *config, const sr_run_sett
         "a batch of %d x %d tokens on %d context ranks, forward and backward; operations of a rank "
         "forward\n",
         s->B, s->T, s->context_ranks);
-    printf("%5s  %*s  %*s  %*s  %*s  %*s  kind     attention\n", "layer", COLUMN, "MB a cut",
-           COLUMN, "MB in all", COLUMN, "MB ring", COLUMN, "GF states", COLUMN, "GF pairs");
+    printf("%5s  %*s  %*s  %*s  %*s  %*s  way     attention\n", "layer", COLUMN, "MB a cut", COLUMN,
+           "MB in all", COLUMN, "MB ring", COLUMN, "GF states", COLUMN, "GF pairs");
     for (int layer = 0; layer < config->L; layer++) {
         sr_context_cost cost;
         SR_TRY(sr_context_cost_of(&cost, config, layer, &batch));
@@ -67,7 +67,7 @@ static srnn_status print_layers(const sr_model_config *config, const sr_run_sett
     if (isfinite(sum))
         printf("all layers: %.6f MB pass between the ranks of a group in a batch\n", 1e-6 * sum);
     else
-        printf("kind none: context ranks cannot compute this layer, and training refuses it\n");
+        printf("way none: context ranks cannot compute this layer, and training refuses it\n");
     return SRNN_OK;
 }
 

@@ -41,9 +41,9 @@ srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *con
     double inputs = (double)bytes.shift;
     for (int i = 0; i < wiring.conv_count; i++)
         inputs += (double)bytes.convs[i];
-    *cost = (sr_context_cost){.kind = !known        ? SR_CONTEXT_NONE
-                                      : bytes.state ? SR_CONTEXT_STATE
-                                                    : SR_CONTEXT_RING,
+    *cost = (sr_context_cost){.way = !known        ? SR_CONTEXT_NONE
+                                     : bytes.state ? SR_CONTEXT_STATE
+                                                   : SR_CONTEXT_RING,
                               .state_bytes = bytes.state ? (double)bytes.state : NAN,
                               .input_bytes = inputs,
                               .ring_bytes = ring_bytes(&config->sizes[layer], a, batch),

@@ -11,15 +11,15 @@ typedef struct sr_context_batch {
 } sr_context_batch;
 
 /* What passes from part to part of a row. */
-typedef enum sr_context_kind {
+typedef enum sr_context_way {
     SR_CONTEXT_NONE, /* nothing can: the layer is refused */
     SR_CONTEXT_STATE,
     SR_CONTEXT_RING, /* keys and values */
-} sr_context_kind;
+} sr_context_way;
 
 /* One layer; forward and backward. */
 typedef struct sr_context_cost {
-    sr_context_kind kind;
+    sr_context_way way;
     double state_bytes;  /* of the states at one cut, in one direction; NAN: there are none */
     double input_bytes;  /* of the last inputs of convolutions and token shifts, the same */
     double ring_bytes;   /* of keys, values and their gradients at all cuts; NAN: no ring */
