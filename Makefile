@@ -79,7 +79,7 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build races ## what takes hours: killed runs, Slurm, sanitizers with every instruction set, every failing allocation, long fuzzing
+nightly: deps-test build races ## too long for every day: killed runs, Slurm, sanitizers with every instruction set, every failing allocation, long fuzzing
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
 	@build-clang/cli/softrnn verify --quick
