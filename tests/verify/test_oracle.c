@@ -154,7 +154,8 @@ static void kernels_agree_on_random_combinations(void **state) {
     for (uint64_t seed = 0; seed < COMBINATIONS; seed++) {
         srnn_problem problem = small_problem(probe_attention(seed));
         attention_call oracle;
-        assert_int_equal(probe_oracle(&oracle, &problem, seed), SRNN_OK);
+        if (probe_oracle(&oracle, &problem, seed) != SRNN_OK)
+            fail_msg("%s: %s", text_of(&problem.attention), srnn_error_detail());
         for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++) {
             problem.kernel = kernels[n];
             problem.chunk = 3;

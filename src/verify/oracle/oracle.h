@@ -1,7 +1,8 @@
 /* oracle.h (private): the equation of docs/VARIANTS.md in double, term by term: the reference for
  * all kernels. It shares no code with them: neither the facts derived from a descriptor, nor the
- * mathematics of scores, features, gates and norms, nor any derivative (a tape computes these). It
- * takes O(T^2 D) time and memory, so problems must be small. */
+ * mathematics of scores, features, gates and norms, nor any derivative (a tape computes these).
+ * Values that it does not declare are refused. It takes O(T^2 D) time and memory, so problems must
+ * be small. */
 #ifndef SR_VERIFY_ORACLE_ORACLE_H
 #define SR_VERIFY_ORACLE_ORACLE_H
 
