@@ -93,11 +93,13 @@ static void check_refused(const sr_axis *axis, double value) {
         fail_msg("src/equation/facts.c accepts %s=%g", axis->name, value);
 }
 
-/* Numbers that no axis takes are refused, those after words too. */
-static void every_number_has_a_range(void **state) {
+/* Values that no axis takes are refused, and numbers after words too. */
+static void every_axis_has_a_range(void **state) {
     (void)state;
     const sr_axis *axis;
     for (size_t i = 0; (axis = sr_axis_at(i)); i++) {
+        if (axis->kind == SR_AXIS_WORD)
+            check_refused(axis, (double)sr_axis_words(axis));
         if (axis->kind == SR_AXIS_COUNT) {
             check_refused(axis, -1);
             check_refused(axis, INT_MAX);
@@ -142,7 +144,7 @@ static void learned_operands_have_files(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_has_a_row),       cmocka_unit_test(every_word_is_documented),
-        cmocka_unit_test(every_number_has_a_range),    cmocka_unit_test(every_operand_has_a_row),
+        cmocka_unit_test(every_axis_has_a_range),      cmocka_unit_test(every_operand_has_a_row),
         cmocka_unit_test(learned_operands_have_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
