@@ -51,7 +51,7 @@ check: deps-test ## the quick tests, while you work: under four minutes on two c
 	@$(call compile,build)
 	@$(call run_tests,build) $(quick_only)
 
-test: deps-test ## every check there is; the last line counts them
+test: deps-test ## every check, about 25 minutes on two cores; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
 
 study: build ## which part of softmax matters? ten minutes on two cores, into runs/study
@@ -60,13 +60,13 @@ study: build ## which part of softmax matters? ten minutes on two cores, into ru
 study-full: build ## the longer study: a night on two cores, into runs/study-full
 	@build/cli/softrnn study studies/full.yaml --out runs/study-full
 
-rnn: build ## what does a trained model lose as an RNN? a teacher and six students, under fifteen minutes on two cores, into runs/rnn
+rnn: build ## what does a trained model lose as an RNN? fifteen minutes on two cores, into runs/rnn
 	@build/cli/softrnn study studies/rnn.yaml --out runs/rnn
 
-study-gpu: cuda ## the question on a GPU: 34 M parameters, into runs/study-gpu; TEXT=files the first time
+study-gpu: cuda ## the same question on a GPU, 34 M parameters, into runs/study-gpu; TEXT=files the first time
 	@tools/study_gpu.sh build-cuda/cli/softrnn studies/gpu.yaml runs/study-gpu $(TEXT)
 
-rnn-gpu: cuda ## what a trained model loses as an RNN, on a GPU: a teacher of 34 M parameters, eight students, into runs/rnn-gpu; TEXT=files the first time
+rnn-gpu: cuda ## the same on a GPU, a teacher of 34 M parameters, into runs/rnn-gpu; TEXT=files the first time
 	@JOBS=2 tools/study_gpu.sh build-cuda/cli/softrnn studies/rnn_gpu.yaml runs/rnn-gpu $(TEXT)
 
 verify: build ## all variants, all forms, all kernels on this machine
@@ -79,7 +79,7 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
+nightly: deps-test build races ## too long for every day: killed runs, Slurm, sanitizers with every instruction set, every failing allocation, long fuzzing
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
 	@build-clang/cli/softrnn verify --quick

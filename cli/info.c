@@ -12,7 +12,7 @@ static srnn_status print_kind(const sr_device_kind *kind) {
     int count;
     const char *reason;
     SR_TRY(kind->count(&count, &reason));
-    if (reason)
+    if (count == 0)
         printf("%-13s none: %s\n", kind->name, reason);
     for (int i = 0; i < count; i++) {
         char text[SR_DEVICE_TEXT], name[SR_DEVICE_NAME];

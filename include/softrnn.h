@@ -63,12 +63,12 @@ SRNN_API const char *srnn_status_name(srnn_status status);
 /* What was wrong, where, and what to do: this thread's last failure. Valid until the next one. */
 SRNN_API const char *srnn_error_detail(void);
 
-/* Ctrl-C and the like: from now on the calls of sections 6 and 7 ask asked(context), on this
- * thread, which is the one that called them, about twenty times a second. Once it says true, the
- * call ends with SRNN_ERR_INTERRUPTED after the tiles that are being computed; its outputs are
- * undefined, and a state is empty as after srnn_state_reset. NULL: they do not ask. On a GPU calls
- * only start work, and do not ask. */
-SRNN_API void srnn_stop_when(bool (*asked)(void *context), void *context);
+/* For Ctrl-C: from now on this thread's calls of sections 6 and 7 call should_stop(context), on the
+ * same thread, about twenty times a second. Once it returns true, the call ends with
+ * SRNN_ERR_INTERRUPTED after the tiles that are being computed; its outputs are undefined, and a
+ * state is empty as after srnn_state_reset. NULL: calls are not stopped, nor are those on a GPU,
+ * which only start work. */
+SRNN_API void srnn_stop_when(bool (*should_stop)(void *context), void *context);
 
 /* ---- 2. Describing a variant: one field per axis --------------------------------------------- */
 
@@ -454,7 +454,7 @@ typedef struct srnn_problem {
      * crosses a row. A token sees its own document only. NULL: every row is one document. Copied by
      * srnn_plan_create. NaN or infinity at one position reaches only what may see it, with the
      * kernels of the CPU; those of GPUs multiply whole tiles, in which it may reach up to 127
-     * tokens beside it, and with those for Hopper every token of a document that has a part in such
+     * tokens around it, and with those for Hopper every token of a document that has a part in such
      * a tile. */
     const int64_t *offsets;
     int64_t documents;

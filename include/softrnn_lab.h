@@ -49,10 +49,12 @@ SRNN_API srnn_status srnl_model_save(const srnl_model *model, const char *folder
 
 SRNN_API int srnl_model_vocabulary(const srnl_model *model);
 SRNN_API int srnl_model_layers(const srnl_model *model);
-SRNN_API int
-srnl_model_positions(const srnl_model *model); /* the longest sequence it was made for */
-SRNN_API int
-srnl_model_prefix_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
+
+/* The longest sequence that it was made for. */
+SRNN_API int srnl_model_positions(const srnl_model *model);
+
+/* The empty tokens (id 0) that it needs in front of a sequence. */
+SRNN_API int srnl_model_prefix_tokens(const srnl_model *model);
 
 /* 1 if this token ends a text, as config.json or generation_config.json says; else 0. */
 SRNN_API int srnl_model_ends(const srnl_model *model, int32_t token);

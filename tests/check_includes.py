@@ -32,7 +32,7 @@ MAY_INCLUDE = {
             "data", "files", "base"},
 }
 # Subfolders of a module, in order: each may include those before it. Files in the module's own folder come last.
-ROOMS = {
+SUBFOLDERS = {
     "data": ["text", "tokenizer", "shards", "rows"],
     "report": ["draw", "records", "page", "orders", "runs", "students", "study"],
     "study": ["plan", "results", "execute"],
@@ -48,10 +48,10 @@ def module_of(path):
     return path.parts[1] if path.parts[0] == "src" else path.parts[0]
 
 
-def room_of(path):
+def subfolder_of(path):
     """The index of a file's subfolder in its module's list; None if the module has none."""
-    rooms = ROOMS.get(module_of(path))
-    return rooms.index(path.parts[2]) if rooms and path.parts[2] in rooms else None
+    places = SUBFOLDERS.get(module_of(path))
+    return places.index(path.parts[2]) if places and path.parts[2] in places else None
 
 
 def find(root, source, included):
@@ -73,9 +73,9 @@ def problem(source, target):
         # A module may compile its own files several ways, but not those of others.
         return None if theirs == ours else "is a .c file of another module"
     if theirs == ours:
-        rooms = room_of(source), room_of(target)
-        if None not in rooms and rooms[1] > rooms[0]:
-            return f"goes against the order of rooms: {', '.join(ROOMS[ours])}"
+        places = subfolder_of(source), subfolder_of(target)
+        if None not in places and places[1] > places[0]:
+            return f"goes against the order of subfolders: {', '.join(SUBFOLDERS[ours])}"
         return None
     if theirs not in MAY_INCLUDE[ours]:
         return f"goes against the direction: {ours} may not know {theirs}"
@@ -130,8 +130,8 @@ def main():
         if module_of(source) not in MAY_INCLUDE:
             wrong.append(f"{source}: module '{module_of(source)}' is not in the table of {Path(__file__).name}")
             continue
-        if module_of(source) in ROOMS and len(source.parts) > 3 and room_of(source) is None:
-            wrong.append(f"{source}: room '{source.parts[2]}' is not in the table of {Path(__file__).name}")
+        if module_of(source) in SUBFOLDERS and len(source.parts) > 3 and subfolder_of(source) is None:
+            wrong.append(f"{source}: subfolder '{source.parts[2]}' is not in the table of {Path(__file__).name}")
         for number, written, target in includes(root, source):
             reason = problem(source, target)
             if reason:

@@ -94,7 +94,7 @@ static const sr_tensor *find_tensor(const void *file, const char *name) {
 }
 
 /* Whether a tensor's shape determines the head width. */
-static bool shapes_tell_width(const srnn_attention *attention) {
+static bool shapes_imply_width(const srnn_attention *attention) {
     const sr_form_rule *rules = sr_layer_form_of(attention)->rules;
     for (int i = 0; i < SR_FORM_RULES && rules[i].size; i++)
         if (rules[i].size == SR_SIZE_VALUE)
@@ -130,7 +130,7 @@ static srnn_status read_sizes(layer_run *run, int C) {
     SR_TRY(read_count(&H, run, "num_attention_heads", 0));
     SR_TRY(read_groups(&Hkv, run, H));
     if (C % H != 0 && !sr_safetensors_metadata(run->in, "head_dim") &&
-        !shapes_tell_width(&s->attention))
+        !shapes_imply_width(&s->attention))
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "%s: 'x' has %d channels, which %d heads do not divide; set the "
                        "metadata 'head_dim'",

@@ -99,7 +99,8 @@ static srnn_status print_line(const char *name, const bench_request *request,
     return status;
 }
 
-static srnn_status time_beside(const char *name, const bench_request *request, bench_case *timed) {
+static srnn_status time_with_reference(const char *name, const bench_request *request,
+                                       bench_case *timed) {
     bench_case against = {0};
     if (request->against) {
         srnn_problem problem = timed->call.problem;
@@ -123,7 +124,7 @@ static srnn_status bench_variant(const char *name, const bench_request *request,
     SR_TRY(srnn_attention_parse(&problem.attention, name));
     caution_problem(&problem);
     SR_TRY(bench_case_open(&timed, &problem));
-    srnn_status status = time_beside(name, request, &timed);
+    srnn_status status = time_with_reference(name, request, &timed);
     bench_case_close(&timed);
     return status;
 }

@@ -34,7 +34,7 @@ static srnn_status print_devices(void) {
         int count;
         const char *reason;
         SR_TRY(kind->count(&count, &reason));
-        if (reason)
+        if (count == 0)
             printf("%-8s none: %s\n", kind->name, reason);
         for (int index = 0; index < count; index++)
             SR_TRY(print_device(kind, index));

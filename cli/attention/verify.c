@@ -1,4 +1,5 @@
 /* verify.c: `softrnn verify`, every kernel and form against the float64 oracle. */
+#include "attention/kernel.h"
 #include "base/cpu_level.h"
 #include "base/status.h"
 #include "base/threads.h"
@@ -320,40 +321,19 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
 
 /* ---- Which columns, which rows */
 
-/* True if a plan exists for some variant: a linear one has all forms, softmax all kernels. */
-static bool available(const verification *v, const char *kernel, srnn_form form) {
-    static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2", "gla", "rat"};
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        srnn_problem p = {.B = 1,
-                          .H = 1,
-                          .T = 64,
-                          .D = 64,
-                          .kernel = kernel,
-                          .form = form,
-                          .device = v->device,
-                          .dtype = v->dtype};
-        srnn_plan *plan = NULL;
-        if (srnn_attention_parse(&p.attention, samples[i]) != SRNN_OK)
-            continue;
-        srnn_status status = srnn_plan_create(&plan, &p);
-        srnn_plan_free(plan);
-        if (!unavailable(status))
-            return true;
-    }
-    return false;
-}
-
 static void add_method(verification *v, method m) {
     if (v->method_count < METHODS_MAX)
         v->methods[v->method_count++] = m;
 }
 
+/* Every kernel for these numbers, by form; its cells stay empty where it fits no problem. */
 static void list_methods(verification *v) {
-    const char *kernel;
+    const sr_attention_kernel *const *list = v->device->attention->list();
     for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
-        for (size_t k = 0; (kernel = srnn_kernel_name(v->device, k)); k++)
-            if (available(v, kernel, (srnn_form)form))
-                add_method(v, (method){kernel, (srnn_form)form, {form_words[form], kernel}});
+        for (size_t k = 0; list[k]; k++)
+            if ((int)list[k]->form == form && list[k]->dtype == v->dtype)
+                add_method(
+                    v, (method){list[k]->name, (srnn_form)form, {form_words[form], list[k]->name}});
     add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"KV cache", "by token"}});
     add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"state", "chunked"}});
     add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"state", "recurrent"}});

@@ -28,10 +28,10 @@ void caution_attention(const srnn_attention *attention) {
 
 /* The kernel of a form of a problem, static text; "" if there is none. */
 static const char *kernel_of(const srnn_problem *problem, srnn_form form) {
-    srnn_problem asked = *problem;
+    srnn_problem requested = *problem;
     srnn_plan *plan = NULL;
-    asked.form = form;
-    const char *name = srnn_plan_create(&plan, &asked) == SRNN_OK ? srnn_plan_kernel(plan) : "";
+    requested.form = form;
+    const char *name = srnn_plan_create(&plan, &requested) == SRNN_OK ? srnn_plan_kernel(plan) : "";
     srnn_plan_free(plan);
     return name;
 }

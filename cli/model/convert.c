@@ -28,7 +28,7 @@ static srnn_status write_tokenizer(const char *out, const char *in, const char *
 }
 
 /* Says which other programs can load the folder. */
-static srnn_status tell_loaders(const sr_model_config *config, const char *out) {
+static srnn_status print_loaders(const sr_model_config *config, const char *out) {
     const sr_family *family;
     SR_TRY(sr_model_config_public(&family, config));
     if (family->loader)
@@ -43,7 +43,7 @@ static srnn_status tell_loaders(const sr_model_config *config, const char *out) 
 }
 
 /* Says what a .bin file cannot store; none of it affects logits. */
-static void tell_losses(const sr_model *model, const char *out) {
+static void print_losses(const sr_model *model, const char *out) {
     enum { BIN_BOS = 1, BIN_EOS = 2 };
     const sr_model_config *c = &model->config;
     fprintf(stderr, "softrnn: %s holds no tokenizer\n", out);
@@ -86,7 +86,7 @@ static srnn_status write_folder(const sr_model *model, const char *out, const ch
     SR_TRY(sr_model_save_public(model, out, dtype));
     SR_TRY(copy_companions(out, in));
     SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
-    SR_TRY(tell_loaders(&model->config, out));
+    SR_TRY(print_loaders(&model->config, out));
     return remove_lock(out);
 }
 
@@ -129,7 +129,7 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
     int lock;
     if (sr_model_is_bin(out)) {
         SR_TRY(sr_model_save_llama2c(model, out));
-        tell_losses(model, out);
+        print_losses(model, out);
         return SRNN_OK;
     }
     SR_TRY(sr_folders_make(out));

@@ -33,7 +33,7 @@ static const char *const without[] = {
     "tied",           "rope-theta",  "norm-epsilon", "steps",         "keep",
     "stop-step",      "stop-tokens", "stop-seconds", "context-ranks", NULL};
 
-static void tell_copy(const distil_line *l, const sr_student_parts *made) {
+static void print_copy(const distil_line *l, const sr_student_parts *made) {
     command_message("%s/copy: %d layers with attention %s; %zu of %zu tensors are the teacher's%s",
                     l->out, made->replaced, l->common.attention, made->copied + made->joined,
                     made->tensors,
@@ -48,7 +48,7 @@ static srnn_status prepare(distil_line *l) {
     const srnn_status status =
         l->resume ? sr_distil_continue(l->resume) : sr_distil_begin(l->out, &l->request, &made);
     if (status == SRNN_OK && !l->resume)
-        tell_copy(l, &made);
+        print_copy(l, &made);
     return sr_ranks_agree(&l->ranks, status);
 }
 

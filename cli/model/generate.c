@@ -449,7 +449,7 @@ static void print_stats(const generator *g) {
 }
 
 /* Warns of texts that were cut short by the model's positions. */
-static void tell_positions(const generator *g) {
+static void print_positions(const generator *g) {
     if (g->endings[ENDING_POSITIONS])
         fprintf(stderr,
                 "softrnn: %lld %s ended before --tokens %d: the model has only %d positions\n",
@@ -467,7 +467,7 @@ static srnn_status generate_all(generator *g, const generation_request *r, const
     fflush(stdout);
     SR_TRY(add_ranks(g));
     if (g->ranks->rank == 0)
-        tell_positions(g);
+        print_positions(g);
     if (r->stats && g->ranks->rank == 0)
         print_stats(g);
     return SRNN_OK;

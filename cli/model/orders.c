@@ -106,7 +106,7 @@ static void close_all(measurement *m) {
 }
 
 /* Prints how much text is used: a small part unless more is requested. */
-static void tell_size(const orders_request *r, int T) {
+static void print_size(const orders_request *r, int T) {
     fprintf(
         stderr,
         "softrnn: reads %lld tokens in rows of %d, and tries orders up to %d on the first %lld; "
@@ -133,7 +133,7 @@ static srnn_status measure(json_t **record, const orders_request *r, const char 
                                            .progress = show_progress,
                                            .progress_context = &m.bar};
         if (!r->run)
-            tell_size(r, sr_token_rows_length(m.rows));
+            print_size(r, sr_token_rows_length(m.rows));
         progress_begin(&m.bar);
         status = sr_orders_measure(record, &request);
         progress_end(&m.bar);

@@ -1,4 +1,4 @@
-/* run_steps.c: a training run from where it stands to its end, with what it tells on the way. */
+/* run_steps.c: a training run from its current step to its end, with progress messages. */
 #include "cli/model/run_steps.h"
 
 #include "base/clock.h"
@@ -95,7 +95,7 @@ static void tell(progress_bar *bar, const sr_run *run, const sr_run_report *repo
 
 /* Reports when records can no longer be written, and when they can again; *waiting is the state in
  * between. */
-static void tell_records(progress_bar *bar, bool *waiting, const sr_run_report *report) {
+static void print_records(progress_bar *bar, bool *waiting, const sr_run_report *report) {
     const bool failed = *report->record_failure;
     if (failed != *waiting) {
         progress_end(bar);
@@ -132,10 +132,10 @@ static void show_pace(progress_bar *bar, pace *p, const sr_run *run, const sr_ru
 }
 
 /* Only rank 0 reports. */
-static void tell_step(progress_bar *bar, bool *waiting, pace *p, const sr_run *run,
-                      const sr_run_report *report) {
+static void print_step(progress_bar *bar, bool *waiting, pace *p, const sr_run *run,
+                       const sr_run_report *report) {
     tell(bar, run, report);
-    tell_records(bar, waiting, report);
+    print_records(bar, waiting, report);
     show_pace(bar, p, run, report);
 }
 
@@ -161,7 +161,7 @@ static srnn_status steps(sr_run *run, losses *last, sr_run_verdict *verdict, boo
         if (!isnan(report.validation))
             last->validation = report.validation;
         if (speaks)
-            tell_step(&bar, &waiting, &p, run, &report);
+            print_step(&bar, &waiting, &p, run, &report);
         status = sr_run_agree(run, verdict, progress_interrupted());
     }
     progress_end(&bar);
@@ -169,7 +169,7 @@ static srnn_status steps(sr_run *run, losses *last, sr_run_verdict *verdict, boo
 }
 
 /* "finished: loss 2.1034, validation loss 2.2001, at step 600 (...); checkpoint in runs/a" */
-static void tell_end(const sr_run *run, const losses *last, int signal, const char *folder) {
+static void print_end(const sr_run *run, const losses *last, int signal, const char *folder) {
     const sr_progress *p = sr_run_progress(run);
     const bool whole = p->step >= sr_run_settings_of(run)->steps;
     fprintf(stderr, "softrnn: %s", signal ? "interrupted" : whole ? "finished" : "stopped");
@@ -195,6 +195,6 @@ int run_to_end(sr_run *run, const char *folder, const sr_ranks *ranks) {
         return command_report_rank(status, ranks);
     const int signal = verdict.done ? 0 : (int)verdict.signal;
     if (speaks)
-        tell_end(run, &last, signal, folder);
+        print_end(run, &last, signal, folder);
     return signal ? EXIT_SIGNAL + signal : EXIT_OK;
 }

@@ -1,4 +1,4 @@
-/* run_steps.h: a training run from where it stands to its end, with what it tells on the way. */
+/* run_steps.h: a training run from its current step to its end, with progress messages. */
 #ifndef SR_CLI_MODEL_RUN_STEPS_H
 #define SR_CLI_MODEL_RUN_STEPS_H
 

@@ -53,10 +53,10 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
 }
 
 /* Warns that tasks and batches fix the row length. */
-static void tell_length(const sr_run *run, const sr_run_settings *asked) {
+static void print_length(const sr_run *run, const sr_run_settings *requested) {
     const sr_run_settings *s = sr_run_settings_of(run);
-    if (s->T != asked->T)
-        command_message("--length %d has no effect: rows of %s have %d tokens%s", asked->T,
+    if (s->T != requested->T)
+        command_message("--length %d has no effect: rows of %s have %d tokens%s", requested->T,
                         *s->batches ? s->batches : s->data, s->T,
                         *s->batches ? "" : " (the task's own length=N sets it)");
 }
@@ -67,7 +67,7 @@ static int train_together(sr_run_settings *settings, train_request *r) {
     if (status != SRNN_OK)
         return command_report_rank(status, &r->ranks);
     if (r->length && r->ranks.rank == 0)
-        tell_length(run, settings);
+        print_length(run, settings);
     const int exit_code = run_to_end(run, r->resume ? r->resume : r->out, &r->ranks);
     sr_run_free(run);
     return exit_code;

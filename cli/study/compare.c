@@ -214,7 +214,7 @@ static srnn_status show(compared *runs, seed_group *groups, const comparison *c)
     return plot(runs, count, c->training);
 }
 
-static void tell_leaks(const compared *runs, int count) {
+static void print_leaks(const compared *runs, int count) {
     for (int i = 0; i < count; i++)
         if (sr_mixer_leaks(runs[i].settings.attention)) {
             model_warn_leak();
@@ -225,7 +225,7 @@ static void tell_leaks(const compared *runs, int count) {
 static srnn_status compare(compared *runs, const comparison *c) {
     for (int i = 0; i < c->folders.count; i++)
         SR_TRY(open_run(&runs[i], c->folders.values[i]));
-    tell_leaks(runs, c->folders.count);
+    print_leaks(runs, c->folders.count);
     seed_group *groups = calloc((size_t)c->folders.count, sizeof *groups);
     if (!groups)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %d runs", c->folders.count);

@@ -134,7 +134,7 @@ static int show_power(const sr_study *study, const arguments *a) {
 }
 
 /* Says how to create the report of the results so far. */
-static void tell_report(const arguments *a) {
+static void print_report(const arguments *a) {
     fflush(stdout);
     fputs("softrnn report ", stderr);
     origin_quote(stderr, a->request.out);
@@ -166,7 +166,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_options *opti
         if (status == SRNN_OK && !a->no_report)
             exit_code = command_report(write_report(a));
         else
-            tell_report(a);
+            print_report(a);
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
@@ -197,7 +197,7 @@ static int run_on_ranks(sr_study *study, const arguments *a, sr_study_options *o
     return exit_code;
 }
 
-static void tell_leaks(const sr_study *study) {
+static void print_leaks(const sr_study *study) {
     for (size_t i = 0; i < study->variant_count; i++)
         if (sr_mixer_leaks(study->variants[i].attention)) {
             model_warn_leak();
@@ -214,7 +214,7 @@ static int start(const arguments *a) {
                                 .launcher = (sr_launcher)a->launcher};
     int exit_code = command_report(sr_study_prepare(&study, &options, &a->request));
     if (exit_code == EXIT_OK)
-        tell_leaks(&study);
+        print_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &options);
     else if (exit_code == EXIT_OK && a->power > 0)

@@ -119,7 +119,7 @@ void study_view_line(char *line, size_t size, int columns, const sr_study_run *r
             used += snprintf(line + used, size - (size_t)used, "%s", fields[i]);
 }
 
-static void tell_end(const sr_study_run *run, const sr_run_view *view) {
+static void print_end(const sr_study_run *run, const sr_run_view *view) {
     char loss[32], accuracy[32], time[SR_TIME_WORDS];
     if (view->ending == SR_ENDING_FINISHED)
         fprintf(stderr, "%-36s finished: validation loss %s, accuracy %s, %s\n", run->id,
@@ -130,14 +130,14 @@ static void tell_end(const sr_study_run *run, const sr_run_view *view) {
 }
 
 /* Runs that have ended since the last look. */
-static void tell_ends(study_view *view, const sr_study *study, const sr_run_view *views) {
+static void print_ends(study_view *view, const sr_study *study, const sr_run_view *views) {
     for (size_t i = 0; i < study->run_count; i++) {
         if (view->told[i] || views[i].running || views[i].ending == SR_ENDING_NONE)
             continue;
         view->told[i] = true;
         if (views[i].seconds > 0 && views[i].selected) { /* else it ended earlier */
             clear(view);
-            tell_end(&study->runs[i], &views[i]);
+            print_end(&study->runs[i], &views[i]);
         }
     }
 }
@@ -173,7 +173,7 @@ bool study_view_look(void *context, const sr_study *study, const sr_run_view *vi
         double all;
         add_up(&view->flops_before, &all, study, views);
     }
-    tell_ends(view, study, views);
+    print_ends(view, study, views);
     const double time = sr_clock_seconds();
     if (time - view->last_seconds >= (view->on_terminal ? table_seconds : line_seconds)) {
         view->last_seconds = time;

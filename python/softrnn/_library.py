@@ -63,8 +63,8 @@ def _folders(inside: str, in_clone: str) -> List[Path]:
 
 def _library_folder() -> Path:
     """$SOFTRNN_LIBRARIES, the package's own folder, or build/ of the clone."""
-    asked = os.environ.get("SOFTRNN_LIBRARIES")
-    folders = [Path(asked)] if asked else _folders("lib", "build")
+    given = os.environ.get("SOFTRNN_LIBRARIES")
+    folders = [Path(given)] if given else _folders("lib", "build")
     for folder in folders:
         if (folder / "libsoftrnn.so").exists():
             return folder
@@ -113,14 +113,14 @@ def _keep(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 @ffi.callback("_Bool(void *)", error=True, onerror=_keep)  # type: ignore[untyped-decorator]
-def _asked(context: Any) -> bool:
+def _stop_requested(context: Any) -> bool:
     """Called about twenty times a second while the library computes. Python then runs the handlers of signals; what one
     raises (KeyboardInterrupt, for Ctrl-C) stops the call."""
     return False
 
 
 if threading.current_thread() is threading.main_thread():  # the one that handles signals
-    lib.srnn_stop_when(_asked, ffi.NULL)
+    lib.srnn_stop_when(_stop_requested, ffi.NULL)
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def unstoppable() -> Iterator[None]:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            lib.srnn_stop_when(_asked, ffi.NULL)
+            lib.srnn_stop_when(_stop_requested, ffi.NULL)
 
 
 def check(status: int) -> None:

@@ -147,25 +147,25 @@ class AttentionCache(StatesCache):
     def __init__(self, apart: bool = False, rewinds: bool = False) -> None:
         super().__init__()
         self.apart, self.rewinds = apart, rewinds
-        self.asked: Set[int] = set()  # layers whose keys were stored, and whose attention has not been computed yet
+        self.pending: Set[int] = set()  # layers whose keys were stored, and whose attention has not been computed yet
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *others: Any,
                **keywords: Any) -> Tuple[Tensor, Tensor]:
         """Gives the new keys and values back, with a way to what came before them."""
-        if layer_idx in self.asked:
+        if layer_idx in self.pending:
             raise UnsupportedError("this model does not give the keys of its cache to its attention: generate with "
                                    "past_key_values=transformers.DynamicCache()")
-        self.asked.add(layer_idx)
+        self.pending.add(layer_idx)
         key_states.softrnn_memory = (self, layer_idx)  # type: ignore[attr-defined]
         return key_states, value_states
 
     def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor],
              sinks: Dict[str, Tensor]) -> Tensor:
         """What layer number `layer` gives for the next tokens; mask (B, T), or None: true for tokens, false for padding."""
-        if layer not in self.asked:
+        if layer not in self.pending:
             raise UnsupportedError("this model computes attention more than once with the keys of a layer: generate with "
                                    "past_key_values=transformers.DynamicCache()")
-        self.asked.discard(layer)
+        self.pending.discard(layer)
         kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
         dtype = query.dtype if kept else torch.float32
         if layer not in self.memories:
@@ -179,7 +179,7 @@ class AttentionCache(StatesCache):
     def reset(self) -> None:
         """The next token is the first, also after a pass that ended in between."""
         super().reset()
-        self.asked.clear()
+        self.pending.clear()
 
 
 def _new_state(variant: str, sizes: Dict[str, Any], B: int) -> State:

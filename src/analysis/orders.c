@@ -22,7 +22,7 @@ typedef struct trial_rows {
     int most, count, T;
 } trial_rows;
 
-static bool told(const sr_orders_request *r, const char *what, double share) {
+static bool should_stop(const sr_orders_request *r, const char *what, double share) {
     return r->progress && r->progress(r->progress_context, what, share);
 }
 
@@ -48,7 +48,8 @@ static srnn_status read_rows(sr_survey_pass *pass, const sr_survey *survey, tria
             memcpy(trial->targets + (size_t)trial->count++ * T, targets, T * sizeof *targets);
         }
         status = sr_survey_measure(pass, ids, targets);
-        if (status == SRNN_OK && told(r, "reading", (double)survey->tokens / (double)r->tokens))
+        if (status == SRNN_OK &&
+            should_stop(r, "reading", (double)survey->tokens / (double)r->tokens))
             status = stopped();
     }
     free(memory);
@@ -67,7 +68,7 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
     for (int row = 0; row < trial->count && status == SRNN_OK; row++) {
         const size_t at = (size_t)row * (size_t)trial->T;
         status = sr_survey_truncate(pass, trial->ids + at, trial->targets + at);
-        if (status == SRNN_OK && told(r, "truncating heads", (row + 1.0) / trial->count))
+        if (status == SRNN_OK && should_stop(r, "truncating heads", (row + 1.0) / trial->count))
             status = stopped();
     }
     sr_survey_pass_free(pass);
@@ -99,7 +100,7 @@ static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_wor
         SR_TRY(sr_trial_run(&losses[count], &errors[count], work->trial, r->model, work->survey,
                             work->cuts));
         done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
-        if (told(r, part.what, (part.index + (count + 1.0) / cuts) / part.count))
+        if (should_stop(r, part.what, (part.index + (count + 1.0) / cuts) / part.count))
             return stopped();
     }
     *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",

@@ -7,11 +7,11 @@
 
 /* Calls the user's callback with two counts instead of all views. */
 static bool watch(void *context, const sr_study *study, const sr_run_view *views) {
-    const srnl_study *asked = context;
+    const srnl_study *setup = context;
     size_t ended = 0;
     for (size_t i = 0; i < study->run_count; i++)
         ended += views[i].ending != SR_ENDING_NONE && !views[i].running;
-    return !asked->watch || asked->watch(asked->context, ended, study->run_count);
+    return !setup->watch || setup->watch(setup->context, ended, study->run_count);
 }
 
 static srnn_status execute_study(sr_study *study, sr_study_options *options,
@@ -28,14 +28,14 @@ static srnn_status execute_study(sr_study *study, sr_study_options *options,
     return status;
 }
 
-srnn_status srnl_study_run(const srnl_study *asked, size_t *failed) {
+srnn_status srnl_study_run(const srnl_study *setup, size_t *failed) {
     sr_study study = {0};
-    sr_study_options options = {.jobs = asked->jobs, .watch = watch, .context = (void *)asked};
-    const sr_study_request request = {.file = asked->file,
-                                      .out = asked->out,
-                                      .text = asked->text,
-                                      .only = asked->only,
-                                      .skip = asked->skip};
+    sr_study_options options = {.jobs = setup->jobs, .watch = watch, .context = (void *)setup};
+    const sr_study_request request = {.file = setup->file,
+                                      .out = setup->out,
+                                      .text = setup->text,
+                                      .only = setup->only,
+                                      .skip = setup->skip};
     if (failed)
         *failed = 0;
     srnn_status status = sr_study_prepare(&study, &options, &request);

@@ -9,7 +9,7 @@ static const double interval = 0.05;
 
 /* The callback of this thread's calls. */
 static _Thread_local struct {
-    bool (*asked)(void *context);
+    bool (*should_stop)(void *context);
     void *context;
     double next;      /* time of the next call */
     atomic_bool stop; /* the callback's answer during this call */
@@ -18,13 +18,13 @@ static _Thread_local struct {
 /* The flag of the call that this thread works for, its own or another's; NULL: none. */
 static _Thread_local atomic_bool *followed;
 
-void srnn_stop_when(bool (*asked)(void *context), void *context) {
-    own.asked = asked;
+void srnn_stop_when(bool (*should_stop)(void *context), void *context) {
+    own.should_stop = should_stop;
     own.context = context;
 }
 
 void sr_cancel_begin(void) {
-    if (!own.asked)
+    if (!own.should_stop)
         return;
     atomic_store(&own.stop, false);
     own.next = sr_clock_seconds() + interval;
@@ -41,16 +41,16 @@ srnn_status sr_cancel_end(srnn_status status) {
 
 /* The callback may itself call the library, as a handler of a signal in Python does: such calls
  * cannot be stopped, and leave the state of the outer call alone. */
-static void ask(void) {
+static void poll_callback(void) {
     const double now = sr_clock_seconds();
     if (now < own.next)
         return;
-    bool (*const asked)(void *context) = own.asked;
-    own.asked = NULL;
+    bool (*const should_stop)(void *context) = own.should_stop;
+    own.should_stop = NULL;
     followed = NULL;
-    const bool stop = asked(own.context);
+    const bool stop = should_stop(own.context);
     followed = &own.stop;
-    own.asked = asked;
+    own.should_stop = should_stop;
     own.next = sr_clock_seconds() + interval;
     if (stop)
         atomic_store(&own.stop, true);
@@ -60,7 +60,7 @@ bool sr_cancelled(void) {
     if (!followed)
         return false;
     if (followed == &own.stop && !atomic_load_explicit(&own.stop, memory_order_relaxed))
-        ask();
+        poll_callback();
     return atomic_load_explicit(followed, memory_order_relaxed);
 }
 

@@ -1,4 +1,4 @@
-/* request.c: what stages are asked to do, as settings by name and as a record. */
+/* request.c: the settings of stages by name, and as a record. */
 #include "base/text.h"
 #include "distil/stages.h"
 #include "files/json.h"

@@ -125,7 +125,7 @@ static double rate_of(const sr_distil_request *r, sr_stage stage) {
     return r->common->learning_rate * (stage == SR_STAGE_ALIGN ? SR_ALIGN_RATE : 1);
 }
 
-/* What stage `stage` of the request is asked to do, in settings that are copies of the common
+/* The settings of stage `stage` of the request, in settings that are copies of the common
  * ones. */
 static srnn_status set_stage(sr_run_settings *s, const sr_distil_request *r, sr_stage stage,
                              const char *replaced) {

@@ -6,7 +6,7 @@
 
 static const sr_named_model models[] = {
     [SR_NAMED_AVEY] = {"avey", "Avey (2506.11305) as published, which is not causal"},
-    [SR_NAMED_AVEY_CAUSAL] = {"avey_causal", "Avey made causal: the previous chunk asks"},
+    [SR_NAMED_AVEY_CAUSAL] = {"avey_causal", "Avey made causal: the previous chunk is the query"},
 };
 
 const sr_named_model *sr_named_model_at(size_t index) {

@@ -180,7 +180,7 @@ static srnn_status learn_layer(sr_pass *pass, const layer_pair *pair, void *cont
 }
 
 /* In the order of a backward pass. */
-static srnn_status tell_ready(const sr_pass *pass) {
+static srnn_status report_ready(const sr_pass *pass) {
     for (int layer = pass->model->config.L; pass->setup.ready && layer >= -1; layer--)
         SR_TRY(pass->setup.ready(pass->setup.ready_context, layer));
     return SRNN_OK;
@@ -190,7 +190,7 @@ srnn_status sr_lesson_layers(sr_pass *pass) {
     int count = compared_layers(pass);
     SR_TRY(zero_losses(pass));
     SR_TRY(walk(pass, learn_layer, &count));
-    return tell_ready(pass);
+    return report_ready(pass);
 }
 
 /* Room on the host for the errors of one layer. */

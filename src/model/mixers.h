@@ -1,5 +1,5 @@
-/* mixers.h: what can mix the tokens in a model's blocks, one row each. What differs between
- * kinds of model is asked here; nothing else compares them. */
+/* mixers.h: what can mix the tokens in a model's blocks, one row each. All that differs between
+ * kinds of model is here; nothing else compares them. */
 #ifndef SR_MODEL_MIXERS_H
 #define SR_MODEL_MIXERS_H
 

@@ -161,7 +161,7 @@ srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, con
     return SRNN_OK;
 }
 
-static srnn_status tell_ready(const sr_pass *pass, int layer) {
+static srnn_status report_ready(const sr_pass *pass, int layer) {
     return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
 }
 
@@ -188,13 +188,13 @@ static srnn_status layers_backward(sr_pass *pass) {
                                      &norm));
             if (pass->contexts)
                 SR_TRY(contexts_back(pass));
-            SR_TRY(tell_ready(pass, L));
+            SR_TRY(report_ready(pass, L));
         }
         if (layer < L - 1) /* forward ended with the last layer: all of it is still there */
             SR_TRY(sr_block_recompute(block, &pass->saved[layer], pass->setup.recompute));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
                                  &scratch));
-        SR_TRY(tell_ready(pass, layer));
+        SR_TRY(report_ready(pass, layer));
     }
     return SRNN_OK;
 }
@@ -228,7 +228,7 @@ static srnn_status whole_gradients(sr_pass *pass) {
         sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
     SR_TRY(layers_backward(pass));
     SR_TRY(embed_back(pass));
-    SR_TRY(tell_ready(pass, -1));
+    SR_TRY(report_ready(pass, -1));
     return settle(pass);
 }
 

@@ -21,9 +21,9 @@ static bool started_by_mpi(void) {
 }
 
 srnn_status sr_ranks_started(bool *several) {
-    const char *wish = getenv("SOFTRNN_MPI"), *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    const char *choice = getenv("SOFTRNN_MPI"), *tasks = getenv("SLURM_STEP_NUM_TASKS");
     *several = false;
-    if (wish && strcmp(wish, "none") == 0)
+    if (choice && strcmp(choice, "none") == 0)
         return SRNN_OK;
     *several = started_by_mpi();
     if (!*several && tasks && atoi(tasks) > 1 && has("SLURM_PROCID"))

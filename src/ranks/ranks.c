@@ -22,7 +22,7 @@ static srnn_status failure(sr_ranks *ranks, int error) {
     char why[SR_LINK_TEXT];
     ranks->broken = true;
     ranks->link->explain(why, error);
-    return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot speak with the others: %s", ranks->rank,
+    return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot reach the others: %s", ranks->rank,
                    ranks->count, why);
 }
 
@@ -145,7 +145,7 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* A rank that cannot be asked counts as silent. */
+/* A rank that cannot be polled counts as silent. */
 static void poll_ranks(sr_ranks *ranks, rank_poll *result) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)

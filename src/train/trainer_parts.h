@@ -73,7 +73,7 @@ static inline size_t sr_trainer_unit_at(const sr_trainer *trainer, int64_t unit,
     return (size_t)(unit % count * rounds + unit / count);
 }
 
-/* Reads a batch of the source, unless it was read ahead, and tells the pass its documents. */
+/* Reads a batch of the source, unless it was read ahead, and gives the pass its documents. */
 srnn_status sr_trainer_read(sr_trainer *trainer, const sr_source *source, sr_split split,
                             int64_t number);
 

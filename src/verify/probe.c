@@ -158,10 +158,8 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
 /* A factor for grids whose products are rounded anyway: with it no product is near a clamp. */
 static const double OFF_GRID = 0.6180339887498949;
 
-/* The delta rule is stable while beta score(
- * feature(k)
- * ^2) stays below 2, so features of keys are made short; where a feature is exp(k), keys are
- * negative. */
+/* The delta rule is stable while beta score(|feature(k)|^2) stays below 2, so features of keys are
+ * made short; where a feature is exp(k), keys are negative. */
 static double draw_key(const srnn_attention *a, double normal, int D) {
     const double key = draw_query(a, normal, D);
     if (a->write != SRNN_WRITE_DELTA)

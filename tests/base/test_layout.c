@@ -29,7 +29,7 @@ static void *block_for(bool apart) {
     return block;
 }
 
-static void arrays_are_beside_each_other(void **state) {
+static void arrays_are_adjacent(void **state) {
     (void)state;
     for (int apart = 0; apart < 2; apart++) {
         char *block = block_for(apart);
@@ -69,7 +69,7 @@ static void steps_beyond_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arrays_are_beside_each_other),
+        cmocka_unit_test(arrays_are_adjacent),
 #ifdef SOFTRNN_SANITIZED
         cmocka_unit_test(steps_beyond_are_caught),
 #endif

@@ -30,7 +30,7 @@ static void text_comes_out(void **state) {
 }
 
 /* Text that does not fit is lost in the middle; later writes do not hide it. */
-static void lost_text_is_told(void **state) {
+static void lost_text_is_reported(void **state) {
     (void)state;
     enum { LARGE = 1 << 26 };
     char *text, *large = malloc(LARGE);
@@ -57,7 +57,7 @@ static void lost_text_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_comes_out),
-        cmocka_unit_test(lost_text_is_told),
+        cmocka_unit_test(lost_text_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static void bytes_in_words(void **state) {
     }
 }
 
-static void utf8_is_told_apart(void **state) {
+static void utf8_is_recognised(void **state) {
     (void)state;
     static const char *const good[] = {
         "", "plain", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"};
@@ -109,7 +109,7 @@ static void what_steers_a_terminal_is_escaped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_steers_a_terminal_is_escaped),
-        cmocka_unit_test(utf8_is_told_apart),
+        cmocka_unit_test(utf8_is_recognised),
         cmocka_unit_test(near_words_are_found),
         cmocka_unit_test(far_words_are_not),
         cmocka_unit_test(long_words_are_harmless),

@@ -280,10 +280,10 @@ static void status_says_what_runs_here(void **state) {
     char host[64] = "", line[120], place[200];
     gethostname(host, sizeof host - 1);
     const pid_t child = start_long_study();
-    const int asked = ask_status(broken);
+    const int status_code = ask_status(broken);
     kill(child, SIGINT); /* before anything can fail here */
     assert_int_equal(finish(child), 130);
-    assert_int_equal(asked, 0);
+    assert_int_equal(status_code, 0);
     assert_true(said("long.softmax.1                   running   step "));
     snprintf(line, sizeof line, "  on %s, process ", host);
     assert_true(said(line) && said("last record "));
@@ -319,7 +319,7 @@ static void a_living_run_is_left_alone(void **state) {
     const bool refused = said("another process is at work in this folder");
     const bool left = sr_mapping_open(&after, place) == SRNN_OK && access(result, F_OK) != 0;
     const char *const only[] = {"study", "--out", broken, "--status", "--only", "norm", NULL};
-    const int asked = finish(start(only));
+    const int status_code = finish(start(only));
     const bool one = said("long.norm.1") && !said("long.softmax.1");
     kill(child, SIGINT); /* before anything can fail here */
     assert_int_equal(finish(child), 130);
@@ -329,7 +329,7 @@ static void a_living_run_is_left_alone(void **state) {
     assert_memory_equal(after.data, before.data, after.bytes);
     sr_mapping_close(&before);
     sr_mapping_close(&after);
-    assert_true(asked == 0 && one); /* only of the requested runs */
+    assert_true(status_code == 0 && one); /* only of the requested runs */
     assert_int_not_equal(access(place, F_OK), 0);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }

@@ -649,7 +649,7 @@ static void a_missing_record_is_explained(void **state) {
         shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved --stop-step 0"), 0);
 }
 
-static void other_instructions_are_told(void **state) {
+static void other_instruction_sets_are_reported(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out m --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
     assert_int_equal(
@@ -664,7 +664,7 @@ static void other_instructions_are_told(void **state) {
 }
 
 /* Settings that would train something unintended are refused or reported. */
-static void misunderstandings_are_told(void **state) {
+static void misunderstandings_are_reported(void **state) {
     (void)state;
     assert_int_equal(
         shell("$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"), 2);
@@ -741,9 +741,9 @@ int main(void) {
         cmocka_unit_test(damaged_checkpoints_are_refused),
         cmocka_unit_test(changed_data_is_refused),
         cmocka_unit_test(changed_models_of_adapters_are_refused),
-        cmocka_unit_test(other_instructions_are_told),
+        cmocka_unit_test(other_instruction_sets_are_reported),
         cmocka_unit_test(a_missing_record_is_explained),
-        cmocka_unit_test(misunderstandings_are_told),
+        cmocka_unit_test(misunderstandings_are_reported),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

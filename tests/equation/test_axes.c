@@ -1,9 +1,12 @@
 /* test_axes.c: the tables of axes and operands are complete. */
 #include "equation/axes.h"
+#include "equation/facts.h"
 #include "equation/operands.h"
 #include "test.h"
 
 #include <ctype.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +86,36 @@ static void every_word_is_documented(void **state) {
     }
 }
 
+static void check_refused(const sr_axis *axis, double value) {
+    srnn_attention attention = {0};
+    sr_axis_set(axis, &attention, value);
+    if (sr_attention_check_values(&attention) == SRNN_OK)
+        fail_msg("src/equation/facts.c accepts %s=%g", axis->name, value);
+}
+
+/* Values that no axis takes are refused, and numbers after words too. */
+static void every_axis_has_a_range(void **state) {
+    (void)state;
+    const sr_axis *axis;
+    for (size_t i = 0; (axis = sr_axis_at(i)); i++) {
+        if (axis->kind == SR_AXIS_WORD)
+            check_refused(axis, (double)sr_axis_words(axis));
+        if (axis->kind == SR_AXIS_COUNT) {
+            check_refused(axis, -1);
+            check_refused(axis, INT_MAX);
+        }
+        if (axis->kind == SR_AXIS_NUMBER) {
+            check_refused(axis, NAN);
+            check_refused(axis, -INFINITY);
+        }
+        if (axis->counted) {
+            srnn_attention attention = {0};
+            sr_axis_set_count(axis, &attention, -1);
+            assert_int_not_equal(sr_attention_check_values(&attention), SRNN_OK);
+        }
+    }
+}
+
 static void every_operand_has_a_row(void **state) {
     (void)state;
     srnn_operands operands;
@@ -110,9 +143,8 @@ static void learned_operands_have_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_has_a_row),
-        cmocka_unit_test(every_word_is_documented),
-        cmocka_unit_test(every_operand_has_a_row),
+        cmocka_unit_test(every_field_has_a_row),       cmocka_unit_test(every_word_is_documented),
+        cmocka_unit_test(every_axis_has_a_range),      cmocka_unit_test(every_operand_has_a_row),
         cmocka_unit_test(learned_operands_have_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -135,7 +135,7 @@ static void wrong_descriptors(void **state) {
         srnn_attention attention;
         const char *word;
     } wrong[] = {
-        {{.score = (srnn_score)5}, "score"},
+        {{.score = (srnn_score)99}, "score"},
         {{.norm = (srnn_norm)-1}, "norm"},
         {{.order = 1}, "order"},
         {{.score = SRNN_SCORE_TAYLOR, .order = 171}, "taylor"},

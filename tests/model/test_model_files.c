@@ -143,7 +143,7 @@ static void shapes_come_before_memory(void **state) {
     snprintf(shapes, sizeof shapes, "embed_tokens.weight has the shape (%d, %d), but",
              model->config.V, model->config.C);
     assert_non_null(strstr(srnn_error_detail(), shapes));
-    assert_non_null(strstr(srnn_error_detail(), "asks for (16000000, "));
+    assert_non_null(strstr(srnn_error_detail(), "requires (16000000, "));
     sr_model_free(model);
 }
 

@@ -57,7 +57,7 @@ int cublasLtMatmulPreferenceDestroy(void *memory);
 int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value, size_t bytes);
 /* cuBLASLt's own parameters. */
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d,
-                                   void *wish, int wanted, void *results, int *found);
+                                   void *preferred, int wanted, void *results, int *found);
 int cublasLtMatmulAlgoConfigGetAttribute(const void *algorithm, int attribute, void *value,
                                          size_t bytes, size_t *written);
 /* cuBLASLt's own parameters. */
@@ -147,11 +147,11 @@ EXPORT int cublasLtMatmulPreferenceDestroy(void *memory) {
 
 EXPORT int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value,
                                                 size_t bytes) {
-    preference *wish = out;
-    if (attribute == 1 && bytes == sizeof wish->workspace)
-        memcpy(&wish->workspace, value, bytes);
-    else if (attribute >= 5 && attribute <= 8 && bytes == sizeof *wish->alignment)
-        memcpy(&wish->alignment[attribute - 5], value, bytes);
+    preference *preferred = out;
+    if (attribute == 1 && bytes == sizeof preferred->workspace)
+        memcpy(&preferred->workspace, value, bytes);
+    else if (attribute >= 5 && attribute <= 8 && bytes == sizeof *preferred->alignment)
+        memcpy(&preferred->alignment[attribute - 5], value, bytes);
     else
         return 7;
     return 0;
@@ -207,9 +207,9 @@ enum { PROPOSALS = sizeof proposals / sizeof *proposals, FIRST_NAME = 42 };
 /* It has no proposal for matrices of 13 columns, to test a refusal; for 12, only the first three.
  * cuBLASLt's own parameters. */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
-                                          void *d, void *wish, int wanted, void *results,
+                                          void *d, void *preferred, int wanted, void *results,
                                           int *found) {
-    const preference *wishes = wish;
+    const preference *wishes = preferred;
     fake_questions++;
     *found = 0;
     if (!handle || wanted < 1 || wanted > PROPOSALS || !fits(desc, a, b, c, d) ||

@@ -169,7 +169,7 @@ static void norms(void **state) {
     check_norm(65, 16);
 }
 
-static void rope_turns_and_turns_back(void **state) {
+static void rope_and_its_inverse(void **state) {
     (void)state;
     enum { ROWS = 5, HEADS = 3, D = 6, WIDE = HEADS * D + 4 };
     const int32_t positions[ROWS] = {0, 1, 2, 0, 7};
@@ -691,7 +691,7 @@ int main(void) {
         cmocka_unit_test(linear_layers),
         cmocka_unit_test(norms),
         cmocka_unit_test(activations),
-        cmocka_unit_test(rope_turns_and_turns_back),
+        cmocka_unit_test(rope_and_its_inverse),
         cmocka_unit_test(embedding),
         cmocka_unit_test(losses),
         cmocka_unit_test(divergences),

@@ -607,13 +607,13 @@ static void positions_turn(void **state) {
 }
 
 /* Sequences that are fed one token each. */
-typedef struct turned_case {
+typedef struct rope_case {
     const char *attention;
     int B, H, Hkv, D;
     int64_t gap;
-} turned_case;
+} rope_case;
 
-static srnn_state *state_of(const turned_case *c) {
+static srnn_state *state_of(const rope_case *c) {
     srnn_problem p = {.B = c->B,
                       .H = c->H,
                       .Hkv = c->Hkv,
@@ -636,7 +636,7 @@ static srnn_tensor heads_of(sr_matrix m, int64_t first, int D) {
 }
 
 /* Feeds q, k and v, side by side in the rows of x; out (B, H * D). */
-static float *feed_one(srnn_state *state, const turned_case *c, sr_matrix x, sr_rope_angles turn) {
+static float *feed_one(srnn_state *state, const rope_case *c, sr_matrix x, sr_rope_angles turn) {
     const both o = matrix(c->B, (int64_t)c->H * c->D, 0, 3, gpu->number);
     const int64_t q = (int64_t)c->H * c->D, k = (int64_t)c->Hkv * c->D;
     const srnn_operands in = {
@@ -655,7 +655,7 @@ static void *saved_state(const srnn_state *state, size_t *bytes) {
 
 /* A state that applies RoPE gives the same bits as one that is fed rotated q and k, and stores the
  * same. */
-static void check_rotated_state(const turned_case *c) {
+static void check_rotated_state(const rope_case *c) {
     enum { POSITIONS = 9, TOKENS = 5 };
     const int64_t rotated = c->H + c->Hkv, columns = (rotated + c->Hkv) * c->D;
     srnn_state *before = state_of(c), *inside = state_of(c);
@@ -685,7 +685,7 @@ static void check_rotated_state(const turned_case *c) {
 
 static void states_turn(void **state) {
     (void)state;
-    static const turned_case cases[] = {
+    static const rope_case cases[] = {
         {"softmax", 5, 3, 3, 64, 0},
         {"softmax", 7, 4, 2, 32, 16},
         {"softmax", 34, 12, 4, 16,
@@ -693,8 +693,7 @@ static void states_turn(void **state) {
         {"norm", 6, 2, 1, 22, 3},
         {"norm", 6, 2, 1, 96, 8},
         {"softmax_taylor_80terms_intended", 5, 2, 2, 144, 0}};
-    static const turned_case others[] = {{"softmax", 4, 2, 2, 64, 0},
-                                         {"linear_elu", 5, 2, 2, 64, 0}};
+    static const rope_case others[] = {{"softmax", 4, 2, 2, 64, 0}, {"linear_elu", 5, 2, 2, 64, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_rotated_state(&cases[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

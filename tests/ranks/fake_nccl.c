@@ -106,7 +106,7 @@ static void sum(const work *w, size_t all, size_t first, int keeps) {
     free(piece);
 }
 
-static void stop_when_told(void) {
+static void stop_on_request(void) {
     static int number;
     const char *last = getenv("FAKE_NCCL_STOPS");
     if (last && ++number == atoi(last))
@@ -118,7 +118,7 @@ static void run(void *context) {
     comm *c = w->comm;
     const size_t bytes = w->count * bytes_of(w->type);
     MPI_Request request;
-    stop_when_told();
+    stop_on_request();
     if (c->failed)
         return;
     switch (w->kind) {

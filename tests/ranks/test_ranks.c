@@ -13,7 +13,7 @@ enum { RANKS = 4, SILENT = -1, QUESTION = 1, ANSWER = 2 };
 /* A link on which nothing arrives except answers to the poll. */
 static struct {
     int answers[RANKS]; /* what each rank answers; SILENT: nothing */
-    bool asked[RANKS];
+    bool polled[RANKS];
     void *late; /* buffer that a late gather would write */
     size_t late_bytes;
     int told; /* the last answer of this rank */
@@ -28,7 +28,7 @@ static int send_word(sr_link *link, sr_link_request *request, int to, int tag, c
     if (to == world.gone)
         return 1;
     if (tag == QUESTION)
-        world.asked[to] = true;
+        world.polled[to] = true;
     else
         world.told = *(const char *)data;
     return 0;
@@ -66,8 +66,8 @@ static int probe(sr_link *link, int tag, int *there, int *from) {
         world.asks = SILENT;
     }
     for (int r = 0; tag == ANSWER && r < RANKS && !*there; r++)
-        if (world.asked[r] && world.answers[r] != SILENT) {
-            world.asked[r] = false;
+        if (world.polled[r] && world.answers[r] != SILENT) {
+            world.polled[r] = false;
             *from = r;
             *there = 1;
         }
@@ -103,7 +103,7 @@ static sr_ranks begin(int answer1, int answer2, int answer3) {
                       .patience = 0.15};
 }
 
-static void assert_told(const char *words) {
+static void assert_reported(const char *words) {
     if (!strstr(srnn_error_detail(), words))
         fail_msg("\"%s\" is not in: %s", words, srnn_error_detail());
 }
@@ -113,7 +113,7 @@ static void test_gives_up(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, SILENT, 0);
     assert_int_equal(sr_ranks_agree(&ranks, SRNN_OK), SRNN_ERR_IO);
-    assert_told("rank 2 on c gave no answer for 0.15 seconds");
+    assert_reported("rank 2 on c gave no answer for 0.15 seconds");
     assert_null(strstr(srnn_error_detail(), "rank 1"));
     assert_true(ranks.broken);
     memset(world.late, 1, world.late_bytes); /* a use after free, if the buffer was freed */
@@ -148,7 +148,7 @@ static void test_all_wait(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 0);
     assert_int_equal(sr_ranks_agree(&ranks, SRNN_OK), SRNN_ERR_IO);
-    assert_told("deadlock: all ranks have waited");
+    assert_reported("deadlock: all ranks have waited");
     free(world.late);
 }
 
@@ -163,11 +163,11 @@ static void test_hanging_device(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 1);
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-    assert_told("the GPU of rank 3 on d has not ended its own part");
+    assert_reported("the GPU of rank 3 on d has not ended its own part");
     assert_true(ranks.broken);
     ranks = begin(0, SILENT, 1); /* the process comes first */
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-    assert_told("rank 2 on c gave no answer");
+    assert_reported("rank 2 on c gave no answer");
 }
 
 /* A device that is busy for twice the patience. */
@@ -203,14 +203,14 @@ static void test_lost_rank(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, SILENT);
     assert_int_equal(sr_ranks_wait_until(&ranks, lost, NULL, 1e-3), SRNN_ERR_IO);
-    assert_told("rank 3 on d gives no answer; the link is down");
+    assert_reported("rank 3 on d gives no answer; the link is down");
     assert_true(ranks.broken);
     ranks = begin(0, 0, 0);
     assert_int_equal(sr_ranks_wait_until(&ranks, lost, NULL, 1e-3), SRNN_ERR_IO);
     assert_string_equal(srnn_error_detail(), "the link is down");
 }
 
-/* A rank that cannot even be asked is named, with the original error. */
+/* A rank that cannot even be polled is named, with the original error. */
 static void test_dead_rank(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, SILENT, 0);
@@ -220,7 +220,7 @@ static void test_dead_rank(void **state) {
     ranks = begin(0, SILENT, 0);
     world.gone = 2;
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-    assert_told("rank 2 on c gave no answer for 0.15 seconds");
+    assert_reported("rank 2 on c gave no answer for 0.15 seconds");
 }
 
 static void test_answers(void **state) {

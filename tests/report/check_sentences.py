@@ -125,7 +125,7 @@ def shapes(dice):
     yield made("stopped in the first seed", Study(paper),
                status=lambda t, s, r, v, seed: "finished" if seed == 1 and v in paper[2:5] else "waiting")
     yield made("unbalanced", Study(paper, both),
-               status=lambda t, s, r, v, seed: "finished" if seed <= 1 + paper.index(v) % 3 else "unasked")
+               status=lambda t, s, r, v, seed: "finished" if seed <= 1 + paper.index(v) % 3 else "unrequested")
     yield made("one seed", Study(paper, both, seeds=1))
     yield made("failed runs", Study(paper, both),
                status=lambda t, s, r, v, seed: dice.choice(["finished", "finished", "failed"]))
@@ -135,9 +135,9 @@ def shapes(dice):
     yield made("no baseline", Study(paper, both),
                status=lambda t, s, r, v, seed: "waiting" if v == "softmax" else "finished")
     yield made("the baseline was not asked for", Study(gates),
-               status=lambda t, s, r, v, seed: "unasked" if v == "softmax" else "finished")
+               status=lambda t, s, r, v, seed: "unrequested" if v == "softmax" else "finished")
     yield made("unstable without a baseline", Study(paper[:4]),
-               status=lambda t, s, r, v, seed: "unasked" if v == "softmax" else "diverged" if v == "norm" else "finished")
+               status=lambda t, s, r, v, seed: "unrequested" if v == "softmax" else "diverged" if v == "norm" else "finished")
     yield made("the baseline failed", Study(paper, both),
                status=lambda t, s, r, v, seed: "failed" if v == "softmax" else "finished")
     yield made("the baseline diverged once", Study(gates),
@@ -148,7 +148,7 @@ def shapes(dice):
     yield made("two rates, two sizes, stopped", Study(gates, sizes=["small", "wide"], rates=[0.001, 0.01]),
                status=lambda t, s, r, v, seed: dice.choice(["finished", "waiting", "finished"]))
     yield made("a part", Study(paper, both),
-               status=lambda t, s, r, v, seed: "finished" if t == "text" and v in paper[:3] else "unasked")
+               status=lambda t, s, r, v, seed: "finished" if t == "text" and v in paper[:3] else "unrequested")
     yield made("a norm is worse by less than the margin", Study(paper), effects={"norm": 0.02}, noise=0.002)
     yield made("one order", Study(["softmax", "order 2", "gate", "rms"]))
     yield made("one order twice", Study(["softmax", "order 1", "elu", "relu"]))
@@ -159,7 +159,7 @@ def shapes(dice):
         names = ["softmax"] + dice.sample([x for x in ATTENTION if x != "softmax"], dice.randint(0, 8))
         study = Study(names, dice.choice([["text"], both]), dice.randint(1, 4), dice.choice([(), ["small", "wide"]]),
                       dice.choice([(), [0.0003, 0.001, 0.01]]))
-        words = dice.choices(["waiting", "unasked", "running", "failed", "diverged", "nan"], k=3)
+        words = dice.choices(["waiting", "unrequested", "running", "failed", "diverged", "nan"], k=3)
         share, of_variants = dice.choice([0, 0.1, 0.5]), dice.random() < 0.5
         own = {name: dice.random() for name in names}
 
@@ -624,7 +624,7 @@ class Check:
 
     def warnings(self):
         text = " ".join(self.page.warnings)
-        asked = sum(1 for run in self.study.runs() if self.study.endings.get(run, ("",))[0] != "unasked")
+        asked = sum(1 for run in self.study.runs() if self.study.endings.get(run, ("",))[0] != "unrequested")
         ended = [e for e in self.study.endings.values() if e[0] in ("finished", "diverged", "failed")]
         planned = sum(1 for _ in self.study.runs())
         for pattern, want in ((r"(\d+) of (\d+) runs have not ended", (asked - len(ended), asked)),

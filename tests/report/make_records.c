@@ -3,7 +3,7 @@
  *
  * A line of the list: a run's id, how it ended ("finished", "diverged", "failed", "running"), its
  * last validation loss and accuracy ("nan": none), skipped steps. Runs that are not in it have not
- * begun; those marked "unasked" were not requested. */
+ * begun; those marked "unrequested" were not requested. */
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
@@ -85,16 +85,17 @@ static const sr_study_run *run_of(const sr_study *study, const char *id) {
     return NULL;
 }
 
-/* Writes the runs of the list; asked[i]: run i of the study was requested. */
-static int write_runs(const sr_study *study, const char *list, const char *folder, bool *asked) {
+/* Writes the runs of the list; requested[i]: run i of the study was requested. */
+static int write_runs(const sr_study *study, const char *list, const char *folder,
+                      bool *requested) {
     FILE *in = fopen(list, "r");
     ending e;
     int failed = in ? 0 : -1;
     while (!failed && fscanf(in, "%199s %15s %lf %lf %lf", e.id, e.status, &e.loss, &e.accuracy,
                              &e.skipped) == 5) {
         const sr_study_run *run = run_of(study, e.id);
-        if (run && strcmp(e.status, "unasked") == 0)
-            asked[run - study->runs] = false;
+        if (run && strcmp(e.status, "unrequested") == 0)
+            requested[run - study->runs] = false;
         else
             failed = run ? write_run(folder, &e, run->steps) : -1;
         if (failed)
@@ -114,15 +115,15 @@ static srnn_status make(sr_study *study, sr_summary *summary, char **argv) {
     SR_TRY(sr_study_expand(study, "@text"));
     SR_TRY(sr_folders_make(argv[3]));
     SR_TRY(sr_study_write(study, argv[3], "softrnn study"));
-    bool *asked = malloc(study->run_count * sizeof *asked);
-    if (!asked)
+    bool *requested = malloc(study->run_count * sizeof *requested);
+    if (!requested)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory");
     for (size_t i = 0; i < study->run_count; i++)
-        asked[i] = true;
-    const srnn_status summed = write_runs(study, argv[2], argv[3], asked) == 0
-                                   ? sr_study_summarise(summary, study, argv[3], asked)
+        requested[i] = true;
+    const srnn_status summed = write_runs(study, argv[2], argv[3], requested) == 0
+                                   ? sr_study_summarise(summary, study, argv[3], requested)
                                    : SR_FAIL(SRNN_ERR_IO, "%s: no records made", argv[3]);
-    free(asked);
+    free(requested);
     return summed;
 }
 

@@ -804,7 +804,7 @@ static void orders_are_of_one_family(void **state) {
 }
 
 /* Every variant with its own layer, with its axes from docs/SYSTEMS.md. */
-static void every_system_is_told(void **state) {
+static void every_system_is_described(void **state) {
     (void)state;
     char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "SYSTEMS.md");
     const srnn_variant *variant;
@@ -850,7 +850,7 @@ static void systems_have_pages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_system_is_told),
+        cmocka_unit_test(every_system_is_described),
         cmocka_unit_test(systems_have_pages),
         cmocka_unit_test(orders_are_of_one_family),
         cmocka_unit_test(escapes),

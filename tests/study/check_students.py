@@ -316,7 +316,7 @@ def headline(group):
     accuracy = f". Its accuracy is {best['accuracy']['mean']:.3f}, that of the teacher " \
                f"{best['teacher_accuracy']['mean']:.3f}, and {best['swap_accuracy']['mean']:.3f} as copied."
     if q["mean"] is None and best["swap_loss"]["mean"] is None:
-        return text + ". What replacing attention alone lost is no finite number, so the share that is recovered is unknown" + \
+        return text + ". What replacing attention alone lost is not finite, so the share that is recovered is unknown" + \
             accuracy
     if q["mean"] is None:
         return text + ". Replacing attention alone lost less than 0.01 nats here, so there is nothing to recover" + accuracy

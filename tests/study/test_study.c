@@ -335,7 +335,7 @@ static void selections(void **state) {
 }
 
 /* In every place where a study can name its data. */
-static void texts_are_asked_for(void **state) {
+static void texts_are_requested(void **state) {
     (void)state;
     static const char *const places[] = {
         "settings: {data: '@text'}\ntasks: {t: {}}\n",
@@ -667,21 +667,21 @@ static void each_at_its_best_rate(void **state) {
 
 /* Runs that were not requested count only once they have ended; a variant with one run in a cell of
  * two seeds is compared by the same measure as the others, without a verdict. */
-static void what_was_not_asked_for(void **state) {
+static void what_was_not_requested(void **state) {
     (void)state;
     made m;
     const double losses[3][2] = {{1, 1.2}, {0.9, 1.1}, {2, 2.2}};
     (void)make(&m, pair_text, losses);
-    bool asked[6];
+    bool requested[6];
     for (size_t i = 0; i < 6; i++) {
         const sr_study_run *run = &m.study.runs[i];
-        asked[i] = run->variant == 0 || (run->variant == 1 && run->settings.seed == 1);
-        if (run->variant == 2 || !asked[i])
+        requested[i] = run->variant == 0 || (run->variant == 1 && run->settings.seed == 1);
+        if (run->variant == 2 || !requested[i])
             m.records[i].result.ending = SR_ENDING_NONE;
     }
     m.study.tasks[0].measure = SR_MEASURE_ACCURACY;
     sr_summary_free(&m.summary);
-    assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, asked), SRNN_OK);
+    assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, requested), SRNN_OK);
     assert_int_equal(m.summary.left_out, 3);
     assert_int_equal(m.summary.missing, 0);
     const sr_summary_cell *cell = &m.summary.cells[0];
@@ -798,7 +798,7 @@ int main(void) {
         cmocka_unit_test(wrong_students),
         cmocka_unit_test(systems_have_settings_of_their_own),
         cmocka_unit_test(selections),
-        cmocka_unit_test(texts_are_asked_for),
+        cmocka_unit_test(texts_are_requested),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(wrong_settings),
         cmocka_unit_test(clashes_are_refused),
@@ -808,7 +808,7 @@ int main(void) {
         cmocka_unit_test(summaries),
         cmocka_unit_test(verdicts),
         cmocka_unit_test(each_at_its_best_rate),
-        cmocka_unit_test(what_was_not_asked_for),
+        cmocka_unit_test(what_was_not_requested),
         cmocka_unit_test(speeds_that_do_not_compare),
         cmocka_unit_test(divergence_is_unstable),
         cmocka_unit_test(numbers_that_are_not_finite),

@@ -154,7 +154,8 @@ static void kernels_agree_on_random_combinations(void **state) {
     for (uint64_t seed = 0; seed < COMBINATIONS; seed++) {
         srnn_problem problem = small_problem(probe_attention(seed));
         attention_call oracle;
-        assert_int_equal(probe_oracle(&oracle, &problem, seed), SRNN_OK);
+        if (probe_oracle(&oracle, &problem, seed) != SRNN_OK)
+            fail_msg("%s: %s", text_of(&problem.attention), srnn_error_detail());
         for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++) {
             problem.kernel = kernels[n];
             problem.chunk = 3;
@@ -587,7 +588,8 @@ static void draws_are_in_range(void **state) {
         attention_call oracle, run;
         assert_int_equal(probe_oracle(&oracle, &p, seeds[n]), SRNN_OK);
         assert_int_equal(probe_copy(&run, &p, &oracle), SRNN_OK);
-        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        if (call_forward_backward(&run) != SRNN_OK)
+            fail_msg("%s: %s", text_of(&p.attention), srnn_error_detail());
         const probe_errors errors = probe_errors_of(&run, &oracle, true);
         if (!(probe_worst(&errors) <= probe_limit(&p, SRNN_FORM_PARALLEL)))
             fail_msg("%s: off by %g", text_of(&p.attention), probe_worst(&errors));

@@ -1,4 +1,4 @@
-/* shuffle.c: the rows of a dataset, shuffled anew every epoch. */
+/* shuffle.c: the rows of a dataset, reshuffled every epoch. */
 #include "data/rows/shuffle.h"
 
 #include "base/hash.h"

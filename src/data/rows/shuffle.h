@@ -1,4 +1,4 @@
-/* shuffle.h: the rows of a dataset, shuffled anew every epoch. */
+/* shuffle.h: the rows of a dataset, reshuffled every epoch. */
 #ifndef SR_DATA_ROWS_SHUFFLE_H
 #define SR_DATA_ROWS_SHUFFLE_H
 

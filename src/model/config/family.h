@@ -38,8 +38,8 @@ const sr_family *sr_family_of(const sr_model_config *config);
  * it fits, else sr_family_of. */
 srnn_status sr_model_config_public(const sr_family **family, const sr_model_config *config);
 
-/* Writes config.json as files of this family are, which must fit. `dtype`: of the weights beside
- * it. */
+/* Writes config.json as files of this family are, which must fit. `dtype`: of the weights stored
+ * with it. */
 srnn_status sr_model_config_write(const sr_model_config *config, const sr_family *family,
                                   sr_dtype dtype, const char *path);
 

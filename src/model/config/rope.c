@@ -40,8 +40,8 @@ static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_confi
     read_original(r, scaling, config);
     if (!sr_config_value(scaling, "factor") && s->original_positions)
         s->factor = (double)config->positions / (double)s->original_positions;
-    s->fast_turns = given(r, scaling, "beta_fast", 32);
-    s->slow_turns = given(r, scaling, "beta_slow", 1);
+    s->fast_rotations = given(r, scaling, "beta_fast", 32);
+    s->slow_rotations = given(r, scaling, "beta_slow", 1);
     s->fractional = !sr_config_flag(r, scaling, "truncate", true);
     const double over = given(r, scaling, "mscale", 0),
                  under = given(r, scaling, "mscale_all_dim", 0);
@@ -49,8 +49,8 @@ static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_confi
                                 ? yarn_amplitude(s->factor, over) / yarn_amplitude(s->factor, under)
                                 : yarn_amplitude(s->factor, 1);
     s->amplitude = sr_config_real(r, scaling, "attention_factor", inferred);
-    if (!(s->slow_turns > 0 && s->fast_turns >= s->slow_turns) || !isfinite(s->amplitude) ||
-        !(config->rope_theta > 1))
+    if (!(s->slow_rotations > 0 && s->fast_rotations >= s->slow_rotations) ||
+        !isfinite(s->amplitude) || !(config->rope_theta > 1))
         sr_config_refuse(r, "rope_scaling",
                          "of yarn needs beta_fast of beta_slow or more, both above 0, a finite "
                          "attention_factor, and a rope_theta above 1");
@@ -158,7 +158,7 @@ json_t *sr_config_rope_json(const sr_rope_scaling *s) {
         return longrope_json(s);
     case SR_ROPE_YARN:
         return json_pack("{s:s, s:f, s:f, s:f, s:f, s:b, s:I}", "rope_type", "yarn", "factor",
-                         s->factor, "beta_fast", s->fast_turns, "beta_slow", s->slow_turns,
+                         s->factor, "beta_fast", s->fast_rotations, "beta_slow", s->slow_rotations,
                          "attention_factor", s->amplitude, "truncate", (int)!s->fractional,
                          "original_max_position_embeddings", (json_int_t)s->original_positions);
     }

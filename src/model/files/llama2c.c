@@ -177,21 +177,20 @@ srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const c
 static srnn_status check_llama2c(const sr_model_config *c, const char *path) {
     if (!sr_model_config_is_softmax(c))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "%s: llama2.c knows softmax attention only, with keys and values as wide as "
+                       "%s: llama2.c has softmax attention only, with keys and values as wide as "
                        "head_dim",
                        path);
     if (!sr_model_config_is_plain(c) || c->qkv_bias || c->o_bias || c->mlp_bias ||
         c->mlp != SR_MLP_SWIGLU || c->D * c->H != c->C)
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "%s: llama2.c knows no biases, no other MLP than SwiGLU, and only heads that "
-            "fill the width",
-            path);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: llama2.c has no biases, no MLP but SwiGLU, and only heads that "
+                       "fill the width",
+                       path);
     if (c->rope_theta != ROPE_THETA || c->rope_scaling.kind != SR_ROPE_DEFAULT)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: llama2.c knows rope_theta 10000 only", path);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: llama2.c has rope_theta 10000 only", path);
     if (c->norm_epsilon != NORM_EPSILON)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "%s: llama2.c knows rms_norm_eps %g only, the model has %g", path,
+                       "%s: llama2.c has rms_norm_eps %g only, the model has %g", path,
                        NORM_EPSILON, c->norm_epsilon);
     return SRNN_OK;
 }

@@ -256,7 +256,7 @@ static srnn_status check_source(const sr_tensor_source *source, bool tied,
     if (numbers == source->groups * source->stride)
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_FORMAT,
-                   "%s: %s and what is joined with it have %lld numbers, but config.json asks for "
+                   "%s: %s and what is joined with it have %lld numbers, but config.json requires "
                    "%lld",
                    folder, there, (long long)numbers, (long long)(source->groups * source->stride));
 }

@@ -8,7 +8,7 @@
 
 /* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
  * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
- * or not the configuration speaks of them. A tensor inside the model that would be left out is
+ * or not the configuration mentions them. A tensor inside the model that would be left out is
  * refused; buffers and what lies outside of `model.` are not. Folders of Mamba-2 (transformers),
  * GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have names of their own, and so have
  * published families (config/published_table.c). */

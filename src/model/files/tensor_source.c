@@ -175,6 +175,6 @@ srnn_status sr_tensor_source_check(const sr_tensor_source *source, const sr_tens
         return SRNN_OK;
     sr_shape_print(here, tensor->rank, tensor->shape);
     sr_shape_print(wanted, rank, shape);
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has the shape %s, but config.json asks for %s", folder,
+    return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has the shape %s, but config.json requires %s", folder,
                    tensor->name, here, wanted);
 }

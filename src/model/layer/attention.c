@@ -43,8 +43,8 @@ static size_t part_columns(const sr_attention_layer *layer) {
     return layer->wiring.form->own_norm ? (size_t)layer->dims.C : 0;
 }
 
-/* Backward's scratch has the gradient of each saved array in the same place, and then what it needs
- * beside. */
+/* Backward's scratch has the gradient of each saved array in the same place, then
+ * temporary arrays. */
 static void lay_out_scratch(sr_attention_layer *layer) {
     const size_t rows =
         (size_t)layer->B * (size_t)layer->T * sr_element_bytes(layer->backend->number);

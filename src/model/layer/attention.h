@@ -62,7 +62,7 @@ srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_
 /* Other positions (B*T) than those of the setup from now on. */
 void sr_attention_layer_place(sr_attention_layer *layer, const int32_t *positions);
 
-/* Bytes of backend memory: what forward leaves for backward, and what backward needs beside. */
+/* Bytes of backend memory: what forward leaves for backward, and backward's scratch memory. */
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer);
 size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
 

@@ -28,7 +28,7 @@ static sr_matrix columns(sr_matrix m, sr_columns c) {
     return sr_matrix_columns(m, c.first, c.count);
 }
 
-/* A gradient beside those that are there already, until it is added to them. */
+/* A gradient until it is added to those that exist already. */
 static sr_matrix beside(const back *b, int64_t count) {
     return sr_matrix_of(b->d.share, b->d.projected.rows, count, b->layer->backend->number);
 }

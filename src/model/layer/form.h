@@ -57,7 +57,7 @@ typedef struct sr_start {
 } sr_start;
 
 typedef enum sr_form_bias {
-    SR_FORM_BIAS_ASKED = 0, /* where the model's attention has biases */
+    SR_FORM_BIAS_OF_MODEL = 0, /* where the model's attention has biases */
     SR_FORM_BIAS_NEVER,
     SR_FORM_BIAS_ALWAYS,
 } sr_form_bias;
@@ -99,8 +99,8 @@ typedef struct sr_form_learned {
     const char *name; /* NULL ends the list */
     sr_operand which;
     sr_start start;
-    /* Files have it with so many axes, ones but for this axis, or, with axis -1, as (heads, width);
-     * rank 0: as the table of operands says. */
+    /* In files it has `rank` axes, all of length one but `axis`, or, with axis -1, the shape
+     * (heads, width); rank 0: that of the table of operands. */
     int rank, axis;
 } sr_form_learned;
 

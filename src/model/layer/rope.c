@@ -25,8 +25,8 @@ static double channel_of_rotations(double rotations, int D, double theta,
 
 /* YaRN (arXiv:2309.00071), with transformers' limits of the slope. */
 static double scale_yarn(double frequency, int c, int D, double theta, const sr_rope_scaling *s) {
-    double low = channel_of_rotations(s->fast_turns, D, theta, s);
-    double high = channel_of_rotations(s->slow_turns, D, theta, s);
+    double low = channel_of_rotations(s->fast_rotations, D, theta, s);
+    double high = channel_of_rotations(s->slow_rotations, D, theta, s);
     if (!s->fractional) {
         low = floor(low);
         high = ceil(high);

@@ -19,7 +19,8 @@ typedef struct sr_rope_scaling {
     double factor;
     double low_frequency_factor, high_frequency_factor; /* llama3 */
     int64_t original_positions;                         /* llama3, yarn, long */
-    double fast_turns, slow_turns;     /* yarn: faster angles are kept, slower ones interpolated */
+    double fast_rotations,
+        slow_rotations;                /* yarn: faster angles are kept, slower ones interpolated */
     double amplitude;                  /* yarn, long: of cosines and sines */
     bool fractional;                   /* yarn: the slope begins and ends between channels */
     double divisors[SR_ROPE_DIVISORS]; /* long: of each angle; 0: there is none */

@@ -1,4 +1,4 @@
-/* rwkv7.h (private): what RWKV-7's layer does beside projections: token shifts, activations inside
+/* rwkv7.h (private): what RWKV-7's layer does besides projections: token shifts, activations inside
  * low-rank paths, keys and values made of what is projected. In float, on the CPU. */
 #ifndef SR_MODEL_LAYER_RWKV7_H
 #define SR_MODEL_LAYER_RWKV7_H

@@ -136,9 +136,9 @@ srnn_status sr_layer_sizes_find(sr_layer_dims *dims, srnn_attention *attention, 
     const sr_layer_form *form = sr_layer_form_of(attention);
     char bias[SR_SPEC_NAME];
     snprintf(bias, sizeof bias, "%s.bias", form->projections[0].name);
-    dims->qkv_bias = form->projections[0].bias == SR_FORM_BIAS_ASKED && find(&s, bias);
+    dims->qkv_bias = form->projections[0].bias == SR_FORM_BIAS_OF_MODEL && find(&s, bias);
     snprintf(bias, sizeof bias, "%s.bias", form->output.name);
-    dims->o_bias = form->output.bias == SR_FORM_BIAS_ASKED && find(&s, bias);
+    dims->o_bias = form->output.bias == SR_FORM_BIAS_OF_MODEL && find(&s, bias);
     for (int i = 0; i < SR_FORM_RULES && form->rules[i].size; i++)
         SR_TRY(apply(&s, &form->rules[i]));
     return SRNN_OK;

@@ -141,8 +141,8 @@ static void convolution(builder *b, const sr_wire_conv *conv) {
 
 static void output(builder *b) {
     const sr_form_projection *form = &b->w->form->output;
-    const bool bias =
-        form->bias == SR_FORM_BIAS_ALWAYS || (form->bias == SR_FORM_BIAS_ASKED && b->dims->o_bias);
+    const bool bias = form->bias == SR_FORM_BIAS_ALWAYS ||
+                      (form->bias == SR_FORM_BIAS_OF_MODEL && b->dims->o_bias);
     append(b, SR_LAYER_OUTPUT, form->name, ".weight",
            matrix(b, b->dims->C, b->w->output, form->start));
     if (bias)

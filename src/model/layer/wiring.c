@@ -67,9 +67,9 @@ static int64_t part_columns(const builder *b, int part) {
                            : operand_numbers(b, (sr_operand)(part - SR_PART_OPERANDS));
 }
 
-static bool asked(sr_form_bias bias, bool model) {
+static bool has_bias(sr_form_bias bias, bool model) {
     switch (bias) {
-    case SR_FORM_BIAS_ASKED:
+    case SR_FORM_BIAS_OF_MODEL:
         return model;
     case SR_FORM_BIAS_NEVER:
         return false;
@@ -155,7 +155,7 @@ static srnn_status add_projection(builder *b, const sr_form_projection *form) {
     w->projections[index] = (sr_wire_projection){
         .name = form->name,
         .weight = (sr_layer_slot)(SR_LAYER_PROJECTIONS + 2 * index),
-        .bias = asked(form->bias, b->dims->qkv_bias),
+        .bias = has_bias(form->bias, b->dims->qkv_bias),
         .start = form->start,
         .bias_start = form->bias_start,
         .to = {w->projected, 0},
@@ -228,16 +228,17 @@ static void add_conv(builder *b, const sr_form_conv *form) {
     for (int i = 1; i < SR_FORM_PARTS && form->parts[i]; i++)
         from.count += b->parts[form->parts[i]].count;
     sr_wire_conv *conv = &w->convs[w->conv_count];
-    *conv = (sr_wire_conv){
-        .name = form->name,
-        .weight = (sr_layer_slot)(SR_LAYER_CONVS + 2 * w->conv_count),
-        .bias = asked(form->bias, b->dims->qkv_bias) && !(b->dims->conv_unbiased && !form->target),
-        .start = form->start,
-        .width = width,
-        .plain = !form->target && b->attention->wiring.conv_activation == SRNN_CONV_ACTIVATION_NONE,
-        .from = from,
-        .to = {w->convolved, from.count},
-        .shared = form->target != SR_PART_NONE};
+    *conv = (sr_wire_conv){.name = form->name,
+                           .weight = (sr_layer_slot)(SR_LAYER_CONVS + 2 * w->conv_count),
+                           .bias = has_bias(form->bias, b->dims->qkv_bias) &&
+                                   !(b->dims->conv_unbiased && !form->target),
+                           .start = form->start,
+                           .width = width,
+                           .plain = !form->target && b->attention->wiring.conv_activation ==
+                                                         SRNN_CONV_ACTIVATION_NONE,
+                           .from = from,
+                           .to = {w->convolved, from.count},
+                           .shared = form->target != SR_PART_NONE};
     w->conv_count++;
     w->convolved += from.count;
     if (form->target)

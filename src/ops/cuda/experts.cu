@@ -142,7 +142,8 @@ srnn_status sr_cuda_expert_gather(sr_backend *backend, sr_matrix *out, sr_matrix
                           (size_t)(x.rows * x.columns) * sr_element_bytes(x.dtype));
 }
 
-/* y += rows, times the row's weight; rows without one stay. A thread owns W columns of one row. */
+/* y += rows, times the row's weight; rows without one stay. A thread owns W columns of one row:
+ * loads both, adds, stores y. */
 template <class N, int W>
 static __global__ void __launch_bounds__(THREADS)
     add_weighted(const sr_matrix y, const sr_matrix rows, const sr_expert_rows of, bool weighted) {
@@ -176,8 +177,9 @@ srnn_status sr_cuda_expert_add(sr_backend *backend, sr_matrix y, sr_matrix rows,
     });
 }
 
-/* The gradient of one weight: a block owns a row; two sums over its threads, then both gradients
- * are multiplied in place, so that rows without a weight become 0. */
+/* The gradient of one weight. A block owns a row: its threads stride over the columns, load, sum
+ * and store both gradients times the weight, so that rows without a weight become 0; a block sum
+ * through shared memory, and thread 0 stores the weight's gradient. */
 template <class N>
 static __global__ void __launch_bounds__(THREADS)
     weigh_back(const sr_matrix d_out, const sr_matrix d_activated, const sr_matrix activated,

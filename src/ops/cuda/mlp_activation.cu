@@ -85,7 +85,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Two threads, one for each alpha: add the parts in order, times the slope of softplus. */
+/* Two threads, one for each alpha: read the parts in order from global memory, add in double, and
+ * add the sum times the slope of softplus to the gradient. */
 static __global__ void add_alphas(float *d_alpha_p, float *d_alpha_n, const double *parts,
                                   int count, const sr_mlp_activation activation) {
     const bool second = threadIdx.x == 1;

@@ -4,7 +4,6 @@
 
 enum { THREADS = 256 };
 
-/* x = f(x) in place. A thread owns W columns of one row: global -> registers -> global. */
 struct scaled {
     float factor;
     SR_DEVICE float operator()(float x) const {
@@ -19,6 +18,7 @@ struct capped {
     }
 };
 
+/* x = f(x) in place. A thread owns W columns of one row: global -> registers -> global. */
 template <class N, int W, class F>
 static __global__ void __launch_bounds__(THREADS) apply(const sr_matrix x, const F f) {
     const int64_t row = grid_row(), c = (int64_t)grid_item() * W;

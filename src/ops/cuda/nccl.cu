@@ -60,12 +60,12 @@ struct sr_collective {
     int rank, count;
 };
 
-#define SR_NCCL(call)                                                                      \
-    do {                                                                                   \
-        const int sr_nccl_result = (call);                                                 \
-        if (sr_nccl_result != 0)                                                           \
-            return SR_FAIL(SRNN_ERR_IO, "NCCL: %s: %s; NCCL_DEBUG=INFO tells more", #call, \
-                           nccl.GetErrorString(sr_nccl_result));                           \
+#define SR_NCCL(call)                                                                       \
+    do {                                                                                    \
+        const int sr_nccl_result = (call);                                                  \
+        if (sr_nccl_result != 0)                                                            \
+            return SR_FAIL(SRNN_ERR_IO, "NCCL: %s: %s; NCCL_DEBUG=INFO prints more", #call, \
+                           nccl.GetErrorString(sr_nccl_result));                            \
     } while (0)
 
 /* ---- the library */
@@ -193,7 +193,7 @@ static srnn_status check_others(sr_collective *c) {
         return SRNN_OK;
     c->failed = true;
     return SR_FAIL(SRNN_ERR_IO,
-                   "NCCL: a sum over the ranks cannot be ended: %s; NCCL_DEBUG=INFO tells more",
+                   "NCCL: a sum over the ranks cannot be ended: %s; NCCL_DEBUG=INFO prints more",
                    nccl.GetErrorString(error));
 }
 
@@ -205,10 +205,10 @@ srnn_status sr_collective_look(sr_collective *c, sr_collective_state *state) {
     return check_others(c);
 }
 
-/* One thread sets the mapped host flag when the stream reaches a join, and clears it behind the
- * join, so that the host can tell a rank that waits for others from one that computes. */
-static __global__ void tell_whether_it_waits(volatile int *waits, int it_does) {
-    *waits = it_does;
+/* One thread writes the host's flag, in mapped memory: 1 when the stream reaches a join, 0 behind
+ * it, so that the host can distinguish a rank that waits for others from one that computes. */
+static __global__ void report_waiting(volatile int *waits, int waiting) {
+    *waits = waiting;
 }
 
 /* ---- work */
@@ -220,12 +220,10 @@ srnn_status sr_collective_fork(sr_collective *c) {
 }
 
 srnn_status sr_collective_join(sr_collective *c) {
-    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
-                      c->waits, 1));
+    SR_CUDA(sr_launch(report_waiting, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits, 1));
     SR_CUDA(cudaEventRecord(c->ended, c->stream));
     SR_CUDA(cudaStreamWaitEvent(sr_cuda_stream(c->device), c->ended, 0));
-    SR_CUDA(sr_launch(tell_whether_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device),
-                      c->waits, 0));
+    SR_CUDA(sr_launch(report_waiting, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits, 0));
     return SRNN_OK;
 }
 

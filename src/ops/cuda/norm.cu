@@ -13,9 +13,9 @@ struct piece_stats {
     float mean, rstd;
 };
 
-/* Sum over the SPAN threads that share a piece: a warp, or the block. */
-template <int SPAN> SR_DEVICE float span_sum(float x) {
-    if constexpr (SPAN == SR_WARP) {
+/* Sum over the PIECE_THREADS threads that share a piece: a warp, or the block. */
+template <int PIECE_THREADS> SR_DEVICE float piece_sum(float x) {
+    if constexpr (PIECE_THREADS == SR_WARP) {
         return warp_sum(x);
     } else {
         __shared__ float shared[SR_WARP];
@@ -23,18 +23,19 @@ template <int SPAN> SR_DEVICE float span_sum(float x) {
     }
 }
 
-/* The piece that a thread works on, and its place among the SPAN threads that share it. */
+/* The piece that a thread works on, and its place among the PIECE_THREADS threads that share it. */
 struct piece_place {
     int64_t row;
     int group, lane;
     bool there;
 };
 
-template <int SPAN> SR_DEVICE piece_place place_of(const sr_norm &norm, int64_t first_row) {
-    const int64_t piece =
-        (int64_t)blockIdx.x * (THREADS / SPAN) + threadIdx.x / SPAN; /* of the slice */
+template <int PIECE_THREADS>
+SR_DEVICE piece_place place_of(const sr_norm &norm, int64_t first_row) {
+    const int64_t piece = (int64_t)blockIdx.x * (THREADS / PIECE_THREADS) +
+                          threadIdx.x / PIECE_THREADS; /* of the slice */
     const int groups = (int)norm.groups;
-    return {first_row + piece / groups, (int)(piece % groups), (int)threadIdx.x % SPAN,
+    return {first_row + piece / groups, (int)(piece % groups), (int)threadIdx.x % PIECE_THREADS,
             first_row + piece / groups < norm.x.rows};
 }
 
@@ -43,17 +44,17 @@ SR_DEVICE const X *piece_of(const sr_matrix &x, const piece_place &at, int64_t C
     return (const X *)x.data + at.row * x.stride + at.group * C;
 }
 
-template <int SPAN, class X>
+template <int PIECE_THREADS, class X>
 SR_DEVICE piece_stats stats_of(const sr_norm &norm, const X *x, const piece_place &at) {
     float sum = 0, squares = 0;
-    for (int c = at.lane; norm.subtract_mean && c < (int)norm.C; c += SPAN)
+    for (int c = at.lane; norm.subtract_mean && c < (int)norm.C; c += PIECE_THREADS)
         sum += load_number(x + c);
-    const float mean = norm.subtract_mean ? span_sum<SPAN>(sum) / (float)norm.C : 0.0f;
-    for (int c = at.lane; c < (int)norm.C; c += SPAN) {
+    const float mean = norm.subtract_mean ? piece_sum<PIECE_THREADS>(sum) / (float)norm.C : 0.0f;
+    for (int c = at.lane; c < (int)norm.C; c += PIECE_THREADS) {
         const float centred = load_number(x + c) - mean;
         squares += centred * centred;
     }
-    squares = span_sum<SPAN>(squares);
+    squares = piece_sum<PIECE_THREADS>(squares);
     return {mean, 1.0f / sqrtf(squares / (float)norm.C + norm.epsilon)};
 }
 
@@ -61,33 +62,34 @@ SR_DEVICE float weight_at(const sr_norm &norm, int group, int c) {
     return norm.weight[(norm.own_weights ? group * norm.C : 0) + c] + norm.offset;
 }
 
-/* out = the norm. SPAN threads own a piece (a warp one of a head, a block one of a whole row): they
- * read it twice or, for LayerNorm, three times, the first time from global memory; one or two sums
- * over the piece (shuffles, or shared memory and barriers); then global -> registers -> global. */
-template <int SPAN, class X, class N>
+/* out = the norm. PIECE_THREADS threads own a piece (a warp one of a head, a block one of a whole
+ * row): they read it twice or, for LayerNorm, three times, the first time from global memory; one
+ * or two sums over the piece (shuffles, or shared memory and barriers); then global -> registers ->
+ * global. */
+template <int PIECE_THREADS, class X, class N>
 static __global__ void __launch_bounds__(THREADS)
     norm_pieces(const sr_matrix out, const sr_norm norm) {
-    const piece_place at = place_of<SPAN>(norm, 0);
+    const piece_place at = place_of<PIECE_THREADS>(norm, 0);
     if (!at.there)
         return;
     const X *x = piece_of<X>(norm.x, at, norm.C);
-    const piece_stats s = stats_of<SPAN>(norm, x, at);
+    const piece_stats s = stats_of<PIECE_THREADS>(norm, x, at);
     N *to = (N *)out.data + at.row * out.stride + at.group * norm.C;
     const float *bias =
         norm.bias ? norm.bias + (norm.own_weights ? at.group * norm.C : 0) : nullptr;
-    for (int c = at.lane; c < (int)norm.C; c += SPAN)
+    for (int c = at.lane; c < (int)norm.C; c += PIECE_THREADS)
         store_number(to + c, (load_number(x + c) - s.mean) * s.rstd * weight_at(norm, at.group, c) +
                                  (bias ? bias[c] : 0.0f));
 }
 
-/* stats (rows of the slice, groups). SPAN threads own a piece, one of them stores. */
-template <int SPAN, class X>
+/* stats (rows of the slice, groups). PIECE_THREADS threads own a piece, one of them stores. */
+template <int PIECE_THREADS, class X>
 static __global__ void __launch_bounds__(THREADS)
     measure_pieces(piece_stats *stats, const sr_norm norm, int64_t first_row) {
-    const piece_place at = place_of<SPAN>(norm, first_row);
+    const piece_place at = place_of<PIECE_THREADS>(norm, first_row);
     if (!at.there)
         return;
-    const piece_stats s = stats_of<SPAN>(norm, piece_of<X>(norm.x, at, norm.C), at);
+    const piece_stats s = stats_of<PIECE_THREADS>(norm, piece_of<X>(norm.x, at, norm.C), at);
     if (at.lane == 0)
         stats[(at.row - first_row) * norm.groups + at.group] = s;
 }
@@ -137,13 +139,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* With n = x_hat and u = d_out w:  d_x = rstd (u - mean(u) - n mean(u n)), mean(u) only of
- * LayerNorm. SPAN threads own a piece: two sums over it, then global -> registers -> global; each
- * number of d_out is read by the thread that writes d_x there. */
-template <int SPAN, class X, class N, class D>
+ * LayerNorm. PIECE_THREADS threads own a piece: two sums over it, then global -> registers ->
+ * global; each number of d_out is read by the thread that writes d_x there. */
+template <int PIECE_THREADS, class X, class N, class D>
 static __global__ void __launch_bounds__(THREADS)
     pieces_back(const sr_matrix d_x, const sr_matrix d_out, const sr_norm norm,
                 const piece_stats *stats, int64_t first_row, bool adds) {
-    const piece_place at = place_of<SPAN>(norm, first_row);
+    const piece_place at = place_of<PIECE_THREADS>(norm, first_row);
     if (!at.there)
         return;
     const piece_stats s = stats[(at.row - first_row) * norm.groups + at.group];
@@ -151,14 +153,14 @@ static __global__ void __launch_bounds__(THREADS)
     const N *d = piece_of<N>(d_out, at, norm.C);
     D *to = (D *)d_x.data + at.row * d_x.stride + at.group * norm.C;
     float dot = 0, sum = 0;
-    for (int c = at.lane; c < (int)norm.C; c += SPAN) {
+    for (int c = at.lane; c < (int)norm.C; c += PIECE_THREADS) {
         const float u = load_number(d + c) * weight_at(norm, at.group, c);
         dot += u * (load_number(x + c) - s.mean);
         sum += u;
     }
-    const float pull = span_sum<SPAN>(dot) * s.rstd * s.rstd / (float)norm.C;
-    const float level = norm.subtract_mean ? span_sum<SPAN>(sum) / (float)norm.C : 0.0f;
-    for (int c = at.lane; c < (int)norm.C; c += SPAN) {
+    const float pull = piece_sum<PIECE_THREADS>(dot) * s.rstd * s.rstd / (float)norm.C;
+    const float level = norm.subtract_mean ? piece_sum<PIECE_THREADS>(sum) / (float)norm.C : 0.0f;
+    for (int c = at.lane; c < (int)norm.C; c += PIECE_THREADS) {
         const float u = load_number(d + c) * weight_at(norm, at.group, c);
         const float own = s.rstd * (u - level - (load_number(x + c) - s.mean) * pull);
         store_number(to + c, adds ? load_number(to + c) + own : own);

@@ -58,7 +58,7 @@ SR_DEVICE double inverse_length(const rank_call &call, int64_t b, int64_t t) {
 }
 
 /* The first token of the query chunk of chunk n. */
-SR_DEVICE int64_t asking(const rank_call &call, int64_t n) {
+SR_DEVICE int64_t queries_of(const rank_call &call, int64_t n) {
     return (call.causal ? n - 1 : n) * call.chunk;
 }
 
@@ -101,12 +101,12 @@ SR_DEVICE void load_tile(float *tile, const rank_call &call, const token_range &
  * block: per step 16 channels of both, global -> shared, barrier, FMA in double from shared memory
  * into registers, barrier. */
 SR_DEVICE void multiply_tile(double (*products)[PART], const rank_call &call,
-                             const token_range &asking_tokens, const token_range &others) {
+                             const token_range &query_tokens, const token_range &others) {
     __shared__ __align__(16) float t_tile[DEPTH * STRIDE];
     __shared__ __align__(16) float o_tile[DEPTH * STRIDE];
     const int row = (int)threadIdx.x / 16 * PART, column = (int)threadIdx.x % 16 * PART;
     for (int64_t c = 0; c < call.C; c += DEPTH) {
-        load_tile(t_tile, call, asking_tokens, c);
+        load_tile(t_tile, call, query_tokens, c);
         load_tile(o_tile, call, others, c);
         __syncthreads();
 #pragma unroll
@@ -181,9 +181,9 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t p = blockIdx.x, n = first + blockIdx.y, b = blockIdx.z;
     if (p >= n)
         return;
-    const int64_t asks = asking(call, n), past = asks + call.chunk;
+    const int64_t first_query = queries_of(call, n), past = first_query + call.chunk;
     double sum = 0;
-    for (int64_t t = asks; t < past; t += TILE) {
+    for (int64_t t = first_query; t < past; t += TILE) {
         find_in_chunk(call, b, t, past, p,
                       [&](int row, const best_token &best) { cosines[row] = best.cosine; });
         __syncthreads();
@@ -279,8 +279,8 @@ static __global__ void __launch_bounds__(THREADS)
         call.saved.d_scores[m * call.chunks + slot] = sum;
 }
 
-/* From the gradients of weights to those of scores, in place. A thread owns a context and walks its
- * slots in order. */
+/* From the gradients of weights to those of scores, in place in global memory. A thread owns a
+ * context and walks its slots in order. */
 static __global__ void __launch_bounds__(THREADS) scores_back(const rank_call call) {
     const int64_t m = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (m >= call.B * call.M || call.saved.reference[m] < 0)
@@ -305,21 +305,23 @@ SR_DEVICE float own_share(const rank_call &call, int64_t b, int64_t t, double co
 
 /* The nearest token of the chunk in a slot, for each query token, and the contributions of the
  * score's gradient to both. Block (x, y) owns slot y of context x and walks the query chunk in
- * tiles of 64 tokens. */
+ * tiles of 64 tokens: embeddings pass through shared memory, the best token stays in registers,
+ * and one thread per query stores it. */
 static __global__ void __launch_bounds__(THREADS) find_nearest(const rank_call call) {
     const int64_t m = blockIdx.x, slot = m * call.chunks + blockIdx.y, b = m / call.M;
     const int64_t p = call.saved.taken[slot];
     if (p < 0)
         return;
-    const int64_t asks = asking(call, call.first + m % call.M), past = asks + call.chunk;
+    const int64_t first_query = queries_of(call, call.first + m % call.M),
+                  past = first_query + call.chunk;
     const double d_score = call.saved.d_scores[slot];
-    for (int64_t t = asks; t < past; t += TILE)
+    for (int64_t t = first_query; t < past; t += TILE)
         find_in_chunk(call, b, t, past, p, [&](int row, const best_token &best) {
-            const int64_t asker = t + row, at = slot * call.chunk + asker - asks;
+            const int64_t query = t + row, at = slot * call.chunk + query - first_query;
             call.saved.nearest[at] = best.token;
-            call.saved.shares[at] = {(float)(d_score * inverse_length(call, b, asker) *
+            call.saved.shares[at] = {(float)(d_score * inverse_length(call, b, query) *
                                              inverse_length(call, b, best.token)),
-                                     own_share(call, b, asker, best.cosine, d_score),
+                                     own_share(call, b, query, best.cosine, d_score),
                                      own_share(call, b, best.token, best.cosine, d_score)};
         });
 }
@@ -335,7 +337,7 @@ static __global__ void __launch_bounds__(THREADS, GATHER_BLOCKS)
     const int t = (int)blockIdx.x, p = t / call.chunk, place = t % call.chunk;
     const int64_t b = blockIdx.y;
     const ranked &s = call.saved;
-    const int64_t asked = call.causal ? p + 1 : p; /* the chunk that this one is the query of */
+    const int64_t queried = call.causal ? p + 1 : p; /* the chunk that this one is the query of */
     const int64_t own_context = b * call.M - call.first;
     const auto row_of = [&](int64_t slot) { return d_out + (slot * call.chunk + place) * call.C; };
     for (int64_t c = (int64_t)threadIdx.x * W; c < call.C; c += (int64_t)blockDim.x * W) {
@@ -362,15 +364,15 @@ static __global__ void __launch_bounds__(THREADS, GATHER_BLOCKS)
                     const int64_t at = slot * call.chunk + i;
                     if (s.nearest[at] != t)
                         continue;
-                    add(token_of(call, b, asking(call, n) + i), s.shares[at].others);
+                    add(token_of(call, b, queries_of(call, n) + i), s.shares[at].others);
                     own += s.shares[at].own_nearest;
                 }
             }
         }
-        const bool asks = asked >= call.first && asked < call.N;
-        const int64_t end = (own_context + asked + 1) * call.chunks - 1;
+        const bool is_query = queried >= call.first && queried < call.N;
+        const int64_t end = (own_context + queried + 1) * call.chunks - 1;
 #pragma unroll 1
-        for (int64_t slot = end + 1 - call.chunks; asks && slot < end; slot++) {
+        for (int64_t slot = end + 1 - call.chunks; is_query && slot < end; slot++) {
             const int64_t at = slot * call.chunk + place;
             if (s.taken[slot] < 0)
                 continue;

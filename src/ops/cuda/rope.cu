@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(256)
     store_numbers<W>(at + half, rotated_high);
 }
 
-/* The same of neighbouring channels. A thread owns channels 2c and 2c + 1 of a head in one row. */
+/* The same of neighbouring channels. A thread owns channels 2c and 2c + 1 of a head in one row:
+ * loads both, rotates, stores both. */
 template <class N>
 static __global__ void __launch_bounds__(256)
     apply_neighbours(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
@@ -47,8 +48,8 @@ static __global__ void __launch_bounds__(256)
     store_number(at + 1, rotated(second, first, angles[0], sign * angles[half]));
 }
 
-static srnn_status turn_neighbours(sr_backend *backend, sr_matrix x, const sr_rope &rope,
-                                   float sign) {
+static srnn_status rotate_neighbours(sr_backend *backend, sr_matrix x, const sr_rope &rope,
+                                     float sign) {
     const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope.heads * rope.width / 2);
     if (x.dtype == SRNN_BF16)
         SR_CUDA(sr_launch(apply_neighbours<sr_bf16>, blocks.grid, blocks.block, 0,
@@ -69,7 +70,7 @@ static srnn_status rope_rows(sr_backend *backend, sr_matrix x, const sr_rope *gi
     if (x.rows == 0)
         return SRNN_OK;
     if (rope.neighbours)
-        return turn_neighbours(backend, x, rope, sign);
+        return rotate_neighbours(backend, x, rope, sign);
     return sr_with_access<8>(x.dtype, half, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope.heads * half / A::W);

@@ -299,8 +299,7 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->position == SRNN_POSITION_ROPE_CHUNKS)
         fputs("Positions are the numbers of chunks. ", out);
     if (a->feature == SRNN_FEATURE_NORM_SPLIT || a->feature == SRNN_FEATURE_NORM_COSINE)
-        fputs("\u03c6, another one for q than for k, has twice as many numbers; it is said below. ",
-              out);
+        fputs("\u03c6, different for q and k, has twice as many numbers, given below. ", out);
     if (a->wiring.short_conv)
         fprintf(out, "A causal convolution of width %d runs over q, k and v first%s. ",
                 a->wiring.short_conv,
@@ -349,7 +348,7 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("That gate is between 0 and 2. ", out);
     if (a->pool)
         fprintf(out,
-                "k and v are gated running averages that begin anew every %d tokens; of the chunks "
+                "k and v are gated running averages that restart every %d tokens; of the chunks "
                 "before its own, row i sees only the last token, and of its own only itself. ",
                 a->pool);
 }

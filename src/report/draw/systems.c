@@ -57,7 +57,7 @@
 #define AVEY_WORK                                                                              \
     "Every chunk takes its context of k chunks of c tokens through all blocks: k times the "   \
     "linear work, and k² c C for mixing a token. A block has about 7 C² weights and no MLP " \
-    "beside it."
+    "of its own."
 
 const char sr_system_leak[] =
     "In Avey as published a chunk's later tokens weigh what its earlier ones read, so its losses "
@@ -88,7 +88,7 @@ static const sr_system systems[] = {
      false},
     {"forget", "Forgetting attention", NULL, "decay=log_sigmoid",
      "Softmax with one thing more: the gates of all tokens after a key multiply its weight. "
-     "All of exp and of the row sum stays, so that it tells what forgetting alone is worth.",
+     "All of exp and of the row sum stays, so that it shows what forgetting alone is worth.",
      "C ← C + log σ(W_g h + b),  append k, v and C to the cache\n"
      "s = q·k / √D + C − C of the key\n"
      "y = Σ exp(s) v / Σ exp(s),  out = W_o y",
@@ -174,7 +174,7 @@ static const sr_system systems[] = {
      "linear, no normaliser, no position; write=delta, feature=unit_smooth, a convolution of "
      "4; rms norm",
      GIVES_UP_EXP NO_ROW_SUM
-     "A sum can only add: two values under like keys blur. The delta rule first takes back "
+     "A sum can only add: values under similar keys blur. The delta rule first takes back "
      "what its key reads, so that a key can be overwritten. Keys have length one, which keeps "
      "that stable.",
      DELTA_LINES("", " / √Dk", ""), LINEAR_STATE,

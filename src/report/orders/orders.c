@@ -2,7 +2,7 @@
 #include "report/orders/orders.h"
 
 #include "files/json.h"
-#include "report/orders/orders_sections.h"
+#include "report/orders/sections.h"
 
 #include <stdio.h>
 #include <string.h>

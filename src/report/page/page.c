@@ -6,7 +6,7 @@
 #include "files/folder.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
-#include "report/page/page_files.h"
+#include "report/page/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

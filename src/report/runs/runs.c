@@ -53,7 +53,7 @@ static srnn_status put_table(sr_page *page, const run_list *list) {
                                           "validation loss", "best loss", "accuracy",
                                           "tokens/s"};
     sr_table *table;
-    SR_TRY(sr_table_create(&table, "runs", "Every run, as its metrics.jsonl tells"));
+    SR_TRY(sr_table_create(&table, "runs", "Every run, from its metrics.jsonl"));
     sr_table_column(table, "run");
     sr_table_column(table, "attention");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

@@ -114,7 +114,7 @@ static void write_recovered(FILE *out, const sr_student *s) {
     if (!isfinite(q->mean)) {
         fputs(isfinite(lost) ? ". Replacing attention alone lost less than 0.01 nats here, so "
                                "there is nothing to recover"
-                             : ". What replacing attention alone lost is no finite number, so the "
+                             : ". What replacing attention alone lost is not finite, so the "
                                "share that is recovered is unknown",
               out);
         return;

@@ -99,7 +99,7 @@ static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const ch
     if (apart)
         sr_page_paragraph(page,
                           "* Not side by side with the baseline: on another machine, with another "
-                          "number of threads, or beside more or fewer other runs. These speeds "
+                          "number of threads, or next to more or fewer other runs. These speeds "
                           "cannot be compared with the baseline\u2019s.");
     return SRNN_OK;
 }

@@ -119,7 +119,7 @@ static srnn_status put_runs(sr_page *page, const sr_records *records) {
     static const char *const numbers[] = {"seed",      "steps",          "planned", "final loss",
                                           "best loss", "final accuracy", "skipped", "seconds"};
     sr_table *table;
-    SR_TRY(sr_table_create(&table, "runs", "Every run, as its metrics.jsonl tells"));
+    SR_TRY(sr_table_create(&table, "runs", "Every run, from its metrics.jsonl"));
     sr_table_column(table, "run");
     sr_table_column(table, "status");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

@@ -44,7 +44,7 @@ static void write_variant(FILE *out, const sr_variant_record *variant) {
               "(3*A,1*B).</p>\n",
               out);
     } else {
-        fputs("<p>This program does not know the text form, hence no equation.</p>\n", out);
+        fputs("<p>This program cannot read the text form, so there is no equation.</p>\n", out);
     }
     fputs("</article>\n", out);
 }

@@ -211,7 +211,7 @@ static void write_footnote(FILE *out, const sr_records *records) {
         const char *method, *words;
     } notes[] = {
         {"moderated", "from the scatter of the differences over seeds, which borrows from the "
-                      "other variants of the task as far as they scatter alike (Smyth 2004)"},
+                      "other variants of the task as far as they scatter equally (Smyth 2004)"},
         {"seeds", "from the scatter of the variant\u2019s own differences over seeds alone"},
         {"sequential", "from the scatter of the variant\u2019s own differences over seeds, wide "
                        "enough to hold after every seed from the second on, because the "

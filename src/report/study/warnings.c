@@ -53,15 +53,15 @@ static void write_unfinished(FILE *out, const sr_records *records) {
     const double failed = sr_json_number_of(records->summary, "failed");
     const double left_out = sr_json_number_of(records->summary, "left_out");
     const double planned = sr_json_number_of(records->summary, "runs");
-    const double asked = left_out > 0 ? planned - left_out : planned;
+    const double requested = left_out > 0 ? planned - left_out : planned;
     if (missing > 0)
-        write_warning(out, "This study is not complete:", missing, asked,
+        write_warning(out, "This study is not complete:", missing, requested,
                       "have not ended. What follows is about the others");
     if (failed > 0)
-        write_warning(out, "Failed:", failed, asked,
+        write_warning(out, "Failed:", failed, requested,
                       "failed. The study\u2019s command tries them again");
     if (left_out > 0)
-        write_warning(out, "A part of the study:", asked, planned,
+        write_warning(out, "A part of the study:", requested, planned,
                       "were requested or have ended. The others are not counted: --only or --skip "
                       "left them out, or settle did not need them");
 }

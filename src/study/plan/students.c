@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A small file could otherwise ask for billions. */
+/* A small file could otherwise request billions. */
 enum { MOST_STUDENTS = 10000 };
 
 static srnn_status no_memory(void) {

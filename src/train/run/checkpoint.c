@@ -367,7 +367,7 @@ static srnn_status compare_others(const sr_safetensors *file, const sr_checkpoin
 }
 
 /* Adapters are added to the model that --model names, which may have changed since: tensors without
- * adapters tell, because each checkpoint has them as they were. */
+ * adapters show it, because each checkpoint has them as they were. */
 static srnn_status check_base(const char *checkpoint, const sr_checkpointed *run) {
     char path[SR_PATH_BYTES];
     sr_safetensors *file;

@@ -42,16 +42,16 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
 
 /* ---- settings next to an existing model */
 
-static srnn_status refuse(const char *name, double asked, double has, const char *where) {
+static srnn_status refuse(const char *name, double requested, double has, const char *where) {
     return SR_FAIL(SRNN_ERR_ARGUMENT,
                    "%s %g does not go with the model in %s, which has %g: a model's shape cannot "
                    "be changed",
-                   name, asked, where, has);
+                   name, requested, where, has);
 }
 
 typedef struct size_setting {
     const char *name;
-    int *asked; /* 0: not given */
+    int *requested; /* 0: not given */
     int has;
 } size_setting;
 
@@ -63,16 +63,16 @@ static srnn_status settle_sizes(sr_run_settings *s, const sr_model_config *c, co
     if (*s->preset && strcmp(s->preset, SR_PRESET_DEFAULT) != 0)
         SR_TRY(sr_run_settings_apply_preset(s));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (*sizes[i].asked && *sizes[i].asked != sizes[i].has)
-            return refuse(sizes[i].name, *sizes[i].asked, sizes[i].has, where);
-        *sizes[i].asked = sizes[i].has;
+        if (*sizes[i].requested && *sizes[i].requested != sizes[i].has)
+            return refuse(sizes[i].name, *sizes[i].requested, sizes[i].has, where);
+        *sizes[i].requested = sizes[i].has;
     }
     return SRNN_OK;
 }
 
 typedef struct number_setting {
     const char *name;
-    double asked, otherwise, has;
+    double requested, otherwise, has;
 } number_setting;
 
 /* These have effective defaults: only a value other than the default was certainly given. */
@@ -84,8 +84,8 @@ static srnn_status settle_others(sr_run_settings *s, const sr_run_settings *defa
         {"rope-theta", s->rope_theta, defaults->rope_theta, c->rope_theta},
         {"norm-epsilon", s->norm_epsilon, defaults->norm_epsilon, c->norm_epsilon}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].asked != numbers[i].has && numbers[i].asked != numbers[i].otherwise)
-            return refuse(numbers[i].name, numbers[i].asked, numbers[i].has, where);
+        if (numbers[i].requested != numbers[i].has && numbers[i].requested != numbers[i].otherwise)
+            return refuse(numbers[i].name, numbers[i].requested, numbers[i].has, where);
     s->mlp = (int)c->mlp;
     s->tied = c->tied;
     s->rope_theta = c->rope_theta;
@@ -118,16 +118,17 @@ static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s)
 /* The weights of a checkpoint belong to its attention. */
 static srnn_status check_attention(const sr_model_config *config, const sr_run_settings *s,
                                    const char *checkpoint) {
-    sr_model_config asked = {.L = config->L};
-    srnn_status status = *s->attention ? sr_model_config_attention(&asked, s->attention) : SRNN_OK;
-    const bool other = !sr_mixer_same(&asked, config);
-    for (int layer = 0; status == SRNN_OK && asked.attention && layer < config->L; layer++)
-        if (other || !sr_attention_same(&asked.attention[layer], &config->attention[layer]))
+    sr_model_config requested = {.L = config->L};
+    srnn_status status =
+        *s->attention ? sr_model_config_attention(&requested, s->attention) : SRNN_OK;
+    const bool other = !sr_mixer_same(&requested, config);
+    for (int layer = 0; status == SRNN_OK && requested.attention && layer < config->L; layer++)
+        if (other || !sr_attention_same(&requested.attention[layer], &config->attention[layer]))
             status = SR_FAIL(SRNN_ERR_FORMAT,
                              "%s: layer %d has another attention than run.yaml says; to continue "
                              "with another one start a new run with --model and --attention",
                              checkpoint, layer);
-    sr_model_config_free(&asked);
+    sr_model_config_free(&requested);
     return status;
 }
 

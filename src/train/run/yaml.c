@@ -102,7 +102,7 @@ srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *p
     FILE *out = sr_memory_stream(&text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
-    fputs("# what this run was asked to do\n", out);
+    fputs("# the settings of this run\n", out);
     for (size_t i = 0; sr_setting_at(i); i++)
         write_setting(out, settings, sr_setting_at(i));
     write_origin(out, settings);

@@ -31,9 +31,7 @@ sr_term sr_square_root(const sr_document *x, sr_term a) {
     return sr_tape_function(x->tape, a, root, 0.5 / root);
 }
 
-/*
- * a
- * ^3; no derivative of the sign is needed */
+/* |a|^3; no derivative of the sign is needed */
 static sr_term cube(const sr_document *x, sr_term a) {
     const double v = fabs(sr_value_of(x, a));
     return sr_tape_function(x->tape, a, v * v * v, sr_value_of(x, a) < 0 ? -3 * v * v : 3 * v * v);

@@ -218,11 +218,24 @@ void sr_document_write(sr_document *x, int64_t value) {
     }
 }
 
+static bool norm_divides_by_length(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_LAYER:
+    case SRNN_NORM_RMS:
+        break;
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        return true;
+    }
+    return false;
+}
+
 /* True if rescaling all weights of a row has no effect: then exp(-maximum) is factored out. */
 static bool factor_cancels(const srnn_attention *a) {
-    const bool norm = a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED;
     return (a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0) ||
-           (norm && a->norm_width == SRNN_NORM_WIDTH_HEAD && a->skip == SRNN_SKIP_NONE);
+           (norm_divides_by_length(a->norm) && a->norm_width == SRNN_NORM_WIDTH_HEAD &&
+            a->skip == SRNN_SKIP_NONE);
 }
 
 /* Whether row i sees j: all earlier keys, those of its window, or the last of each earlier chunk
@@ -510,9 +523,7 @@ static void subtract_mean(const sr_document *x, int64_t count) {
         x->scratch[d] = sr_tape_subtract(x->tape, x->scratch[d], mean);
 }
 
-/*
- * row
- * , at least `floor`. Divides by the largest entry first, so that squares stay in range. */
+/* |row|, at least `floor`. Divides by the largest entry first, so that squares stay in range. */
 static sr_term length_of(sr_document *x, int64_t count, double floor) {
     double largest = 0;
     for (int64_t d = 0; d < count; d++)

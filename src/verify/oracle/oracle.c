@@ -2,10 +2,30 @@
 #include "verify/oracle/oracle.h"
 
 #include "base/memory.h"
+#include "equation/support.h"
 #include "verify/oracle/document.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* All that is computed here, in the words of equation/support.h: a new axis or value is refused
+ * until it is written below and added to this list. */
+static const char COMPUTES[] =
+    "score=exp|linear|taylor|power|sigmoid position=rope|none|rope_features|rope_chunks "
+    "share=kv|qk|qk_tiled scale=inverse_sqrt|one "
+    "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
+    "cap=any clamp=any score_bias=any "
+    "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any "
+    "decay_bound=any decay_width=head|channel decay_place=weight|logit "
+    "dt_width=head|channel|none pool=any window=any value_gate=off|sigmoid|time_step "
+    "write=add|delta|removal write_range=1|2 write_width=head|channel write_gate=sigmoid|given "
+    "levels=none|fenwick "
+    "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "
+    "epsilon=any sink=none|zero|learned skip=none|head|channel|conv|bonus "
+    "output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "
+    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "
+    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "
+    "norm_epsilon=any";
 
 /* One operand: its data, and its width per head and token. */
 typedef struct source {
@@ -22,6 +42,19 @@ static bool norm_has_weight(srnn_norm norm) {
         break;
     case SRNN_NORM_LAYER:
     case SRNN_NORM_RMS:
+        return true;
+    }
+    return false;
+}
+
+static bool norm_has_bias(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_RMS:
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        break;
+    case SRNN_NORM_LAYER:
         return true;
     }
     return false;
@@ -110,7 +143,7 @@ static void list_readings(reading readings[READINGS], sr_document *x, const srnn
         {a->pool > 0, &x->pool_gate, {in->pool_gate.data, g->pool_gate.data, values, wide}},
         {a->skip == SRNN_SKIP_CONV, &x->skip, {in->skip.data, g->skip.data, values, p->Dv}},
         {norm_has_weight(a->norm), &x->norm_weight, {in->norm_weight, g->norm_weight, 0, norm}},
-        {a->norm == SRNN_NORM_LAYER, &x->norm_bias, {in->norm_bias, g->norm_bias, 0, norm}},
+        {norm_has_bias(a->norm), &x->norm_bias, {in->norm_bias, g->norm_bias, 0, norm}},
         {a->normaliser == SRNN_NORMALISER_VALUE_POWER,
          &x->value_power,
          {in->value_power, g->value_power, 0, values}},
@@ -241,6 +274,9 @@ static srnn_status run(sr_document *common, double *o, const srnn_operands *grad
     const srnn_problem *p = common->problem;
     const srnn_operands none = {0};
     const int64_t documents = p->offsets ? p->documents : p->B;
+    const sr_axis *missing;
+    if (!sr_computes(COMPUTES, common->a, &missing))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "the oracle does not compute this %s", missing->name);
     SR_TRY(sr_tape_create(&common->tape));
     sr_tape_use_bits(common->tape, p->dtype == SRNN_BF16 ? 8 : p->dtype == SRNN_F32 ? 24 : 0);
     if (gradients)

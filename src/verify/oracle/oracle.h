@@ -1,7 +1,8 @@
 /* oracle.h (private): the equation of docs/VARIANTS.md in double, term by term: the reference for
  * all kernels. It shares no code with them: neither the facts derived from a descriptor, nor the
- * mathematics of scores, features, gates and norms, nor any derivative (a tape computes these). It
- * takes O(T^2 D) time and memory, so problems must be small. */
+ * mathematics of scores, features, gates and norms, nor any derivative (a tape computes these).
+ * Values that it does not declare are refused. It takes O(T^2 D) time and memory, so problems must
+ * be small. */
 #ifndef SR_VERIFY_ORACLE_ORACLE_H
 #define SR_VERIFY_ORACLE_ORACLE_H
 
@@ -18,7 +19,7 @@ srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const doubl
 
 /* The same, and the clearance: how close any number came to a kink, where the slope of the equation
  * jumps (a clamp, the lower bound of a normaliser), relative to the position of the kink. Numbers
- * exactly at a kink do not count; infinity: there is no kink. */
+ * exactly at a kink do not count; infinity: no kink. */
 srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *problem, const srnn_operands *in,
                                 double *clearance);

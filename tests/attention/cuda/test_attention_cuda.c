@@ -1,6 +1,8 @@
 /* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the float64
  * oracle. */
 #include "attention/cuda/shared/computes.h"
+#include "attention/kernel.h"
+#include "device/device.h"
 #include "equation/facts.h"
 #include "equation/operands.h"
 #include "equation/support.h"
@@ -81,6 +83,10 @@ static void create_both(attention_call *run, attention_call *oracle, srnn_proble
     assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
 }
 
+/* Whether a kernel, by its place in the list of names, was compared with the oracle. */
+enum { KERNELS_MAX = 64 };
+static bool compared[KERNELS_MAX];
+
 /* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: in float its
  * gradient is only rounding error of the row sums. */
 static void check_kernels(const char *spec, attention_call *run, const attention_call *oracle,
@@ -101,6 +107,8 @@ static void check_kernels(const char *spec, attention_call *run, const attention
             fail_msg("%s, %s, H=%d Hkv=%d T=%d D=%d Dv=%d documents=%d: off by %g, gradients by %g",
                      spec, p->kernel, p->H, p->Hkv, p->T, p->D, p->Dv, (int)p->documents, output,
                      gradient);
+        assert_true(n < KERNELS_MAX);
+        compared[n] = true;
         ran++;
     }
     assert_true(ran > 0);
@@ -679,6 +687,29 @@ static void a_ring_holds_the_window(void **state) {
     check_ring("window=45,decay=log_sigmoid,cap=4");
 }
 
+/* True if the kernel has a form with gradients, in float. */
+static bool is_for_floats(const char *name) {
+    for (const sr_attention_kernel *const *k = gpu->attention->list(); *k; k++)
+        if (strcmp((*k)->name, name) == 0 && (*k)->dtype == SRNN_F32 &&
+            (*k)->form != SRNN_FORM_RECURRENT)
+            return true;
+    return false;
+}
+
+/* After the tests above: a kernel that fits none of their problems would be tested by nothing. */
+static void every_kernel_was_compared(void **state) {
+    (void)state;
+    bool any = false;
+    for (size_t n = 0; n < KERNELS_MAX; n++)
+        any |= compared[n];
+    if (!any)
+        skip();
+    for (size_t n = 0; srnn_kernel_name(gpu, n); n++)
+        if (is_for_floats(srnn_kernel_name(gpu, n)) && !compared[n])
+            fail_msg("%s computes none of the problems here, forward and backward: add one",
+                     srnn_kernel_name(gpu, n));
+}
+
 int main(void) {
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
@@ -688,6 +719,7 @@ int main(void) {
         cmocka_unit_test(every_variant),
         cmocka_unit_test(every_shape),
         cmocka_unit_test(every_axis),
+        cmocka_unit_test(every_kernel_was_compared),
         cmocka_unit_test(every_axis_in_bf16),
         cmocka_unit_test(decayed_chunks_in_bf16),
         cmocka_unit_test(awkward_gates_in_chunks),

@@ -539,7 +539,7 @@ static void check_rotated(const run *x, const uint16_t *rotated, const uint16_t 
     }
 }
 
-static void turned_back(void **state) {
+static void inverse_rope(void **state) {
     (void)state;
     static const char *const kernels[] = {"hopper", "hopper_ordered"};
     for (size_t n = 0; n < 4; n++) {
@@ -642,7 +642,7 @@ static int large(const char *number, const char *spec, const char *kernel) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows), cmocka_unit_test(many_tiles),
-                                       cmocka_unit_test(turned_back)};
+                                       cmocka_unit_test(inverse_rope)};
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;

@@ -88,7 +88,7 @@ static void mqar_asks_every_pair_once(void **state) {
         for (int64_t number = 0; number < 50; number++) {
             buffers out;
             get(&out, source, SR_SPLIT_VALIDATION, number);
-            bool asked[16] = {false};
+            bool queried[16] = {false};
             for (int t = 0; t < source->T; t++) {
                 if (t < 2 * pairs)
                     assert_in_range(out.ids[t], t % 2 ? keys : 1,
@@ -102,12 +102,12 @@ static void mqar_asks_every_pair_once(void **state) {
                 int pair = 0;
                 while (pair < pairs && out.ids[2 * pair] != out.ids[t])
                     pair++;
-                assert_true(pair < pairs && !asked[pair]);
-                asked[pair] = true;
+                assert_true(pair < pairs && !queried[pair]);
+                queried[pair] = true;
                 assert_int_equal(out.targets[t], out.ids[2 * pair + 1]);
             }
             for (int pair = 0; pair < pairs; pair++)
-                assert_true(asked[pair]);
+                assert_true(queried[pair]);
         }
         sr_source_free(source);
     }

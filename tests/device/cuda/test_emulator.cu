@@ -282,7 +282,7 @@ __global__ void beyond_shared(int) {
     memory[100 + threadIdx.x] = 1;
 }
 
-static void test_deadlocks_are_told(void **state) {
+static void test_deadlocks_are_reported(void **state) {
     (void)state;
     int host[40];
     int *memory = device_array<int>(nullptr, 40);
@@ -780,7 +780,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_races),
 #endif
         cmocka_unit_test(test_named_barriers),
-        cmocka_unit_test(test_deadlocks_are_told),
+        cmocka_unit_test(test_deadlocks_are_reported),
         cmocka_unit_test(test_blocks_together),
         cmocka_unit_test(test_clusters),
         cmocka_unit_test(test_atomic_functions),

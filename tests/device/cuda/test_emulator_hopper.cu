@@ -82,7 +82,7 @@ __global__ void wait_for_bytes(int *unused) {
     }
 }
 
-static void missing_bytes_are_told(void **state) {
+static void missing_bytes_are_reported(void **state) {
     (void)state;
     RIGHT(sr_launch(wait_for_bytes, dim3(1), dim3(SR_WARP), sizeof(ring_memory), nullptr, nullptr));
     assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
@@ -293,7 +293,7 @@ static void bytes_in_bulk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_have_phases),
-        cmocka_unit_test(missing_bytes_are_told),
+        cmocka_unit_test(missing_bytes_are_reported),
         cmocka_unit_test(boxes_are_swizzled_and_end_in_zeros),
         cmocka_unit_test(bytes_in_bulk),
         cmocka_unit_test(products_of_a_warpgroup),

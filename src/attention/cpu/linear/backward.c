@@ -69,7 +69,7 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         w.d_erase = take_rows(layout, d);
     if (p->attention.write == SRNN_WRITE_REMOVAL) {
         w.d_removed = take_rows(layout, d);
-        w.d_beside = take_rows(layout, dv);
+        w.d_own_values = take_rows(layout, dv);
     }
     w.d_plain_keys = rotated ? take_rows(layout, d) : w.d_keys;
     w.d_plain_queries = rotated ? take_reals(layout, group * BLOCK_ROWS, d) : w.d_queries;

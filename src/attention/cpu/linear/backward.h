@@ -27,7 +27,7 @@ typedef struct linear_workspace {
     real *d_values;                    /* (block, stride of Dv) */
     real *d_erase, *d_removed;         /* (block, stride of D): if the rule has erase rows of its
                                         * own */
-    real *d_beside;                    /* (rows, stride of Dv): gradients of the values, which
+    real *d_own_values;                /* (rows, stride of Dv): gradients of the values, which
                                         * removal writes separately */
     double *change; /* (block, decay values): differences between gradients of consecutive gates */
     double *onward; /* (decay values): gradient of the gate after the chunk */

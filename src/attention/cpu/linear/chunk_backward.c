@@ -116,7 +116,7 @@ static written values_of(const linear_chunk_place *at) {
         .late = k->late,
         .near = k->near,
         .columns = w->buffers.key_columns,
-        .d_rows = w->d_beside,
+        .d_rows = w->d_own_values,
         .d_keys = w->d_keys + at->c->row * at->x->d,
     };
 }
@@ -473,7 +473,7 @@ static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
 }
 
 /* Transposes written rows into u_columns. */
-static void turn_written(const linear_chunk_place *at, const real *rows) {
+static void transpose_written(const linear_chunk_place *at, const real *rows) {
     const linear_walk *x = at->x;
     if (at->c->count > 1)
         transpose_rows(at->w->u_columns, x->token, rows, x->dv, at->c->count, x->p->Dv,
@@ -504,7 +504,7 @@ static void reading_backward(const linear_chunk_place *at, const real *B) {
     rows_product((product_target){own.d_rows, x->dv, true},
                  (product_operand){w->buffers.reading, 1, x->token}, (product_rows){B, x->dv},
                  (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_UPPER);
-    turn_written(at, own.rows);
+    transpose_written(at, own.rows);
     erase_pairs_backward(at, &pairs, w->buffers.reading, B, &own);
 }
 
@@ -537,7 +537,7 @@ static void rule_backward(const linear_chunk_place *at, int n) {
         return;
     const linear_pairs pairs = erasing_pairs(&w->buffers, at->k, x);
     if (x->removal)
-        turn_written(at, own.rows);
+        transpose_written(at, own.rows);
     erase_pairs_backward(at, &pairs, w->buffers.erasing, B, &own);
     if (x->removal)
         reading_backward(at, B);
@@ -616,7 +616,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         if (!is_written(x, part))
             continue;
         const written own = written_of(at, n), values = values_of(at);
-        turn_written(at, own.rows);
+        transpose_written(at, own.rows);
         for (int g = 0; g < x->group; g++) {
             const query_at q = query_of(at, g);
             part_pairs_backward(&q, part, &own);
@@ -624,7 +624,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
                 sums_backward(&q);
         }
         if (x->removal)
-            turn_written(at, values.rows);
+            transpose_written(at, values.rows);
         for (int g = 0; x->removal && g < x->group; g++) {
             const query_at q = query_of(at, g);
             part_pairs_backward(&q, part, &values);
@@ -632,7 +632,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         if (x->delta)
             rule_backward(at, n);
         if (!x->delta || x->removal)
-            memcpy(w->d_values + c->row * x->dv, x->removal ? w->d_beside : part_d_u(at, n),
+            memcpy(w->d_values + c->row * x->dv, x->removal ? w->d_own_values : part_d_u(at, n),
                    (size_t)(c->count * x->dv) * sizeof(real));
     }
     if (x->decay)

@@ -2,7 +2,8 @@
 #include "attention/cuda/axes/outputs.h"
 
 /* Statistics of a norm. A warp owns the rows of one token that the norm covers: lanes stride over
- * the channels of each head, sums in double by shuffles. */
+ * the channels of each head, reading numerators from global memory, and sum in double by shuffles;
+ * lane 0 stores mean and inverse. */
 __global__ void norm_statistics(const __grid_constant__ sr_axes_call call) {
     const int groups = call.H / call.norm_heads, count = call.norm_heads * call.Dv;
     const int64_t n = axes_warp();
@@ -41,7 +42,9 @@ __global__ void norm_statistics(const __grid_constant__ sr_axes_call call) {
         *axes_norm_at(call, at) = found;
 }
 
-/* A thread owns one number of the output; it saves its numerator too. */
+/* A thread owns one number of the output: numerator, row facts and gates global -> registers, in
+ * double; it stores the output and, for backward, the numerator. The thread of channel 0 stores
+ * the row sum and the maximum. */
 __global__ void output_numbers(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.H * call.T * call.Dv)

@@ -20,7 +20,8 @@ SR_DEVICE double after_norm(const sr_axes_call &call, axes_row at, int d) {
 }
 
 /* Statistics of a norm and of the gradients behind it. A warp owns the rows of one token that the
- * norm covers. */
+ * norm covers: lanes stride over the channels of each head, reading saved numerators and d_o from
+ * global memory, and sum in double by shuffles; lane 0 stores. */
 __global__ void norm_statistics_backward(const __grid_constant__ sr_axes_call call) {
     const int groups = call.H / call.norm_heads, count = call.norm_heads * call.Dv;
     const int64_t n = axes_warp();
@@ -123,7 +124,9 @@ SR_DEVICE double gate_backward(const sr_axes_call &call, const axes_output_row &
     return 0;
 }
 
-/* A warp owns a row (b, h, t): lanes stride over its channels. */
+/* A warp owns a row (b, h, t): lanes stride over its channels, numerator and d_o global ->
+ * registers, and store the gradients of the numerator and of the gates; sums over the row are made
+ * by shuffles and stored by lane 0. */
 __global__ void rows_backward(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_warp();
     if (n >= (int64_t)call.B * call.H * call.T)

@@ -173,7 +173,10 @@ SR_DEVICE void lane_dots(backward_memory<WIDTH> &shared, const sr_axes_call &cal
     pairs_store(shared.gradient[at.warp], dot);
 }
 
-/* A block owns 32 queries of one head: their gradients, those of their levels and of C_i. */
+/* A block owns 32 queries of one head: their gradients, those of their levels and of C_i. A warp
+ * has 4 of the queries. Their rows go global -> shared once; then tiles of 32 keys and values go
+ * global -> shared between barriers, one key per lane, and gradients add up in registers, which
+ * are added to global memory at the end. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     backward_rows(const __grid_constant__ sr_axes_call call,
@@ -274,8 +277,9 @@ SR_DEVICE void key_gradients(backward_memory<WIDTH> *shared, const sr_axes_call 
     }
 }
 
-/* A block owns 32 keys of one head of keys and values. With pool they are seen by their own rows
- * alone. */
+/* A block owns 32 keys of one head of keys and values, which are loaded into shared memory once;
+ * tiles of 32 queries that see them pass through shared memory, and gradients add up in registers.
+ * With pool they are seen by their own rows alone. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     backward_columns(const __grid_constant__ sr_axes_call call,
@@ -287,7 +291,7 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
 }
 
 /* With pool: a block owns the last tokens of chunks among 32 chunks of tokens, which later rows
- * see, document by document. */
+ * see, document by document; memory as in backward_columns. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     backward_chunks(const __grid_constant__ sr_axes_call call,
@@ -336,7 +340,8 @@ static srnn_status run_pass(const sr_axes_call &call, const axes_pass &pass, cud
 /* ---- the delta rule ---- */
 
 /* From r: gradients of beta and v; r becomes those of what beta multiplies, as the pass over pairs
- * of keys takes them: less beta r. A warp owns a row. */
+ * of keys takes them: less beta r. A warp owns a row: lanes read and write its numbers in global
+ * memory, and the sum over the row is made by shuffles. */
 __global__ void write_rows_backward(const __grid_constant__ sr_axes_call call,
                                     const __grid_constant__ axes_keys keys, float *r, int level) {
     const int64_t n = axes_warp();

@@ -59,7 +59,9 @@ SR_DEVICE void lane_logits(float (&s)[AXES_OWN], double (&between)[AXES_OWN],
 }
 
 /* What the logarithms of each row's weights are reduced by: the largest, or what the largest logit
- * implies. For the queries of `pass`, and raised to it if there is one already. */
+ * implies. For the queries of `pass`, and raised to it if there is one already. A block owns 32
+ * queries, a warp 4: queries go global -> shared once, then tiles of 32 keys between barriers, one
+ * key per lane; the maxima of lanes are combined by shuffles, and lane 0 stores a row's. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     row_maxima(const __grid_constant__ sr_axes_call call, const __grid_constant__ axes_pass pass,
@@ -111,7 +113,10 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     }
 }
 
-/* Adds weights times values to the numerators, and weights to the row sums. */
+/* Adds weights times values to the numerators, and weights to the row sums. Blocks and warps as
+ * above: per tile, keys and values go global -> shared; each lane computes the weights of its key,
+ * which pass through shared memory, and then owns columns of the 4 numerators, in registers. They
+ * are added to global memory at the end. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     forward_pairs(const __grid_constant__ sr_axes_call call,

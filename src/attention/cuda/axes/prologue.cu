@@ -35,7 +35,9 @@ struct cumulative_sum {
     }
 };
 
-/* Running averages of k and v. A thread owns one channel of one head and walks over the tokens. */
+/* Running averages of k and v. A thread owns one channel of one head and walks over the tokens in
+ * order: gate and number global -> registers, the average registers -> global, and at the end into
+ * the state. */
 __global__ void average_rows(const __grid_constant__ sr_axes_call call) {
     const int width = call.D + call.Dv;
     const int64_t n = axes_thread(), head = n / width;
@@ -65,7 +67,8 @@ __global__ void average_rows(const __grid_constant__ sr_axes_call call) {
 
 /* ---- what each position has by itself: a thread owns one number ---- */
 
-/* Cosines and sines of channel pair n % half of the token that is n / half after the start. */
+/* Cosines and sines of channel pair n % half of the token that is n / half after the start. A
+ * thread owns one pair: it computes the angle in double and stores both. */
 __global__ void fill_angles(const __grid_constant__ sr_axes_call call) {
     const int half = call.D / 2;
     const int64_t n = axes_thread();
@@ -94,7 +97,8 @@ __global__ void inverse_across(const __grid_constant__ sr_axes_call call, sr_axe
     inverse[n] = (float)(1.0 / fmax(sqrt(square), SR_AXES_NORM_FLOOR));
 }
 
-/* The factor of v and the delta rule's beta. */
+/* The factor of v and the delta rule's beta. A thread owns one token of a head: it reads the
+ * gates' numbers and stores both. */
 __global__ void token_factors(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T)
@@ -123,7 +127,7 @@ __global__ void token_factors(const __grid_constant__ sr_axes_call call) {
     call.scratch.beta[n] = (float)(given ? z : call.write_range * sr_sigmoid(z));
 }
 
-/* lambda = softplus(L z) */
+/* lambda = softplus(L z). A thread owns one level of a row: reads, computes, stores. */
 __global__ void token_levels(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.H * call.T * call.levels)
@@ -162,7 +166,8 @@ __global__ void feature_rows(const __grid_constant__ sr_axes_call call,
         out[n * call.F + c] = (float)axes_feature(call, source, at, square, c);
 }
 
-/* Features with rope_features, from those without; a thread owns a number. */
+/* Features with rope_features, from those without. A thread owns one number: it reads it, its
+ * partner and the angle, and stores once. */
 __global__ void rotate_features(const __grid_constant__ sr_axes_call call, float *out,
                                 const float *in, int heads) {
     const int64_t n = axes_thread();

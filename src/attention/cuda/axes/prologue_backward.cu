@@ -72,8 +72,8 @@ __global__ void input_rows(const __grid_constant__ sr_axes_call call, sr_axes_te
     }
 }
 
-/* What the bonus adds to the gradients of q, or of k, whose heads `own` there are: a thread owns a
- * number. */
+/* What the bonus adds to the gradients of q, or of k, whose heads `own` there are. A thread owns
+ * one number: it sums over the heads that share it, in double, and adds to global memory. */
 __global__ void bonus_rows_backward(const __grid_constant__ sr_axes_call call, float *d, int own,
                                     bool query) {
     const int64_t n = axes_thread();
@@ -92,8 +92,9 @@ __global__ void bonus_rows_backward(const __grid_constant__ sr_axes_call call, f
 
 /* ---- running averages ---- */
 
-/* On the way back through the averages, in place: d_raw_k and d_v become gradients of k and v. A
- * thread owns channel c of k and of v, which have one gate, and walks from the last token. */
+/* Backward of the averages, in place: d_raw_k and d_v become gradients of k and v. A thread owns
+ * channel c of k and of v, which have one gate, and walks from the last token: averages and
+ * gradients global -> registers, the gradient of the later ones carried, and stores. */
 __global__ void average_rows_backward(const __grid_constant__ sr_axes_call call) {
     const int width = call.D > call.Dv ? call.D : call.Dv;
     const int64_t n = axes_thread(), head = n / width;
@@ -135,7 +136,8 @@ __global__ void average_rows_backward(const __grid_constant__ sr_axes_call call)
 
 /* ---- values ---- */
 
-/* value_dot, and d_v times the factor; a warp owns a row. */
+/* value_dot, and d_v times the factor. A warp owns a row: lanes read and rewrite d_v in global
+ * memory, shuffles sum <v, d_v>, and lane 0 stores it. */
 __global__ void factor_rows_backward(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_warp();
     if (n >= (int64_t)call.B * call.Hkv * call.T)
@@ -158,8 +160,8 @@ __global__ void factor_rows_backward(const __grid_constant__ sr_axes_call call) 
             dot * sr_sigmoid(-(double)call.in.value_gate.at(at.b, at.h, at.t, 0)));
 }
 
-/* Gradients of v, with what the skip takes of it, and of the skip's own operand; a thread owns a
- * number. */
+/* Gradients of v, with what the skip takes of it, and of the skip's own operand. A thread owns one
+ * number: it sums over the heads of its group, global -> registers, and stores once. */
 __global__ void value_numbers(const __grid_constant__ sr_axes_call call) {
     const int64_t n = axes_thread();
     if (n >= (int64_t)call.B * call.Hkv * call.T * call.Dv)

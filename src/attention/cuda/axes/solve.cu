@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     solve<false>(shared, call, keys, system);
 }
 
-/* The same with the transposed system, for gradients: tiles from last to first, each reduced by the
- * later tiles that see it. */
+/* The same with the transposed system, for gradients: a block walks its tiles from last to first,
+ * each reduced by the later tiles that see it; memory as above. */
 template <int WIDTH>
 __global__ void __launch_bounds__(AXES_PAIR_THREADS, 1)
     solve_back(const __grid_constant__ sr_axes_call call, const __grid_constant__ axes_keys keys,

@@ -131,7 +131,8 @@ static axes_keys cache_place(const srnn_problem *p, int64_t capacity, sr_layout 
     return keys;
 }
 
-/* Rows of an array of this call behind those that the cache has: a thread owns a number. */
+/* Rows of an array of this call behind those that the cache has. A thread copies one number,
+ * global -> global; the slot wraps around with a window. */
 template <class N>
 __global__ void append_rows(const __grid_constant__ sr_axes_call call, N *to, const N *from,
                             int width, int64_t capacity) {

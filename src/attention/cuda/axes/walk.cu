@@ -293,7 +293,8 @@ __global__ void set_references(const __grid_constant__ sr_axes_call call,
             call.scratch.decay[((head + 1) * call.T - 1) * call.decays + n % call.decays];
 }
 
-/* A thread owns a number of a level but the lowest. */
+/* A thread owns a number of a level but the lowest: decays it in global memory to the state's
+ * present, or clears it where the level is empty. */
 __global__ void settle_numbers(const axes_state state, int heads, int Dv, int decays,
                                int64_t position, const int64_t *on_device) {
     const int columns = Dv + state.column, upper = state.levels - 1;
@@ -313,7 +314,8 @@ __global__ void settle_numbers(const axes_state state, int heads, int Dv, int de
     *number = active ? *number * e : 0;
 }
 
-/* A thread owns C of a gate of a head. */
+/* A thread owns C of a gate of a head: copies it from the lowest level to the others, in global
+ * memory. */
 __global__ void spread_references(const axes_state state, int heads, int decays) {
     const int64_t n = axes_thread(), head = n / decays;
     if (head >= heads)

@@ -310,7 +310,8 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
 
 /* ---- sums over slices: a thread owns a number ---- */
 
-/* out += numbers `from` .. past-1 of (slices, count). */
+/* out += numbers `from` .. past-1 of (slices, count). A thread owns one number: reads the slices
+ * in order, stores the sum. */
 __global__ void add_slices(float *out, const float *parts, int64_t count, int from, int past) {
     const int64_t n = axes_thread();
     if (n >= count)
@@ -321,7 +322,8 @@ __global__ void add_slices(float *out, const float *parts, int64_t count, int fr
     out[n] = sum;
 }
 
-/* The share of the state that a token keeps is its own gate, or if learned the one before. */
+/* The share of the state that a token keeps is its own gate, or if learned the one before. A
+ * thread owns one gate: reads the slices in order, adds in double, stores once. */
 __global__ void add_gate_slices(const __grid_constant__ sr_axes_call call, const double *parts,
                                 int slices) {
     const int64_t n = axes_thread(), count = (int64_t)call.B * call.Hkv * call.T * call.decays;

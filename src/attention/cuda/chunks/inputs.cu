@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
 }
 
 /* Gradients of q or k from those of features, from.rows (B, own, T, F), summed over the heads that
- * share a row. Threads as above. */
+ * share a row, global -> registers; a sum over the row by shuffles where the feature needs it;
+ * stores once. Threads as above. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_features_backward(const __grid_constant__ sr_axes_call call,
                             const __grid_constant__ feature_rows_of from, int own,
@@ -110,8 +111,8 @@ SR_DEVICE bool begins_at(const sr_axes_call &call, int b, int t, bool continues)
     return call.start(b, t) == t && !(continues && t == 0);
 }
 
-/* The factor of v, beta and a gate per head: a thread owns a token of a head. `continues`: rows
- * begin from an initial state. */
+/* The factor of v, beta and a gate per head. A thread owns a token of a head: it reads the gates'
+ * numbers and stores each result once. `continues`: rows begin from an initial state. */
 __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *gate,
                              bool continues) {
     const int64_t n = axes_thread();
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     store_vector(to + 4, half[1]);
 }
 
-/* v times its factor. Threads as in lanes.h. */
+/* v times its factor, global -> registers -> global. Threads as in lanes.h. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_values(const __grid_constant__ sr_axes_call call,
                  const __grid_constant__ sr_chunk_rows out,
@@ -194,7 +195,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
 }
 
 /* Gradients of v from those of factor * v and of the skip; <factor v, its gradient> of the token.
- * Threads as in lanes.h. */
+ * Threads as in lanes.h: rows global -> registers, the dot product by shuffles, stored by the
+ * first thread of the row, then the gradients registers -> global. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_values_backward(const __grid_constant__ sr_axes_call call,
                           const __grid_constant__ sr_chunk_rows d_v,
@@ -262,7 +264,8 @@ SR_DEVICE float gate_number_backward(const sr_axes_call &call, int h, float z, f
     return d_gate * gate_slope(call.gate, h, z);
 }
 
-/* The gradient of the write gate: a thread owns a token of a head. */
+/* The gradient of the write gate. A thread owns a token of a head: reads the gate and d_beta,
+ * stores once. */
 __global__ void chunk_beta_backward(const __grid_constant__ sr_axes_call call,
                                     const float *d_beta) {
     const int64_t n = axes_thread();
@@ -275,8 +278,10 @@ __global__ void chunk_beta_backward(const __grid_constant__ sr_axes_call call,
     call.out.write_gate.put(at.b, at.h, at.t, 0, (double)(d_beta[n] * slope));
 }
 
-/* Gradients of gates per head: a thread owns head h of every token that its place in the grid gives
- * it, and keeps its sums for a_log and dt_bias. `lanes` has one number a thread. */
+/* Gradients of gates per head. A thread owns head h of every token that its place in the grid
+ * gives it: reads gate and gradient, stores the gradient of its number, and keeps sums for a_log
+ * and dt_bias in registers, which chunk_partial_store writes at the end. `lanes` has one number a
+ * thread. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_gates_backward(const __grid_constant__ sr_axes_call call,
                          const __grid_constant__ sr_chunk_call chunk,
@@ -309,7 +314,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_partial_store(partial, KIND_BIAS, bias);
 }
 
-/* The same for gates of channels, 8 a thread. */
+/* The same for gates of channels: a thread reads and stores 8 of a row. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_channel_gates_backward(const __grid_constant__ sr_axes_call call,
                                  const __grid_constant__ sr_chunk_call chunk,

@@ -5,7 +5,8 @@
 
 /* ---- kernels: a thread owns a number, or 8 of a row ---- */
 
-/* Rows of floats to bf16, with zeros behind them. Thread n owns 8 numbers of a row. */
+/* Rows of floats to bf16, with zeros behind them. Thread n owns 8 numbers of a row: global ->
+ * registers, one store of 16 bytes. */
 __global__ void narrow_rows(const float *in, sr_bf16 *out, int64_t rows, int columns, int width) {
     const int pieces = width / 8;
     const int64_t n = axes_thread(), row = n / pieces;
@@ -19,7 +20,7 @@ __global__ void narrow_rows(const float *in, sr_bf16 *out, int64_t rows, int col
     store_vector(out + row * width + begin, vector);
 }
 
-/* The inverse: a thread owns 8 numbers. */
+/* The inverse: a thread owns 8 numbers, one load of 16 bytes, registers -> global. */
 __global__ void widen_rows(const sr_bf16 *in, float *out, int64_t rows, int columns, int width) {
     const int pieces = width / 8;
     const int64_t n = axes_thread(), row = n / pieces;
@@ -34,7 +35,7 @@ __global__ void widen_rows(const sr_bf16 *in, float *out, int64_t rows, int colu
 }
 
 /* Gates between tokens from running sums in double: where a document begins from nothing there is
- * none. A thread owns one. */
+ * none. A thread owns one: reads two sums, stores their difference. */
 __global__ void gates_between(const __grid_constant__ sr_axes_call call, float *gate, int width,
                               bool continues) {
     const int64_t n = axes_thread();
@@ -50,7 +51,7 @@ __global__ void gates_between(const __grid_constant__ sr_axes_call call, float *
 }
 
 /* Gradients of gates between tokens to those of the tokens' own gates: a learned one acts from the
- * next token on. A thread owns one of the latter. */
+ * next token on. A thread owns one of the latter: reads, stores. */
 __global__ void gates_backward(const __grid_constant__ sr_axes_call call, const float *d_gate,
                                int width, bool continues) {
     const int64_t n = axes_thread();
@@ -64,6 +65,7 @@ __global__ void gates_backward(const __grid_constant__ sr_axes_call call, const 
         acts ? (double)d_gate[call.row(call.Hkv, at.b, at.h, t) * width + c] : 0;
 }
 
+/* Rounds doubles to float. A thread owns one number: reads, stores. */
 __global__ void row_sums_backward(const double *in, float *out, int64_t count) {
     const int64_t n = axes_thread();
     if (n < count)

@@ -65,11 +65,11 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kv_cache<N>
 }
 
 /* q and k of the head's token after RoPE. */
-template <class N, int WIDTH> struct alignas(16) turned_token { N q[WIDTH], k[WIDTH]; };
+template <class N, int WIDTH> struct alignas(16) rotated_token { N q[WIDTH], k[WIDTH]; };
 
 /* RoPE of number c of a head of D, rounded as if it had been stored. angles (D): cosines, then
  * sines. */
-template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, int c, int D) {
+template <class N> SR_DEVICE N rotated_number(const N *x, const float *angles, int c, int D) {
     const int half = D / 2;
     const bool first = c < half;
     const int partner = first ? c + half : c - half, angle = first ? c : c - half;
@@ -81,11 +81,11 @@ template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, in
 /* By all threads of the block: applies RoPE to q and k, into shared memory, from which they are
  * read from then on. */
 template <class N, int WIDTH>
-SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const float *angles,
-                          int D) {
+SR_DEVICE void rotate_token(rotated_token<N, WIDTH> &to, one_token<N> &token, const float *angles,
+                            int D) {
     for (int c = (int)threadIdx.x; c < D; c += (int)blockDim.x) {
-        to.q[c] = turned_number(token.q, angles, c, D);
-        to.k[c] = turned_number(token.k, angles, c, D);
+        to.q[c] = rotated_number(token.q, angles, c, D);
+        to.k[c] = rotated_number(token.k, angles, c, D);
     }
     __syncthreads();
     token.q = to.q;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
                const sr_partials partials, const sr_rope_angles rope, bool recorded) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
-    __shared__ turned_token<N, WIDTH> turned_here;
+    __shared__ rotated_token<N, WIDTH> rotated_here;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
     one_feed<N, false, EXPONENTIAL> feed = {
         call, memory, place_of(call, memory, (int)blockIdx.x), {}};
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
     if (recorded)
         wait_for_previous();
     if (angles)
-        turn_token(turned_here, feed.token, angles, call.D);
+        rotate_token(rotated_here, feed.token, angles, call.D);
     if (busy) {
         key_sums<8> sums;
         sums_start(sums, call.score);

@@ -46,7 +46,8 @@ __global__ void finish_rows(const __grid_constant__ sr_attention_view<N> call,
     row_store<Row>(call.o.at(b, h, t), x, call.Dv);
 }
 
-/* One thread: advances the state's position by T, after all kernels of the feed on the stream. */
+/* One thread adds T to the state's position in global memory, after all kernels of the feed on the
+ * stream. */
 __global__ void move_on(int64_t *position, int T) {
     *position += T;
 }

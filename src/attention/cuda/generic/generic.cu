@@ -1,4 +1,4 @@
-/* generic.cu: attention in float for every variant and every shape, without tensor cores: the
+/* generic.cu: attention in float for plain pairs of every shape, without tensor cores: the
  * reference for the fast kernels of a GPU.
  *
  * A block owns 32 rows that stay, and walks over tiles of 32 rows that pass by; a warp has 4 of

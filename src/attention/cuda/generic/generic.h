@@ -1,4 +1,4 @@
-/* generic.h (private): the GPU attention kernel that supports every variant and shape, in float. */
+/* generic.h (private): the GPU attention kernel for plain pairs of every shape, in float. */
 #ifndef SR_ATTENTION_CUDA_GENERIC_GENERIC_H
 #define SR_ATTENTION_CUDA_GENERIC_GENERIC_H
 

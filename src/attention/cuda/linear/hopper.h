@@ -24,7 +24,7 @@ enum {
 };
 
 /* Up to this many segments of a head are summed where their states are read, without a scan. */
-enum { HOPPER_SPANS_APART = 8 };
+enum { HOPPER_SEGMENTS_APART = 8 };
 
 /* The segments of a walk of which a multiprocessor has `blocks` resident blocks. */
 static inline sr_chunk_segments hopper_chunked_segments(const sr_attention_view<sr_bf16> &call,
@@ -33,7 +33,7 @@ static inline sr_chunk_segments hopper_chunked_segments(const sr_attention_view<
     sr_chunk_segments segments =
         sr_chunked_segments(call.B * call.Hkv, group, call.T, blocks * workspace.multiprocessors);
     segments.states = workspace.states;
-    segments.apart = segments.count <= HOPPER_SPANS_APART;
+    segments.apart = segments.count <= HOPPER_SEGMENTS_APART;
     return segments;
 }
 

@@ -41,13 +41,13 @@ SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int
 }
 
 /* Gradients of the numbers from those of the products of one tile: as C, in the order of
- * sr_turning. */
-struct turned_gradients {
+ * sr_rotation. */
+struct rotated_gradients {
     sr_rotation own, rotated;
     /* of the first number of products, and the second, which rotates with it */
     float early[2][4], late[2][4];
 
-    SR_DEVICE explicit turned_gradients(const sr_bf16 *tile) {
+    SR_DEVICE explicit rotated_gradients(const sr_bf16 *tile) {
         own.load(tile, 0);
         rotated.load(tile, 0);
 #pragma unroll
@@ -160,7 +160,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
 
     /* COUNT groups of one tile. */
     template <int COUNT>
-    SR_DEVICE void read_turns(turned_gradients &gradients, const sr_bf16 *state) const {
+    SR_DEVICE void read_rotated(rotated_gradients &gradients, const sr_bf16 *state) const {
 #pragma unroll
         for (int m = 0; m < COUNT; m++) {
             float d[2][4] = {};
@@ -460,10 +460,10 @@ __global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, 2)
                         rows.read_products(next(), eight, b);
             other = next();
         } else if (expanded.pairs > 0) {
-            turned_gradients gradients(rows.x.tile);
-            rows.template read_turns<SR_STAGE_GROUPS>(gradients, next());
+            rotated_gradients gradients(rows.x.tile);
+            rows.template read_rotated<SR_STAGE_GROUPS>(gradients, next());
             other = next();
-            rows.template read_turns<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(gradients, other);
+            rows.template read_rotated<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(gradients, other);
             gradients.put(rows.c[0]);
             other += (SR_ROTATION_GROUPS - SR_STAGE_GROUPS) * SR_GROUP_NUMBERS;
         } else {

@@ -192,7 +192,7 @@ template <int WIDTH> struct sr_order2_rows {
     }
 
     /* Groups of one tile: numbers times those `first` .. places after them; first is 0 or 8. */
-    template <int COUNT> SR_DEVICE void read_turns(const sr_bf16 *state, int first) {
+    template <int COUNT> SR_DEVICE void read_rotated(const sr_bf16 *state, int first) {
         sr_rotation own, rotated;
         own.load(x.tile, 0);
         rotated.load(x.tile, first / 8);
@@ -286,14 +286,14 @@ template <int WIDTH> struct sr_order2_rows {
         const int products = expanded.product_groups(), left = products % SR_STAGE_GROUPS;
         if (n < products / SR_STAGE_GROUPS) {
             if constexpr (WIDTH <= 16)
-                read_turns<SR_STAGE_GROUPS>(stage, 0);
+                read_rotated<SR_STAGE_GROUPS>(stage, 0);
             else
                 read_products(stage, tile_pair(n / 2), n % 2);
             return;
         }
         if constexpr (WIDTH <= 16)
             if (left > 0)
-                read_turns<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(stage, SR_STAGE_GROUPS);
+                read_rotated<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(stage, SR_STAGE_GROUPS);
         read_keys(stage + left * SR_GROUP_NUMBERS, expanded.tiles, call.choices.sums_rows);
         read_vectors(vectors, call.score.coefficient, expanded.tiles);
     }

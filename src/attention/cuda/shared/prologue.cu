@@ -154,7 +154,8 @@ static srnn_status start_sums(const sr_attention_view<N> &call, int heads, cudaS
 
 /* ---- windows ---- */
 
-/* The first position a row sees, of its document and its window. A thread owns one row. */
+/* The first position a row sees, of its document and its window. A thread owns one row: reads its
+ * document's start, stores the larger of both. */
 template <class N> __global__ void fill_seen(const sr_attention_view<N> call) {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n < (int64_t)call.B * call.T)
@@ -187,8 +188,8 @@ template <class N> __global__ void inverse_across(const across<N> a) {
 }
 
 /* In place: gradients of x from gradients of x / norm. A thread owns one channel (b, t, d) of all
- * heads: a first loop over heads sums <x, gradient> in double, a second one rewrites the gradient.
- * No other thread touches these numbers. */
+ * heads: a first loop over heads reads x and gradient and sums <x, gradient> in double, a second
+ * one rewrites the gradient in global memory. No other thread touches these numbers. */
 template <class N> __global__ void across_backward(const across<N> a) {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n >= a.count)

@@ -489,14 +489,14 @@ static void threads_prepare(block *b, uint3 index) {
 static void note_deadlock(uint3 index) {
     char places[NAME_BYTES / 2] = "";
     size_t used = 0;
-    bool told[SR_EMULATOR_THREADS] = {false};
+    bool reported[SR_EMULATOR_THREADS] = {false};
     for (int i = 0; i < here->threads; i++) {
         const char *place = here->thread[i].waits_at;
         int count = 0;
-        for (int j = i; j < here->threads && !told[i]; j++)
+        for (int j = i; j < here->threads && !reported[i]; j++)
             if (strcmp(here->thread[j].waits_at, place) == 0) {
                 count++;
-                told[j] = j > i;
+                reported[j] = j > i;
             }
         if (count > 0 && used < sizeof places)
             used += (size_t)snprintf(places + used, sizeof places - used, "%s%d at %s",

@@ -42,7 +42,7 @@ typedef struct sr_block_saved {
     sr_layer_crossing crossing; /* of the mixer; each layer has memory of its own */
 } sr_block_saved;
 
-/* What backward needs beside, shared by all layers. */
+/* Scratch memory of backward, shared by all layers. */
 typedef struct sr_block_scratch {
     void *d_normed;    /* (rows, C) */
     void *d_activated; /* (rows, F) */

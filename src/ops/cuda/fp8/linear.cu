@@ -34,7 +34,7 @@ static int64_t operand_bytes(int64_t rows, int64_t columns) {
     return (2 * sr_fp8_padded(rows) * columns + 255) / 256 * 256;
 }
 
-/* Rows of a piece of x and d_y, beside the weights. */
+/* Rows of a piece of x and d_y, in addition to the weights. */
 static int64_t piece_rows(const sr_backend *backend, int64_t N, int64_t K) {
     const int64_t bytes = (int64_t)((const sr_backend_cuda *)backend)->fp8_bytes - HEADER_BYTES -
                           operand_bytes(N, K) - 2 * 256;

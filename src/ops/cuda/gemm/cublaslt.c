@@ -114,23 +114,23 @@ typedef struct product_key {
 /* The library's own order of operands. */
 enum { FIRST, SECOND, ADDEND, RESULT, OPERANDS };
 
-typedef struct way {
+typedef struct gemm_choice {
     product_key key;
     bool taken, possible;
     void *desc, *layouts[OPERANDS];
     algorithm chosen;
-} way;
+} gemm_choice;
 
-enum { WAYS = 1024 }; /* more shapes than a program uses */
+enum { MAX_CHOICES = 1024 }; /* more shapes than a program uses */
 
 struct sr_cublaslt {
     void *file, *handle;
     functions call;
     int64_t used;
-    way ways[WAYS]; /* hash table with linear probing */
+    gemm_choice choices[MAX_CHOICES]; /* hash table with linear probing */
 };
 
-static void forget_way(sr_cublaslt *library, way *w) {
+static void forget_choice(sr_cublaslt *library, gemm_choice *w) {
     for (int i = 0; i < OPERANDS; i++)
         if (w->layouts[i])
             library->call.MatrixLayoutDestroy(w->layouts[i]);
@@ -140,8 +140,8 @@ static void forget_way(sr_cublaslt *library, way *w) {
 }
 
 static void forget_all(sr_cublaslt *library) {
-    for (int i = 0; i < WAYS; i++)
-        forget_way(library, &library->ways[i]);
+    for (int i = 0; i < MAX_CHOICES; i++)
+        forget_choice(library, &library->choices[i]);
     library->used = 0;
 }
 
@@ -261,11 +261,11 @@ static uint64_t hash_of(const product_key *key) {
 }
 
 /* The slot of this key, which may still be free. */
-static way *find_way(sr_cublaslt *library, const product_key *key) {
-    uint64_t i = hash_of(key) % WAYS;
-    while (library->ways[i].taken && memcmp(&library->ways[i].key, key, sizeof *key) != 0)
-        i = (i + 1) % WAYS;
-    return &library->ways[i];
+static gemm_choice *find_choice(sr_cublaslt *library, const product_key *key) {
+    uint64_t i = hash_of(key) % MAX_CHOICES;
+    while (library->choices[i].taken && memcmp(&library->choices[i].key, key, sizeof *key) != 0)
+        i = (i + 1) % MAX_CHOICES;
+    return &library->choices[i];
 }
 
 static bool set_batch(const functions *call, void *layout, const product_key *k, int operand) {
@@ -288,7 +288,7 @@ static status_code set_scales(const functions *call, void *desc, const sr_cublas
 
 /* Matrices as the library sees them: rows and columns exchanged. The heuristic sees that there are
  * scales: those of the first call. */
-static bool describe(const sr_cublaslt *library, way *w, const sr_cublaslt_fp8 *fp8) {
+static bool describe(const sr_cublaslt *library, gemm_choice *w, const sr_cublaslt_fp8 *fp8) {
     const functions *call = &library->call;
     const product_key *k = &w->key;
     const int32_t first = k->transpose_b ? OP_T : OP_N, second = k->transpose_a ? OP_T : OP_N;
@@ -347,7 +347,7 @@ static const heuristic_result *preferred(const sr_cublaslt *library, const produ
 }
 
 /* Queries the library's heuristic once; nothing is timed. */
-static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes) {
+static bool choose(const sr_cublaslt *library, gemm_choice *w, uint64_t workspace_bytes) {
     enum { PROPOSALS = 8 };
     const functions *call = &library->call;
     void *preference = NULL;
@@ -374,12 +374,12 @@ static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes)
 }
 
 /* A full table is emptied. */
-static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
-                   const sr_cublaslt_fp8 *fp8, size_t workspace_bytes) {
+static gemm_choice *choice_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
+                              const sr_cublaslt_fp8 *fp8, size_t workspace_bytes) {
     const product_key key = key_of(product, fp8);
-    if (library->used > WAYS / 2)
+    if (library->used > MAX_CHOICES / 2)
         forget_all(library);
-    way *w = find_way(library, &key);
+    gemm_choice *w = find_choice(library, &key);
     if (!w->taken) {
         w->key = key;
         w->taken = true;
@@ -391,12 +391,12 @@ static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product,
 
 bool sr_cublaslt_supports(sr_cublaslt *library, const sr_cuda_gemm_call *product,
                           const sr_cublaslt_fp8 *fp8, const sr_cublaslt_place *place) {
-    return way_of(library, product, fp8, place->workspace_bytes)->possible;
+    return choice_of(library, product, fp8, place->workspace_bytes)->possible;
 }
 
 srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started, const sr_cuda_gemm_call *p,
                                  const sr_cublaslt_fp8 *fp8, const sr_cublaslt_place *place) {
-    const way *w = way_of(library, p, fp8, place->workspace_bytes);
+    const gemm_choice *w = choice_of(library, p, fp8, place->workspace_bytes);
     const float one = 1, beta = p->c ? 1 : 0;
     *started = w->possible;
     if (!w->possible)

@@ -505,7 +505,9 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
 }
 
 /* A block of eight warps owns a chunk of a head of keys and values. A warp has 16 rows of results
- * and half of their columns, and of scaled tiles 8 rows. Spans are computed one after the other. */
+ * and half of their columns, and of scaled tiles 8 rows. Spans are computed one after the other:
+ * tiles by cp.async global -> shared, scaled in place, products in registers, and gradients from
+ * registers to global memory. */
 template <int F>
 __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 2 : 1)
     channel_outputs(const __grid_constant__ sr_chunk_call call,

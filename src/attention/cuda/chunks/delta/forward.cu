@@ -173,9 +173,10 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         state.store(call.final + head * numbers, value, call.F, call.V);
 }
 
-/* A block walks a head from its first span: without KEEP that of a query head, whose state is
- * made again for each head of a group. Warps 0 .. 3 are the strips, then the loader, the scorer
- * (not with KEEP) and the solvers; see walk.h. */
+/* A block walks a head from its first span: without KEEP that of a query head, whose state is made
+ * again for each head of a group. Warps 0 .. 3 are the strips, whose state stays in registers,
+ * then the loader (cp.async, global -> shared), the scorer (not with KEEP) and the solvers; see
+ * walk.h. */
 template <int F, bool KEEP, int SOLVERS>
 __global__ void __launch_bounds__(forward_shape<F, KEEP, SOLVERS>::threads,
                                   forward_shape<F, KEEP, SOLVERS>::blocks)

@@ -154,8 +154,8 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
 }
 
 /* A block walks a head of keys and values from its last span, which it sees once for each query
- * head of the group. Warps 0 .. 3 are the strips, then the loader and the scorer; see
- * walk.h. */
+ * head of the group. Warps 0 .. 3 are the strips, which keep the state's gradient in registers,
+ * then the loader (cp.async, global -> shared) and the scorer; see walk.h. */
 template <int F>
 __global__ void __launch_bounds__(REVERSE_WARPS *SR_WARP, F == 64 ? 2 : 1)
     delta_reverse(const __grid_constant__ sr_chunk_call call,

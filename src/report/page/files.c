@@ -1,5 +1,5 @@
-/* page_files.c: embeds the files of the page. */
-#include "report/page/page_files.h"
+/* files.c: embeds the files of the page. */
+#include "report/page/files.h"
 
 /* The assembler includes the file; its path comes from the build. */
 #define EMBED(name, path)                                                                \

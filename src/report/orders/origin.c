@@ -1,8 +1,8 @@
-/* orders_origin.c: provenance of a record of orders, and how to reproduce it. */
+/* origin.c: provenance of a record of orders, and how to reproduce it. */
+#include "report/page/origin.h"
 #include "files/json.h"
 #include "report/draw/format.h"
-#include "report/orders/orders_sections.h"
-#include "report/page/origin.h"
+#include "report/orders/sections.h"
 
 #include <math.h>
 

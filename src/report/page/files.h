@@ -1,6 +1,6 @@
-/* page_files.h (private): the files of the page, embedded at build time. */
-#ifndef SR_REPORT_PAGE_PAGE_FILES_H
-#define SR_REPORT_PAGE_PAGE_FILES_H
+/* files.h (private): the files of the page, embedded at build time. */
+#ifndef SR_REPORT_PAGE_FILES_H
+#define SR_REPORT_PAGE_FILES_H
 
 #include <stddef.h>
 

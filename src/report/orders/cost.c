@@ -1,8 +1,8 @@
-/* orders_cost.c: the verdict about a finite state, and the costs it is based on. */
+/* cost.c: the verdict about a finite state, and the costs it is based on. */
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
-#include "report/orders/orders_sections.h"
+#include "report/orders/sections.h"
 
 #include <math.h>
 #include <string.h>

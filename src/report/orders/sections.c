@@ -1,5 +1,5 @@
-/* orders_sections.c: sizes of orders, layers and heads, truncation, steps. */
-#include "report/orders/orders_sections.h"
+/* sections.c: sizes of orders, layers and heads, truncation, steps. */
+#include "report/orders/sections.h"
 
 #include "files/json.h"
 #include "report/draw/escape.h"

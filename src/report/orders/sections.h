@@ -1,6 +1,6 @@
-/* orders_sections.h (private): the sections of the page about orders. */
-#ifndef SR_REPORT_ORDERS_ORDERS_SECTIONS_H
-#define SR_REPORT_ORDERS_ORDERS_SECTIONS_H
+/* sections.h (private): the sections of the page about orders. */
+#ifndef SR_REPORT_ORDERS_SECTIONS_H
+#define SR_REPORT_ORDERS_SECTIONS_H
 
 #include "report/page/page.h"
 
