@@ -346,7 +346,8 @@ static void rank_correlations(void **state) {
     (void)state;
     static const double iq[] = {106, 100, 86, 101, 99, 103, 97, 113, 112, 110};
     static const double hours[] = {7, 27, 2, 50, 28, 29, 20, 12, 6, 17};
-    static const double ties[] = {1, 1, 2, 2}, up[] = {1, 2, 3, 4}, same[] = {5, 5, 5, 5};
+    static const double ties[] = {1, 1, 2, 2}, up[] = {1, 2, 3, 4}, down[] = {4, 3, 2, 1},
+                        same[] = {5, 5, 5, 5};
     sr_spearman s;
     assert_int_equal(sr_spearman_of(&s, iq, hours, 10), SRNN_OK);
     assert_true(fabs(s.rho + 29.0 / 165) < 1e-12); /* the textbook's */
@@ -354,7 +355,10 @@ static void rank_correlations(void **state) {
     assert_int_equal(sr_spearman_of(&s, ties, up, 4), SRNN_OK);
     assert_true(fabs(s.rho - 2 / sqrt(5)) < 1e-12);
     assert_int_equal(sr_spearman_of(&s, up, up, 4), SRNN_OK);
-    assert_true(s.rho == 1 && s.low == 1 && s.high == 1);
+    const double width = 1.959963984540054 * sqrt(1.5); /* four equal ranks say next to nothing */
+    assert_true(s.rho == 1 && s.high == 1 && fabs(s.low - tanh(atanh(0.9) - width)) < 1e-9);
+    assert_int_equal(sr_spearman_of(&s, down, up, 4), SRNN_OK);
+    assert_true(s.rho == -1 && s.low == -1 && fabs(s.high + tanh(atanh(0.9) - width)) < 1e-9);
     assert_int_equal(sr_spearman_of(&s, same, up, 4), SRNN_OK);
     assert_true(isnan(s.rho));
     assert_int_equal(sr_spearman_of(&s, up, ties, 3), SRNN_OK);
