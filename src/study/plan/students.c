@@ -157,6 +157,7 @@ srnn_status sr_study_plan_role(sr_study_run *run, const sr_study *study, const c
     s->steps = steps_of_stages(&request);
     s->stop_step = s->stop_tokens = 0;
     if (v->role == SR_ROLE_TEACHER) {
+        s->hidden_weight = 0;
         SR_TRY(sr_run_settings_text(&s->attention, ""));
         return sr_run_settings_text(&s->model, teacher);
     }
