@@ -209,6 +209,85 @@ static void write_group(FILE *out, const sr_student_group *group, bool accuracy)
     fputs("</p>\n", out);
 }
 
+/* ---- bytes */
+
+static void write_gain(FILE *out, const sr_quantity *gain) {
+    switch (sr_sign_of(gain)) {
+    case SR_SIGN_POSITIVE:
+        fprintf(out, ", <strong>%s nats less</strong> than the best with fewer %s",
+                sr_format_size(gain->mean).text, bounds(gain).text);
+        return;
+    case SR_SIGN_NEGATIVE: /* of runs with both seeds, which need not be all */
+        fprintf(out, ", %s nats more than the best with fewer %s on the seeds that both have",
+                sr_format_size(gain->mean).text, bounds(gain).text);
+        return;
+    case SR_SIGN_UNCLEAR:
+        fprintf(out, "; <strong>no difference shows</strong> from the best with fewer (%s)",
+                interval(gain).text);
+        return;
+    case SR_SIGN_TOO_FEW:
+        fprintf(out, ", %s nats from the best with fewer, of too few runs to judge",
+                sr_format_signed(-gain->mean, 3).text);
+        return;
+    case SR_SIGN_NONE:
+        break;
+    }
+}
+
+static void write_bought(FILE *out, const sr_student_bytes *bytes, const sr_student *before,
+                         bool accuracy) {
+    const sr_student *s = bytes->best;
+    fprintf(out, "<li><strong>At most %.0f" NNBSP "%%:</strong> ", 100 * bytes->share);
+    if (!s) {
+        fputs("no student with a finished run takes so few bytes.</li>\n", out);
+        return;
+    }
+    if (s == before) {
+        fputs("no student that takes more is better: ", out);
+        write_name(out, s);
+        fputs(" again.</li>\n", out);
+        return;
+    }
+    write_name(out, s);
+    fprintf(out, " takes %.1f" NNBSP "%% and stands %s nats from the teacher",
+            100 * s->state_bytes / s->cache_bytes, interval(&s->above_teacher).text);
+    if (accuracy && isfinite(s->accuracy.mean))
+        fprintf(out, ", with an accuracy of %s", sr_format_fixed(s->accuracy.mean, 3).text);
+    if (before)
+        write_gain(out, &bytes->gain);
+    fputs(".</li>\n", out);
+}
+
+/* All bytes are the teacher's own cache: the teacher, trained on as many tokens again. */
+static void write_all_bytes(FILE *out, const sr_student_task *task, const sr_student *before) {
+    if (!isfinite(task->teacher_again.mean))
+        return;
+    fprintf(out,
+            "<li><strong>100" NNBSP "%%:</strong> the teacher, trained on as many tokens again, "
+            "ends %s nats from what it was",
+            interval(&task->teacher_again).text);
+    if (before && isfinite(before->teacher_again.mean)) {
+        fputs("; the best student above is ", out);
+        fprintf(out, "%s nats from it", interval(&before->teacher_again).text);
+    }
+    fputs(".</li>\n", out);
+}
+
+static void write_bytes(FILE *out, const sr_student_task *task) {
+    const sr_student *before = NULL;
+    if (!task->byte_count)
+        return;
+    fputs("<p>What the bytes of the teacher\u2019s cache buy; of each share the student with the "
+          "lowest mean loss:</p>\n<ul>\n",
+          out);
+    for (size_t i = 0; i < task->byte_count; i++) {
+        write_bought(out, &task->bytes[i], before, task->accuracy);
+        before = task->bytes[i].best ? task->bytes[i].best : before;
+    }
+    write_all_bytes(out, task, before);
+    fputs("</ul>\n", out);
+}
+
 /* ---- controls */
 
 typedef const sr_quantity *picker(const sr_student *s);
@@ -331,6 +410,7 @@ void sr_students_verdict(FILE *out, const sr_student_task *task) {
     fputs("</h3>\n", out);
     for (size_t i = 0; i < task->group_count; i++)
         write_group(out, &task->groups[i], task->accuracy);
+    write_bytes(out, task);
     fputs("<p>The controls:</p>\n<ul>\n", out);
     for (size_t i = 0; i < sizeof controls / sizeof *controls; i++)
         write_control(out, task, &controls[i]);
