@@ -205,9 +205,35 @@ def check_numbers(folder):
             point = student["curve"][step // EVERY - 1]
             expect(point["tokens"] == step * 8 * 12, "tokens at step", step, point["tokens"])
             compared += compare(f"{student['variant']} at {step}", point, rows[student["variant"]], prior)
+    for i in range(len(students[0]["positions"])):
+        rows = table(lambda n, s, at=i: number(runs.student(n, s)["student"]["positions"][at]["loss"]) -
+                     number(runs.student(n, s)["teacher"]["positions"][at]["loss"]))
+        prior = prior_of(list(rows.values()))
+        for student in students:
+            compared += compare(f"{student['variant']} at position {i}", student["positions"][i]["above_teacher"],
+                                rows[student["variant"]], prior)
     for student in students:
         check_student(runs, student)
-    return compared
+    return compared + check_bytes(runs, json.loads((folder / "summary.json").read_text())["students"][0], loss)
+
+
+def check_bytes(runs, task, loss):
+    """The best student of each share of the bytes, what it gains on the one before, and the teacher trained again."""
+    share, before = {s["variant"]: s["state_bytes"] / s["cache_bytes"] for s in task["students"]}, None
+    means = {name: mean([loss(name, s) for s in runs.seeds]) for name in share}
+    expect([part["share"] for part in task["bytes"]] == [0.1, 0.3], "shares", task["bytes"])
+    for part in task["bytes"]:
+        best = min((n for n in share if share[n] <= part["share"]), key=means.get, default=None)
+        expect(part["variant"] == best, part["share"], part["variant"], "is not", best)
+        if best is None or before is None or best == before:
+            expect(part["gain"] is None, part["share"], "gains", part["gain"])
+        else:
+            rows = {n: [loss(before, s) - loss(n, s) for s in runs.seeds] for n in share if n != before}
+            compare("gain", part["gain"], rows[best], prior_of(list(rows.values())))
+        before = best
+    row = [runs.validations("teacher", s)[STEPS]["validation_loss"] - runs.student("linear, none", s)["teacher"]["loss"]
+           for s in runs.seeds]
+    return compare("the teacher trained again", task["teacher_again"], row, prior_of([row]))
 
 
 def compare(what, found, row, prior):
@@ -291,6 +317,10 @@ def sign(q):
     return "few" if math.isnan(low) else "positive" if low > 0 else "negative" if high < 0 else "unclear"
 
 
+def brief(q):
+    return interval(q).replace(" (no interval)", "")
+
+
 def listed(parts):
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
@@ -309,7 +339,7 @@ def headline(group):
                             "tokens again,",
         "unclear": lambda: f" cannot be told from the teacher ({interval(q)} nats)" if q["high"] - q["low"] <= 0.1 else
                            f" comes closest, and these seeds cannot say how close: {interval(q)} nats from the teacher,",
-        "few": lambda: f" is {signed(q['mean'], 3)} nats from the teacher, of too few runs to judge",
+        "few": lambda: f" is {brief(q)} nats from the teacher, of too few runs to judge",
         "none": lambda: " has no finished run"}[sign(q)]()
     text += f" with {100 * best['state_bytes'] / best['cache_bytes']:.0f} % of the bytes of its cache (BYTES)"
     q = best["recovered"]
@@ -343,8 +373,8 @@ def others(group):
     for kind, (one, many) in words.items():
         named = [s for s in group[1:] if standing(s) == kind]
         if named:
-            names = listed([f"{s['variant']} ({interval(s['behind'])})" if kind not in ("apart", "none") else
-                            f"{s['variant']} (\u2013 (no interval))" for s in named])
+            names = listed([f"{s['variant']} ({brief(s['behind'])})" if kind not in ("apart", "none") else
+                            f"{s['variant']} (\u2013)" for s in named])
             text += f" {names} {one if len(named) == 1 else many}."
     return text
 
@@ -373,7 +403,7 @@ def control(students, key):
         return None
 
     def names(kind):
-        return listed([f"{s['variant']} ({interval(s[key])})" for s in by[kind]])
+        return listed([f"{s['variant']} ({brief(s[key])})" for s in by[kind]])
     parts = []
     if by["positive"]:
         least, most = (size(f(s[key]["mean"] for s in by["positive"])) for f in (min, max))
@@ -388,13 +418,51 @@ def control(students, key):
     return f"{title} {'; '.join(parts)}."
 
 
+BYTES = ("What the bytes of the teacher\u2019s cache buy: of the students that take at most a share of them, the one with "
+         "the lowest mean loss.")
+
+
+def bought(task):
+    """What each share of the bytes buys."""
+    students, before, lines = {s["variant"]: s for s in task["students"]}, None, []
+    for part in task["bytes"]:
+        line, best = f"At most {100 * part['share']:.0f} %:", students.get(part["variant"])
+        if best is None:
+            lines.append(line + " no student with a finished run takes so few bytes.")
+            continue
+        if best is before:
+            lines.append(f"{line} {best['variant']} again: none that takes more bytes has a lower loss.")
+            continue
+        line += f" {best['variant']} takes {100 * best['state_bytes'] / best['cache_bytes']:.1f} %"
+        if best["accuracy"]["mean"] is not None:
+            line += f" and has an accuracy of {best['accuracy']['mean']:.3f}"
+        if best["above_teacher"]["mean"] is not None:
+            line += f"; its loss is {brief(best['above_teacher'])} nats from the teacher\u2019s"
+        gain = part["gain"] or {"mean": None, "low": None, "high": None}
+        if before is not None and gain["mean"] is not None:
+            ends = (gain["high"], gain["low"])
+            more = {"mean": -gain["mean"], "low": None if None in ends else -ends[0], "high": None if None in ends else -ends[1]}
+            line += f", and {brief(more)} from the best with fewer bytes" + {
+                "unclear": ": no difference shows", "few": ", of too few runs to judge"}.get(sign(more), "")
+        lines.append(line + ".")
+        before = best
+    if task["teacher_again"]["mean"] is not None:
+        line = "100 %: the teacher itself, trained on as many tokens again, has a loss " \
+               f"{brief(task['teacher_again'])} nats from what it was"
+        if before is not None and before["teacher_again"]["mean"] is not None:
+            line += f"; {before['variant']} is {brief(before['teacher_again'])} from that"
+        lines.append(line + ".")
+    return lines
+
+
 def text_of(fragment):
     text = html.unescape(re.sub(r"<[^>]*>", "", fragment)).replace("\u202f", " ")
     return re.sub(r"\(\S+ \S+ instead of \S+ \S+\)", "(BYTES)", " ".join(text.split()))
 
 
 def check_page(folder, name):
-    students = json.loads((folder / "summary.json").read_text())["students"][0]["students"]
+    task = json.loads((folder / "summary.json").read_text())["students"][0]
+    students = task["students"]
     page = (folder / "report.html").read_text()
     page = page[page.index('id="verdict"'):page.index('id="1-recall"')]
     groups = {}
@@ -405,11 +473,12 @@ def check_page(folder, name):
     headlines = [text_of(m) for m in re.findall(r'<p class="headline">(.*?)</p>', page, re.S)]
     expect(headlines == [headline(g) for g in groups.values()], name, headlines, [headline(g) for g in groups.values()])
     paragraphs = [text_of(m) for m in re.findall(r"<p>(.*?)</p>", page, re.S)]
-    want = [t for t in map(others, groups.values()) if t is not None] + ["The controls:"]
+    want = [t for t in map(others, groups.values()) if t is not None] + [BYTES, "The controls:"]
     expect(paragraphs == want, name, paragraphs, want)
-    items = [text_of(m) for m in re.findall(r"<li>(.*?)</li>", page[:page.index("</ul>")], re.S)]
-    want = [t for t in (control(students, key) for key in CONTROLS) if t]
-    expect(items == want, name, items, want)
+    lists = [[text_of(m) for m in re.findall(r"<li>(.*?)</li>", part, re.S)] for part in page.split("<ul>")[1:]]
+    want = [bought(task), [t for t in (control(students, key) for key in CONTROLS) if t]]
+    lists[-1] = [t for t in lists[-1] if t.split("?")[0] + "?" in [c[0] for c in CONTROLS.values()]]
+    expect(lists == want, name, lists, want)
 
 
 def made_quantity(dice, kind):
@@ -417,7 +486,7 @@ def made_quantity(dice, kind):
     if kind == "none":
         return {"mean": None, "low": None, "high": None}
     if kind == "few":
-        return {"mean": value, "low": None, "high": None}
+        return {"mean": dice.choice([-1, 1]) * value, "low": None, "high": None}
     middle = {"positive": 1, "negative": -1, "unclear": dice.choice([-0.3, 0, 0.3])}[kind] * value
     return {"mean": middle, "low": middle - 0.8 * value, "high": middle + 0.8 * value}
 
@@ -435,6 +504,11 @@ def check_sentences(softrnn, folder, work):
             student["student_loss"]["mean"] = dice.choice([None, 2.0, 2 + dice.random(), 2 + dice.random()])
             if student["recovered"]["mean"] is None and dice.random() < 0.5:
                 student["swap_loss"]["mean"] = None
+        task, kinds = summary["students"][0], ["positive", "negative", "unclear", "few", "none"]
+        task["teacher_again"] = made_quantity(dice, dice.choice(kinds))
+        for part in task["bytes"]:
+            part["variant"] = dice.choice([None, *(s["variant"] for s in task["students"])])
+            part["gain"] = dice.choice([None, made_quantity(dice, dice.choice(kinds))])
         (made / "summary.json").write_text(json.dumps(summary))
         subprocess.run([softrnn, "report", made], check=True, capture_output=True)
         check_page(made, f"made numbers {seed}")
@@ -511,13 +585,13 @@ def check_damaged(softrnn, file, whole):
 def check_shipped(softrnn, work):
     """The studies that come with the program, in tiny sizes: two steps of each stage, one seed."""
     studies = Path(__file__).resolve().parent.parent.parent / "studies"
-    for name, runs in (("rnn.yaml", 2 * (1 + 2 * 6)), ("rnn_gpu.yaml", 1 + 2 * 8)):
+    for name, runs in (("rnn.yaml", 3 * (1 + 2 * 6)), ("rnn_gpu.yaml", 1 + 2 * 8)):
         text = (studies / name).read_text()
         for pattern, tiny in ((r"steps: \d+", "steps: 2"), (r"seeds: .*", "seeds: [1]"), (r"hidden: \d+", "hidden: 16"),
                               (r"heads: \d+", "heads: 2"), (r"batch: \d+", "batch: 2"), (r"length: \d+", "length: 24"),
                               (r"validate-batches: \d+", "validate-batches: 1"), (r"validate-every: \d+", "validate-every: 2"),
                               (r"device: cuda", "device: cpu"), (r"precision: bf16", "precision: float"),
-                              (r"data: (\.\./runs/gpu-data|\"@text\"|\"recall.*\")",
+                              (r"data: (\.\./runs/gpu-data|\"@text\"|\"(?:recall|niah).*\")",
                                'data: "recall:pairs=2,vocab=8,length=24"')):
             text, count = re.subn(pattern, tiny, text)
             expect(count or "cuda" in pattern or "bf16" in pattern, name, "has no", pattern)

@@ -14,6 +14,15 @@ static sr_formatted interval(const sr_quantity *q) {
     return sr_format_interval(q->mean, q->low, q->high);
 }
 
+/* The same in parentheses, where "(no interval)" would not read well. */
+static sr_formatted brief(const sr_quantity *q) {
+    sr_formatted all = interval(q);
+    char *none = strstr(all.text, " (no interval)");
+    if (none)
+        *none = '\0';
+    return all;
+}
+
 static void write_name(FILE *out, const sr_student *s) {
     fputs("<b>", out);
     sr_escape_html(out, s->name);
@@ -92,8 +101,7 @@ static void write_above(FILE *out, const sr_student *s) {
         write_unclear(out, q);
         return;
     case SR_SIGN_TOO_FEW:
-        fprintf(out, " is %s nats from the teacher, of too few runs to judge",
-                sr_format_signed(q->mean, 3).text);
+        fprintf(out, " is %s nats from the teacher, of too few runs to judge", brief(q).text);
         return;
     case SR_SIGN_NONE:
         break;
@@ -172,7 +180,7 @@ static void write_others(FILE *out, const sr_student_group *group, standing wher
             continue;
         fputs(joint(said++, count), out);
         write_name(out, s);
-        fprintf(out, " (%s)", interval(&s->behind).text);
+        fprintf(out, " (%s)", brief(&s->behind).text);
     }
     fprintf(out, " %s.", count == 1 ? one : many);
 }
@@ -211,23 +219,23 @@ static void write_group(FILE *out, const sr_student_group *group, bool accuracy)
 
 /* ---- bytes */
 
+/* After the student's distance from the teacher: its distance from the best one with fewer
+ * bytes. */
 static void write_gain(FILE *out, const sr_quantity *gain) {
-    switch (sr_sign_of(gain)) {
-    case SR_SIGN_POSITIVE:
-        fprintf(out, ", <strong>%s nats less</strong> than the best with fewer %s",
-                sr_format_size(gain->mean).text, bounds(gain).text);
-        return;
-    case SR_SIGN_NEGATIVE: /* of runs with both seeds, which need not be all */
-        fprintf(out, ", %s nats more than the best with fewer %s on the seeds that both have",
-                sr_format_size(gain->mean).text, bounds(gain).text);
+    const sr_quantity more = {-gain->mean, -gain->high, -gain->low};
+    switch (sr_sign_of(&more)) {
+    case SR_SIGN_POSITIVE: /* of the seeds that both have, which need not be all */
+    case SR_SIGN_NEGATIVE:
+        fprintf(out, ", and <strong>%s</strong> from the best with fewer bytes", brief(&more).text);
         return;
     case SR_SIGN_UNCLEAR:
-        fprintf(out, "; <strong>no difference shows</strong> from the best with fewer (%s)",
-                interval(gain).text);
+        fprintf(out,
+                ", and %s from the best with fewer bytes: <strong>no difference shows</strong>",
+                brief(&more).text);
         return;
     case SR_SIGN_TOO_FEW:
-        fprintf(out, ", %s nats from the best with fewer, of too few runs to judge",
-                sr_format_signed(-gain->mean, 3).text);
+        fprintf(out, ", and %s from the best with fewer bytes, of too few runs to judge",
+                brief(&more).text);
         return;
     case SR_SIGN_NONE:
         break;
@@ -242,17 +250,17 @@ static void write_bought(FILE *out, const sr_student_bytes *bytes, const sr_stud
         fputs("no student with a finished run takes so few bytes.</li>\n", out);
         return;
     }
+    write_name(out, s);
     if (s == before) {
-        fputs("no student that takes more is better: ", out);
-        write_name(out, s);
-        fputs(" again.</li>\n", out);
+        fputs(" again: none that takes more bytes has a lower loss.</li>\n", out);
         return;
     }
-    write_name(out, s);
-    fprintf(out, " takes %.1f" NNBSP "%% and stands %s nats from the teacher",
-            100 * s->state_bytes / s->cache_bytes, interval(&s->above_teacher).text);
+    fprintf(out, " takes %.1f" NNBSP "%%", 100 * s->state_bytes / s->cache_bytes);
     if (accuracy && isfinite(s->accuracy.mean))
-        fprintf(out, ", with an accuracy of %s", sr_format_fixed(s->accuracy.mean, 3).text);
+        fprintf(out, " and has an accuracy of %s", sr_format_fixed(s->accuracy.mean, 3).text);
+    if (isfinite(s->above_teacher.mean))
+        fprintf(out, "; its loss is %s nats from the teacher\u2019s",
+                brief(&s->above_teacher).text);
     if (before)
         write_gain(out, &bytes->gain);
     fputs(".</li>\n", out);
@@ -263,12 +271,13 @@ static void write_all_bytes(FILE *out, const sr_student_task *task, const sr_stu
     if (!isfinite(task->teacher_again.mean))
         return;
     fprintf(out,
-            "<li><strong>100" NNBSP "%%:</strong> the teacher, trained on as many tokens again, "
-            "ends %s nats from what it was",
-            interval(&task->teacher_again).text);
+            "<li><strong>100" NNBSP "%%:</strong> the teacher itself, trained on as many tokens "
+            "again, has a loss %s nats from what it was",
+            brief(&task->teacher_again).text);
     if (before && isfinite(before->teacher_again.mean)) {
-        fputs("; the best student above is ", out);
-        fprintf(out, "%s nats from it", interval(&before->teacher_again).text);
+        fputs("; ", out);
+        write_name(out, before);
+        fprintf(out, " is %s from that", brief(&before->teacher_again).text);
     }
     fputs(".</li>\n", out);
 }
@@ -277,8 +286,8 @@ static void write_bytes(FILE *out, const sr_student_task *task) {
     const sr_student *before = NULL;
     if (!task->byte_count)
         return;
-    fputs("<p>What the bytes of the teacher\u2019s cache buy; of each share the student with the "
-          "lowest mean loss:</p>\n<ul>\n",
+    fputs("<p>What the bytes of the teacher\u2019s cache buy: of the students that take at most "
+          "a share of them, the one with the lowest mean loss.</p>\n<ul>\n",
           out);
     for (size_t i = 0; i < task->byte_count; i++) {
         write_bought(out, &task->bytes[i], before, task->accuracy);
@@ -345,7 +354,7 @@ static void write_names(FILE *out, const sr_student_task *task, picker *of, sr_s
             continue;
         fputs(joint(said++, count_of), out);
         write_name(out, s);
-        fprintf(out, " (%s)", interval(of(s)).text);
+        fprintf(out, " (%s)", brief(of(s)).text);
     }
 }
 

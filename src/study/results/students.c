@@ -273,6 +273,26 @@ static json_t *positions_json(const maker *m, size_t variant) {
     return list;
 }
 
+/* Of every range of positions the loss above the teacher's, with its interval. */
+static void add_position_intervals(const maker *m, json_t *const *objects, double *table) {
+    const listed student = position("student", "loss"), teacher = position("teacher", "loss");
+    bool any = true;
+    for (size_t range = 0; any; range++) {
+        any = false;
+        for (size_t i = 0; i < m->count; i++)
+            for (size_t s = 0; s < m->seeds; s++)
+                table[i * m->seeds + s] = listed_of(m, m->students[i], s, range, &student) -
+                                          listed_of(m, m->students[i], s, range, &teacher);
+        const sr_prior prior = sr_prior_of(table, m->count, m->seeds);
+        for (size_t i = 0; i < m->count; i++) {
+            json_t *own = json_array_get(json_object_get(objects[i], "positions"), range);
+            if (own)
+                sr_json_set(own, "above_teacher", interval_json(m, table + i * m->seeds, &prior));
+            any = any || own;
+        }
+    }
+}
+
 static json_t *layers_json(const maker *m, size_t variant) {
     const listed layer = {NULL, "layers", NULL, "layer"};
     json_t *list = json_array();
@@ -435,6 +455,7 @@ static void fill_task(const maker *m, json_t **objects, json_t **curves, double 
     for (size_t q = 0; q < sizeof quantities / sizeof *quantities; q++)
         set_quantity(m, objects, quantities[q].name, quantities[q].of, table);
     add_behind(m, objects, table);
+    add_position_intervals(m, objects, table);
     add_curves(m, objects, curves, table);
 }
 
