@@ -257,6 +257,7 @@ static void stop_everywhere(int adapter_rank) {
     sr_run_settings s = common_settings("0:gated_softmax,1-:order:2");
     sr_distil_request request = request_of(&s);
     request.adapter_rank = adapter_rank;
+    s.hidden_weight = adapter_rank ? 0 : 0.5;
     sr_student_parts parts;
     sr_mapping want[SR_STAGES][FILES];
     char copy[SR_PATH_BYTES];

@@ -56,6 +56,10 @@ static srnn_status add_teacher(sr_study *study) {
     *to = (sr_study_variant){.role = SR_ROLE_TEACHER};
     SR_TRY(copy_text(&to->name, "teacher"));
     SR_TRY(copy_text(&to->system, "teacher"));
+    if (study->teacher.model) { /* which has the attention of each of its layers */
+        to->by_layers = true;
+        return copy_text(&to->attention, "");
+    }
     SR_TRY(copy_text(&to->attention, study->teacher.attention));
     return srnn_attention_parse(&to->descriptor, to->attention);
 }
