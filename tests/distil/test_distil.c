@@ -254,7 +254,7 @@ static void map_file(sr_mapping *file, sr_stage stage, const char *name) {
 /* Every stage, killed after each of its steps and resumed with other threads, ends with the bits of
  * one that was never stopped; so does a copy that was cut off. */
 static void stop_everywhere(int adapter_rank) {
-    sr_run_settings s = common_settings("0:gated_softmax,1-:order:2");
+    sr_run_settings s = common_settings("0:gla,1-:order:2");
     sr_distil_request request = request_of(&s);
     request.adapter_rank = adapter_rank;
     s.hidden_weight = adapter_rank ? 0 : 0.5;
