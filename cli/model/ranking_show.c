@@ -60,14 +60,16 @@ static void print_order(char text[16], const json_t *orders, const char *name) {
     snprintf(text, 16, "%s%d", found ? "" : "> ", (int)json_integer_value(order));
 }
 
-static void show_layer_order(size_t layer, const json_t *orders) {
-    char order[16], low[16], high[16], interval[40];
+/* One row has no interval. */
+static void show_layer_order(size_t layer, const json_t *orders, bool one_row) {
+    char order[16], low[16], high[16], interval[40] = "-";
     size_t index;
     json_t *rise;
     print_order(order, orders, "order");
     print_order(low, orders, "low");
     print_order(high, orders, "high");
-    snprintf(interval, sizeof interval, "[%s, %s]", low, high);
+    if (!one_row)
+        snprintf(interval, sizeof interval, "[%s, %s]", low, high);
     printf("%5zu  %5s  %-14s", layer, order, interval);
     json_array_foreach(json_object_get(orders, "rises"), index, rise) {
         if (json_integer_value(json_object_get(rise, "order")) != 2)
@@ -91,7 +93,8 @@ static void show_orders(const json_t *record) {
     json_array_foreach(json_object_get(record, "layers"), index, layer) {
         const json_t *orders = json_object_get(layer, "orders");
         if (json_is_object(orders))
-            show_layer_order(index, orders);
+            show_layer_order(index, orders,
+                             json_integer_value(json_object_get(record, "order_rows")) < 2);
     }
 }
 
