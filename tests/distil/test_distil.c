@@ -718,6 +718,27 @@ static void students_are_measured(void **state) {
     assert_int_equal(sr_folder_remove(made), SRNN_OK);
 }
 
+/* Rows that were learned from say nothing of what a student is worth. */
+static void training_rows_are_no_measure(void **state) {
+    (void)state;
+    sr_run_settings s = common_settings("linear_elu");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    json_t *record;
+    s.validation_share = 0;
+    s.validate_every = 0;
+    request.stages[SR_STAGE_ALIGN] = request.stages[SR_STAGE_TUNE] = false;
+    begin(&request, &parts);
+    run_all();
+    assert_int_equal(
+        sr_measurement_make(&record, &(sr_measurement_request){.folder = made, .threads = 1}),
+        SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "no rows that validate"));
+    assert_null(record);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
 /* Isolated tokens of all layers are documents of one token. */
 static void isolated_layers_forget(void **state) {
     (void)state;
@@ -831,6 +852,7 @@ int main(void) {
         cmocka_unit_test(adapters_are_saved_apart_and_merged),
         cmocka_unit_test(adapter_gradients_are_slopes),
         cmocka_unit_test(students_are_measured),
+        cmocka_unit_test(training_rows_are_no_measure),
         cmocka_unit_test(isolated_layers_forget),
         cmocka_unit_test(a_student_from_scratch),
     };
