@@ -387,6 +387,8 @@ def others(group):
     if group[0]["student_loss"]["mean"] is None:
         return None
     words = {"unclear": ("ties with it: the interval includes zero", "tie with it: the intervals include zero"),
+             "wide": ("cannot be told from it with these seeds: the interval is wide",
+                      "cannot be told from it with these seeds: the intervals are wide"),
              "positive": ("is worse", "are worse"),
              "negative": ("is better on the seeds that both have", "are better on the seeds that both have"),
              "few": ("has too few runs to judge", "have too few runs to judge"),
@@ -396,6 +398,8 @@ def others(group):
 
     def standing(student):
         kind = sign(student["behind"])
+        if kind == "unclear" and student["behind"]["high"] - student["behind"]["low"] > 0.1:
+            return "wide"
         return "apart" if kind == "none" and student["student_loss"]["mean"] is not None else kind
     text = "Next to it, in nats above it:" if len(group) > 1 else ""
     for kind, (one, many) in words.items():

@@ -151,12 +151,15 @@ static void write_accuracy(FILE *out, const sr_student *s) {
 typedef struct standing {
     sr_sign sign;  /* of its distance */
     bool finished; /* without a distance: whether it has a finished run */
+    bool wide;     /* around zero: whether the interval is too wide to call that a tie */
 } standing;
 
 static bool stands(const sr_student *s, standing where) {
-    const sr_sign sign = sr_sign_of(&s->behind);
+    const sr_quantity *q = &s->behind;
+    const sr_sign sign = sr_sign_of(q);
     return sign == where.sign &&
-           (sign != SR_SIGN_NONE || where.finished == isfinite(s->student_loss.mean));
+           (sign != SR_SIGN_NONE || where.finished == isfinite(s->student_loss.mean)) &&
+           (sign != SR_SIGN_UNCLEAR || where.wide == (q->high - q->low > wide));
 }
 
 static size_t count_standing(const sr_student_group *group, standing where) {
@@ -201,18 +204,21 @@ static void write_group(FILE *out, const sr_student_group *group, bool accuracy)
         write_accuracy(out, best);
     fputs(".</p>\n<p>", out);
     fputs(group->count > 1 ? "Next to it, in nats above it:" : "", out);
-    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true},
+    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true, false},
                  "ties with it: the interval includes zero",
                  "tie with it: the intervals include zero");
-    write_others(out, group, (standing){SR_SIGN_POSITIVE, true}, "is worse", "are worse");
-    write_others(out, group, (standing){SR_SIGN_NEGATIVE, true},
+    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true, true},
+                 "cannot be told from it with these seeds: the interval is wide",
+                 "cannot be told from it with these seeds: the intervals are wide");
+    write_others(out, group, (standing){SR_SIGN_POSITIVE, true, false}, "is worse", "are worse");
+    write_others(out, group, (standing){SR_SIGN_NEGATIVE, true, false},
                  "is better on the seeds that both have", "are better on the seeds that both have");
-    write_others(out, group, (standing){SR_SIGN_TOO_FEW, true}, "has too few runs to judge",
+    write_others(out, group, (standing){SR_SIGN_TOO_FEW, true, false}, "has too few runs to judge",
                  "have too few runs to judge");
-    write_others(out, group, (standing){SR_SIGN_NONE, true},
+    write_others(out, group, (standing){SR_SIGN_NONE, true, false},
                  "has no finished run with a seed of the best student\u2019s",
                  "have no finished run with a seed of the best student\u2019s");
-    write_others(out, group, (standing){SR_SIGN_NONE, false}, "has no finished run",
+    write_others(out, group, (standing){SR_SIGN_NONE, false, false}, "has no finished run",
                  "have no finished run");
     fputs("</p>\n", out);
 }
