@@ -94,6 +94,7 @@ static int rank_layers(distil_line *l) {
     l->ranking.threads = l->common.threads;
     l->ranking.device = *l->common.device ? l->common.device : NULL;
     l->ranking.tolerance = 0.01;
+    l->ranking.tolerable = 0.01;
     l->ranking.progress = show_progress;
     l->ranking.context = &bar;
     progress_begin(&bar);

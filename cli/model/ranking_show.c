@@ -11,7 +11,8 @@ typedef struct measure {
 
 static const measure measures[] = {{"entropy", "entropy"},         {"mean_distance", "distance"},
                                    {"last_tokens", "last tokens"}, {"first_token", "first token"},
-                                   {"order_2_error", "order 2"},   {"order", "order"}};
+                                   {"order_2_error", "order 2"},   {"order", "order"},
+                                   {"order_2_rise", "loss at 2"},  {"loss_order", "loss order"}};
 enum { MEASURES = sizeof measures / sizeof *measures };
 
 /* A number of an object, "-" where it is null. */
@@ -47,6 +48,54 @@ static void show_layers(const json_t *record) {
     size_t index;
     json_t *layer;
     json_array_foreach(json_object_get(record, "layers"), index, layer) show_layer(layer);
+}
+
+/* An order; "> 16" where none up to the last one tried suffices. */
+static void print_order(char text[16], const json_t *orders, const char *name) {
+    const json_t *rises = json_object_get(orders, "rises");
+    const json_t *last = json_array_get(rises, json_array_size(rises) - 1);
+    const json_t *value = json_object_get(orders, name);
+    const bool found = json_is_integer(value);
+    const json_t *order = found ? value : json_object_get(last, "order");
+    snprintf(text, 16, "%s%d", found ? "" : "> ", (int)json_integer_value(order));
+}
+
+/* One row has no interval. */
+static void show_layer_order(size_t layer, const json_t *orders, bool one_row) {
+    char order[16], low[16], high[16], interval[40] = "-";
+    size_t index;
+    json_t *rise;
+    print_order(order, orders, "order");
+    print_order(low, orders, "low");
+    print_order(high, orders, "high");
+    if (!one_row)
+        snprintf(interval, sizeof interval, "[%s, %s]", low, high);
+    printf("%5zu  %5s  %-14s", layer, order, interval);
+    json_array_foreach(json_object_get(orders, "rises"), index, rise) {
+        if (json_integer_value(json_object_get(rise, "order")) != 2)
+            continue;
+        show_number(rise, "mean", 8, "%+.4f");
+        show_number(rise, "low", 8, "%+.4f");
+        show_number(rise, "high", 8, "%+.4f");
+    }
+    printf("  %s\n", json_string_value(json_object_get(orders, "centre")));
+}
+
+static void show_orders(const json_t *record) {
+    size_t index;
+    json_t *layer;
+    printf("\nOrder of exp from which on the teacher loses less than %.3g nats with this layer "
+           "alone cut, with\nits 95 %% interval over %d rows; nats lost at order 2, and their "
+           "interval; the centre of the series\n%5s  %5s  %-14s  %8s  %18s  %s\n",
+           json_number_value(json_object_get(record, "tolerable")),
+           (int)json_integer_value(json_object_get(record, "order_rows")), "layer", "order",
+           "interval", "order 2", "interval", "centre");
+    json_array_foreach(json_object_get(record, "layers"), index, layer) {
+        const json_t *orders = json_object_get(layer, "orders");
+        if (json_is_object(orders))
+            show_layer_order(index, orders,
+                             json_integer_value(json_object_get(record, "order_rows")) < 2);
+    }
 }
 
 static void show_correlation(const json_t *all, const char *name, const char *stage) {
@@ -96,6 +145,7 @@ void ranking_show(const json_t *record) {
            json_number_value(json_object_get(record, "loss")),
            (long long)json_integer_value(json_object_get(record, "targets")));
     show_layers(record);
+    show_orders(record);
     show_correlations(record);
     show_budget(record);
 }

@@ -217,6 +217,12 @@ static srnn_status open_all(work *w, sr_stage last) {
         return status;
     }
     SR_TRY(sr_trials_open(&w->trials, &s));
+    if (w->trials.split != SR_SPLIT_VALIDATION)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%s: has no rows that validate, and what a student is worth is not measured "
+                       "on those it has learned: name others as validation, or give a "
+                       "validation-share",
+                       w->trials.settings.data);
     return take_arrays(w);
 }
 

@@ -7,9 +7,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Rows of the forward-only measures: logits are visited in double, one row after the other. */
-enum { FOCUS_ROWS = 4 };
+/* Rows of the forward-only measures: logits are visited in double, one row after the other. Those
+ * of the orders that losses need are cut and run again for every order; others follow them, from
+ * which a finite state would know the centres of its heads. */
+enum { FOCUS_ROWS = 4, ORDER_ROWS = 16, FIT_ROWS = 4 };
 
 typedef struct work {
     const sr_ranking_request *request;
@@ -83,17 +86,82 @@ static srnn_status focus_on(work *w, sr_ranking_result *result, sr_model *model)
     return status;
 }
 
+/* ids and targets (most, T) receive the first rows of validation; *rows: how many there are. */
+static srnn_status gather_rows(work *w, int32_t *ids, int32_t *targets, int most, int *rows) {
+    const int T = w->trials.settings.T, B = w->trials.settings.B;
+    *rows = 0;
+    for (int64_t number = 0; number < w->trials.batches && *rows < most; number++) {
+        const int more = most - *rows < B ? most - *rows : B;
+        const size_t at = (size_t)*rows * (size_t)T, numbers = (size_t)more * (size_t)T;
+        SR_TRY(sr_trials_read(&w->trials, number));
+        memcpy(ids + at, w->trials.ids, numbers * sizeof *ids);
+        memcpy(targets + at, w->trials.targets, numbers * sizeof *targets);
+        *rows += more;
+    }
+    return SRNN_OK;
+}
+
+static bool tell_orders(void *context) {
+    return tell(context);
+}
+
+/* A fifth of the rows is for the centres. */
+static srnn_status order_rows(work *w, sr_ranking_result *result, sr_model *model,
+                              sr_loss_order *orders, int32_t *ids) {
+    const sr_ranking_request *r = w->request;
+    const int T = w->trials.settings.T, most = ORDER_ROWS + FIT_ROWS;
+    int32_t *targets = ids + (size_t)most * (size_t)T;
+    int rows;
+    SR_TRY(gather_rows(w, ids, targets, most, &rows));
+    const int fit = rows * FIT_ROWS / most;
+    const sr_loss_orders_request request = {.model = model,
+                                            .ids = ids,
+                                            .targets = targets,
+                                            .rows = rows - fit,
+                                            .fit_rows = fit,
+                                            .T = T,
+                                            .most_order = r->most_order,
+                                            .tolerance = r->tolerable,
+                                            .progress = tell_orders,
+                                            .context = w};
+    result->order_rows = rows - fit;
+    result->tolerable = r->tolerable;
+    return sr_loss_orders_measure(orders, &request);
+}
+
+static srnn_status order_on(work *w, sr_ranking_result *result, sr_model *model) {
+    const size_t numbers = 2 * (ORDER_ROWS + FIT_ROWS) * (size_t)w->trials.settings.T;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, numbers, sizeof(int32_t)));
+    int32_t *ids = memory;
+    srnn_status status = sr_alloc(&memory, (size_t)result->L, sizeof(sr_loss_order));
+    if (status == SRNN_OK) {
+        sr_loss_order *orders = memory;
+        status = order_rows(w, result, model, orders, ids);
+        for (int layer = 0; layer < result->L && status == SRNN_OK; layer++)
+            result->layers[layer].orders = orders[layer];
+        free(orders);
+    }
+    free(ids);
+    return status;
+}
+
+static srnn_status look_at(work *w, sr_ranking_result *result, sr_model *model) {
+    SR_TRY(focus_on(w, result, model));
+    return order_on(w, result, model);
+}
+
 /* On the CPU, where logits are visited, whatever computes the rest. */
-static srnn_status focus_layers(work *w, sr_ranking_result *result) {
+static srnn_status look_at_layers(work *w, sr_ranking_result *result) {
     sr_backend *cpu;
     sr_model *model;
     const sr_run_settings *s = &w->trials.settings;
     if (sr_device_is_host(w->trials.backend->device))
-        return focus_on(w, result, w->trials.teacher);
+        return look_at(w, result, w->trials.teacher);
     SR_TRY(sr_backend_create(&cpu, &(sr_backend_settings){.threads = s->threads}));
     srnn_status status = sr_model_open(&model, cpu, s->teacher, NULL);
     if (status == SRNN_OK) {
-        status = focus_on(w, result, model);
+        status = look_at(w, result, model);
         sr_model_free(model);
     }
     sr_backend_free(cpu);
@@ -168,14 +236,14 @@ static srnn_status measure(work *w, sr_ranking_result *result) {
     void *memory;
     const int L = w->trials.teacher->config.L;
     *result = (sr_ranking_result){.L = L, .T = w->trials.settings.T, .budget = NAN};
-    w->steps = 2 * L + 1;
+    w->steps = 3 * L + 1;
     SR_TRY(sr_alloc_zero(&memory, (size_t)L, sizeof *result->layers));
     result->layers = memory;
     SR_TRY(cost_of(w, &own, &result->targets, w->trials.teacher));
     result->loss = own.loss;
     for (int layer = 0; layer < L; layer++)
         SR_TRY(rank_layer(w, &result->layers[layer], layer));
-    SR_TRY(focus_layers(w, result));
+    SR_TRY(look_at_layers(w, result));
     if (w->request->budget < 0)
         return SRNN_OK;
     result->budget = w->request->budget;

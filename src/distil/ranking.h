@@ -4,6 +4,7 @@
 #define SR_DISTIL_RANKING_H
 
 #include "analysis/focus.h"
+#include "analysis/loss_orders.h"
 #include "distil/stages.h"
 
 #include <jansson.h>
@@ -15,7 +16,8 @@ typedef struct sr_replacement_cost {
 } sr_replacement_cost;
 
 typedef struct sr_ranked_layer {
-    sr_focus focus; /* of the teacher's layer */
+    sr_focus focus;       /* of the teacher's layer */
+    sr_loss_order orders; /* the same */
     sr_replacement_cost copied, aligned;
     double cache_bytes, state_bytes; /* of one sequence of T tokens: the teacher's, the student's */
     bool keep;                       /* for the budget */
@@ -25,6 +27,8 @@ typedef struct sr_ranking_result {
     int L, T;
     int64_t targets;
     double loss;             /* the teacher's */
+    int order_rows;          /* that `orders` were measured on */
+    double tolerable;        /* nats: of `orders` */
     double budget;           /* bytes; NaN: none */
     double bytes;            /* of one sequence with the layers that are kept */
     sr_ranked_layer *layers; /* (L), owned */
@@ -36,8 +40,9 @@ typedef struct sr_ranking_request {
     const char *device; /* NULL: as planned */
     int window;         /* of sr_focus */
     int most_order;
-    double tolerance;
-    double budget; /* bytes of caches and states of one sequence; below 0: none */
+    double tolerance; /* of an order in sr_focus */
+    double tolerable; /* nats: of an order in sr_loss_order */
+    double budget;    /* bytes of caches and states of one sequence; below 0: none */
 
     /* Called with the share of the work that is done; may be NULL. Returns true to stop. */
     bool (*progress)(void *context, double share);
@@ -49,7 +54,7 @@ void sr_ranking_free(sr_ranking_result *result);
 
 /* The measures that rank layers without training, each with how well it ranks them by the KL of
  * the replaced layer, before and after alignment. */
-enum { SR_RANKING_MEASURES = 7 };
+enum { SR_RANKING_MEASURES = 9 };
 const char *sr_ranking_measure_name(int measure);
 
 /* {"format": "softrnn-layers", ...}, as docs/RECORDS.md has it; free with json_decref. */

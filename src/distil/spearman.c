@@ -29,6 +29,12 @@ static double correlate(const double *x, const double *y, size_t count) {
     return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
 }
 
+/* Half way between 1 and the correlation of ranks of which two neighbours have changed places. */
+static double largest_inside(size_t count) {
+    const double n = (double)count;
+    return 1 - 6 / (n * (n * n - 1));
+}
+
 srnn_status sr_spearman_of(sr_spearman *result, const double *x, const double *y, size_t count) {
     static const double normal = 1.959963984540054; /* 97.5 % of the standard normal */
     void *memory;
@@ -43,7 +49,8 @@ srnn_status sr_spearman_of(sr_spearman *result, const double *x, const double *y
     if (count < 4 || isnan(rho))
         return SRNN_OK;
     const double width = normal * sqrt((1 + rho * rho / 2) / ((double)count - 3));
-    result->low = fabs(rho) < 1 ? tanh(atanh(rho) - width) : rho;
-    result->high = fabs(rho) < 1 ? tanh(atanh(rho) + width) : rho;
+    const double inside = fmin(fmax(rho, -largest_inside(count)), largest_inside(count));
+    result->low = rho > -1 ? tanh(atanh(inside) - width) : rho;
+    result->high = rho < 1 ? tanh(atanh(inside) + width) : rho;
     return SRNN_OK;
 }

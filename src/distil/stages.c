@@ -137,6 +137,7 @@ static srnn_status set_stage(sr_run_settings *s, const sr_distil_request *r, sr_
     SR_TRY(sr_run_settings_text(&s->attention_of, all ? "" : replaced));
     SR_TRY(sr_run_settings_text(&s->attention, "")); /* that of the copy */
     s->adapter_rank = stage == SR_STAGE_ALIGN ? 0 : r->adapter_rank;
+    s->hidden_weight = stage == SR_STAGE_DISTIL ? s->hidden_weight : 0;
     s->steps = r->steps[stage];
     s->learning_rate = rate_of(r, stage);
     s->warmup = s->warmup < s->steps / 10 ? s->warmup : s->steps / 10;

@@ -27,9 +27,7 @@ static srnn_status check_sizes(const sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Layers see each other's inputs only if the residual streams match, and are trained alone only if
- * nothing passes from one to the next. */
-static srnn_status check_layers(const sr_pass *pass) {
+static srnn_status check_streams(const sr_pass *pass) {
     const sr_model_config *student = &pass->model->config;
     const sr_model_config *teacher = &pass->setup.lesson.teacher->config;
     if (student->L != teacher->L || student->C != teacher->C)
@@ -37,6 +35,14 @@ static srnn_status check_layers(const sr_pass *pass) {
                        "the student has %d layers of width %d, its teacher %d of width %d: layers "
                        "can only be compared one by one",
                        student->L, student->C, teacher->L, teacher->C);
+    return SRNN_OK;
+}
+
+/* Layers see each other's inputs only if the residual streams match, and are trained alone only if
+ * nothing passes from one to the next. */
+static srnn_status check_layers(const sr_pass *pass) {
+    const sr_model_config *student = &pass->model->config;
+    SR_TRY(check_streams(pass));
     if (sr_layer_kinds_first_values(student))
         return refuse("layers of the student take values from its first layer, so that none can "
                       "be trained alone; train on the logits");
@@ -45,7 +51,15 @@ static srnn_status check_layers(const sr_pass *pass) {
 
 srnn_status sr_lesson_begin(sr_pass *pass) {
     const sr_lesson *lesson = &pass->setup.lesson;
-    const sr_pass_setup setup = {.B = pass->setup.B, .T = pass->setup.T, .form = pass->setup.form};
+    const sr_pass_setup setup = {.B = pass->setup.B,
+                                 .T = pass->setup.T,
+                                 .keep_inputs = sr_lesson_has_streams(pass),
+                                 .form = pass->setup.form};
+    const bool kl =
+        lesson->objective == SR_OBJECTIVE_KL || lesson->objective == SR_OBJECTIVE_REVERSE_KL;
+    if (!(lesson->hidden_weight >= 0) || (sr_lesson_has_streams(pass) && !kl))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a weight of hidden states is 0 or more, and goes with "
+                                          "objective kl or reverse-kl");
     if (!lesson->teacher)
         return lesson->objective == SR_OBJECTIVE_TEXT
                    ? SRNN_OK
@@ -58,6 +72,8 @@ srnn_status sr_lesson_begin(sr_pass *pass) {
     SR_TRY(check_sizes(pass));
     if (sr_lesson_is_layerwise(pass))
         SR_TRY(check_layers(pass));
+    if (sr_lesson_has_streams(pass))
+        SR_TRY(check_streams(pass));
     return sr_pass_create(&pass->teacher, lesson->teacher, &setup);
 }
 
@@ -229,4 +245,40 @@ srnn_status sr_pass_layer_errors(sr_pass *pass, sr_layer_error *errors, const in
     const srnn_status status = walk(pass, measure_layer, &sums);
     free(memory);
     return status;
+}
+
+/* ---- residual streams */
+
+/* What layer + 1 reads, or the last norm. */
+static const float *stream_after(const sr_pass *pass, int layer) {
+    return layer + 1 < pass->model->config.L ? pass->saved[layer + 1].x : pass->last;
+}
+
+static sr_square_error stream_error(const sr_pass *pass, int layer) {
+    sr_square_error error =
+        error_of(pass, stream_after(pass, layer), stream_after(pass->teacher, layer));
+    error.factor *= pass->setup.lesson.hidden_weight / (float)pass->model->config.L;
+    return error;
+}
+
+srnn_status sr_lesson_streams(sr_pass *pass) {
+    for (int layer = 0; layer < pass->model->config.L; layer++) {
+        const sr_square_error error = stream_error(pass, layer);
+        SR_TRY(pass->backend->square_error(pass->backend, pass->losses, (sr_matrix){0}, &error));
+    }
+    return SRNN_OK;
+}
+
+/* In pass->d_normed, which nothing needs any more: the last norm's backward pass is done. */
+srnn_status sr_lesson_streams_back(sr_pass *pass, int layer) {
+    sr_backend *backend = pass->backend;
+    sr_square_error error = stream_error(pass, layer);
+    const sr_matrix d = sr_matrix_of(pass->d_normed, pass->rows, error.C, backend->number);
+    const sr_matrix wide = sr_matrix_of(pass->d.wide, pass->rows, error.C, SRNN_F32);
+    error.scale = pass->scale;
+    SR_TRY(backend->square_error(backend, pass->stream_errors, d, &error));
+    SR_TRY(backend->add_scaled(backend, wide, wide, d, 1.0f));
+    return backend->number == SRNN_F32
+               ? SRNN_OK
+               : backend->narrow(backend, pass->d.narrow, pass->d.wide, pass->rows * error.C);
 }

@@ -20,6 +20,11 @@ typedef struct sr_lesson {
     double temperature; /* of KL; 0: 1 */
     const bool *layers; /* (L), borrowed: those that SR_OBJECTIVE_LAYERS compares; NULL: all */
     float z_loss;       /* of SR_OBJECTIVE_TEXT: sr_cross_entropy's z */
+
+    /* Of KL: what the loss has besides, times this: the mean over layers of the mean square, over
+     * channels, of the difference between the residual streams of student and teacher after the
+     * layer; 0: nothing. */
+    float hidden_weight;
 } sr_lesson;
 
 /* How far one layer is from its teacher, summed over positions that have a target. */

@@ -190,6 +190,8 @@ static srnn_status layers_backward(sr_pass *pass) {
                 SR_TRY(contexts_back(pass));
             SR_TRY(report_ready(pass, L));
         }
+        if (sr_lesson_has_streams(pass))
+            SR_TRY(sr_lesson_streams_back(pass, layer));
         if (layer < L - 1) /* forward ended with the last layer: all of it is still there */
             SR_TRY(sr_block_recompute(block, &pass->saved[layer], pass->setup.recompute));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
@@ -222,6 +224,8 @@ static srnn_status whole_gradients(sr_pass *pass) {
         SR_TRY(sr_pass_forward(pass->teacher));
     SR_TRY(sr_pass_forward(pass));
     SR_TRY(head_gradients(pass));
+    if (sr_lesson_has_streams(pass))
+        SR_TRY(sr_lesson_streams(pass));
     SR_TRY(count_losses(pass));
     SR_TRY(settle(pass));
     SR_TRY(

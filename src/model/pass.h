@@ -20,6 +20,7 @@ typedef struct sr_pass_setup {
      * NULL: they are whole. Copied. */
     const sr_row_part *part;
 
+    bool keep_inputs; /* after a forward pass the inputs of all layers are there, as in training */
     sr_lesson lesson; /* what losses and gradients of training are; { 0 }: those of the text */
 
     sr_observer observer; /* of every layer in every forward pass; { 0 }: none */

@@ -91,7 +91,7 @@ static srnn_status take_activations(sr_pass *pass) {
             SR_TRY(take(pass, &mlp, keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes, 1));
         *saved = sr_block_saved_split(block, mixer, mlp);
         SR_TRY(take_crossing(pass, saved, sr_mixer_crossing_bytes(block->mixer)));
-        if ((pass->setup.train && !layerwise) || layer < 2)
+        if ((pass->setup.train && !layerwise) || pass->setup.keep_inputs || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
         else
             saved->x = pass->saved[layer % 2].x; /* two buffers alternate */
@@ -126,6 +126,8 @@ static srnn_status take_ends(sr_pass *pass) {
     SR_TRY(take_tokens(pass, &pass->targets));
     SR_TRY(take_tokens(pass, &pass->hits));
     SR_TRY(take_floats(pass, &pass->losses, rows));
+    if (pass->setup.lesson.hidden_weight > 0)
+        SR_TRY(take_floats(pass, &pass->stream_errors, rows));
     SR_TRY(take_floats(pass, &pass->x, rows * C));
     pass->last = pass->x;
     if (pass->contexts)
@@ -204,7 +206,7 @@ static srnn_status fill(sr_pass *pass) {
             "%d tokens",
             pass->setup.B, pass->setup.T, INT32_MAX);
     pass->rows = (int64_t)pass->setup.B * pass->setup.T;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(4 * c->L + 23), sizeof *pass->memory));
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(4 * c->L + 24), sizeof *pass->memory));
     pass->memory = memory;
     SR_TRY(take_positions(pass));
     SR_TRY(make_contexts(pass));

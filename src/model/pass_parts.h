@@ -26,18 +26,19 @@ struct sr_pass {
     int32_t *host_positions;            /* (rows) */
     int32_t *starts; /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
     sr_row_part part;
-    float *losses;       /* (rows), device memory */
-    int32_t *hits;       /* (rows), device memory */
-    int32_t *host_hits;  /* (rows) */
-    float *x;            /* (rows, C): what the last norm reads */
-    float *last;         /* (block_rows, C): the last layer's output, often x */
-    void *normed;        /* (rows, C), number type: the last norm's */
-    float *rstd;         /* (rows) */
-    void *d_normed;      /* (rows, C), number type */
-    sr_block_gradient d; /* (block_rows, C) */
-    float *d_x;          /* (rows, C): the gradient of x, often d.wide */
-    void *logits;        /* (logit_rows, V), number type */
-    void *capped;        /* the same once more, for the gradient of capped ones */
+    float *losses;        /* (rows), device memory */
+    float *stream_errors; /* (rows): of sr_lesson_streams_back, which nobody reads; or NULL */
+    int32_t *hits;        /* (rows), device memory */
+    int32_t *host_hits;   /* (rows) */
+    float *x;             /* (rows, C): what the last norm reads */
+    float *last;          /* (block_rows, C): the last layer's output, often x */
+    void *normed;         /* (rows, C), number type: the last norm's */
+    float *rstd;          /* (rows) */
+    void *d_normed;       /* (rows, C), number type */
+    sr_block_gradient d;  /* (block_rows, C) */
+    float *d_x;           /* (rows, C): the gradient of x, often d.wide */
+    void *logits;         /* (logit_rows, V), number type */
+    void *capped;         /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
     sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;
@@ -70,6 +71,15 @@ static inline bool sr_lesson_is_layerwise(const sr_pass *pass) {
 /* Divergence of the rows of a tile of the student's logits from the teacher's, whose forward
  * pass is done; as sr_backend's. */
 srnn_status sr_lesson_diverge(sr_pass *pass, sr_matrix logits, int64_t first, float scale);
+
+/* Whether the lesson compares residual streams. Then, after both forward passes: adds how far they
+ * are apart to pass->losses; and on the way back, adds the gradient of that after `layer` to
+ * pass->d. */
+static inline bool sr_lesson_has_streams(const sr_pass *pass) {
+    return pass->setup.lesson.hidden_weight > 0;
+}
+srnn_status sr_lesson_streams(sr_pass *pass);
+srnn_status sr_lesson_streams_back(sr_pass *pass, int layer);
 
 /* The errors of all layers in pass->losses, and their gradients, which are then final. */
 srnn_status sr_lesson_layers(sr_pass *pass);

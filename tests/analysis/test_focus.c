@@ -1,5 +1,6 @@
 /* test_focus.c: where attention looks, against what uniform and one-sided weights must give. */
 #include "analysis/focus.h"
+#include "analysis/loss_orders.h"
 #include "small_model.h"
 
 enum { T = 20, ROWS = 2 };
@@ -86,11 +87,113 @@ static void other_scores(void **state) {
     sr_model_free(model);
 }
 
+/* ---- orders by loss */
+
+static sr_loss_orders_request orders_of(sr_model *model, const int32_t *ids, double tolerance) {
+    return (sr_loss_orders_request){.model = model,
+                                    .ids = ids,
+                                    .targets = ids + ROWS * T,
+                                    .rows = ROWS,
+                                    .T = T,
+                                    .most_order = 8,
+                                    .tolerance = tolerance};
+}
+
+/* Mean losses of the rows, with layer 1 cut at `order` (0: not at all) about zero. */
+static void losses_by_hand(double means[ROWS], sr_model *model, const int32_t *ids, int order) {
+    const srnn_attention own = model->config.attention[1];
+    float losses[ROWS * T];
+    sr_pass *pass;
+    if (order) {
+        model->config.attention[1].score = SRNN_SCORE_TAYLOR;
+        model->config.attention[1].order = order;
+    }
+    assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = ROWS, .T = T}), SRNN_OK);
+    assert_int_equal(sr_pass_losses(pass, losses, ids, ids + ROWS * T), SRNN_OK);
+    for (int row = 0; row < ROWS; row++) {
+        means[row] = 0;
+        for (int t = 0; t < T; t++)
+            means[row] += (double)losses[row * T + t] / T;
+    }
+    sr_pass_free(pass);
+    model->config.attention[1] = own;
+}
+
+/* The first order from which on nothing exceeds the tolerance. */
+static int first_within(const double *values, const sr_loss_order *layer, double tolerance) {
+    int order = -1;
+    for (int i = layer->count - 1; i >= 0 && values[i] <= tolerance; i--)
+        order = layer->rises[i].order;
+    return order;
+}
+
+static void check_orders(const sr_loss_order *layer, double tolerance) {
+    double mean[SR_LOSS_ORDERS], low[SR_LOSS_ORDERS], high[SR_LOSS_ORDERS];
+    for (int i = 0; i < layer->count; i++) {
+        mean[i] = layer->rises[i].interval.mean;
+        low[i] = layer->rises[i].interval.low;
+        high[i] = layer->rises[i].interval.high;
+    }
+    assert_int_equal(layer->order, first_within(mean, layer, tolerance));
+    assert_int_equal(layer->low, first_within(low, layer, tolerance));
+    assert_int_equal(layer->high, first_within(high, layer, tolerance));
+}
+
+/* Without a row sum zero is the only centre: rises are those of a model with a series, and their
+ * interval is that of two rows. A layer whose logits are 0 needs order 1. */
+static void orders_by_loss(void **state) {
+    (void)state;
+    int32_t ids[2 * ROWS * T];
+    sr_loss_order layers[2];
+    double whole[ROWS], cut[ROWS];
+    sr_model *model = small_model(cpu, "normaliser=row_length", SR_MLP_SWIGLU, false, true);
+    small_ids(ids, ROWS * T, model->config.V, 5);
+    small_ids(ids + ROWS * T, ROWS * T, model->config.V, 6);
+    scale_tensor(model, "model.layers.0.self_attn.q_proj.weight", 0);
+    scale_tensor(model, "model.layers.1.self_attn.q_proj.weight", 3);
+    const sr_loss_orders_request request = orders_of(model, ids, 1e-4);
+    assert_int_equal(sr_loss_orders_measure(layers, &request), SRNN_OK);
+    assert_true(layers[0].measured && layers[0].order == 1 && layers[0].low == 1 &&
+                layers[0].high == 1 && layers[0].count == 2);
+    assert_string_equal(layers[1].centre, "zero");
+    losses_by_hand(whole, model, ids, 0);
+    for (int i = 0; i < layers[1].count; i++) {
+        const sr_interval *got = &layers[1].rises[i].interval;
+        losses_by_hand(cut, model, ids, layers[1].rises[i].order);
+        const double a = cut[0] - whole[0], b = cut[1] - whole[1];
+        const double half = 12.7062047362 * fabs(a - b) / 2; /* Student's, one degree */
+        assert_true(fabs(got->mean - (a + b) / 2) < 1e-6);
+        assert_true(fabs(got->low - (got->mean - half)) < 2e-5);
+        assert_true(fabs(got->high - (got->mean + half)) < 2e-5);
+    }
+    check_orders(&layers[1], 1e-4);
+    assert_true(fabs(layers[1].rises[0].interval.mean) > 1e-4);
+    sr_model_free(model);
+}
+
+/* About a centre of its own softmax needs no higher order than about zero. */
+static void centres_by_loss(void **state) {
+    (void)state;
+    int32_t ids[2 * ROWS * T];
+    sr_loss_order layers[2];
+    sr_model *model = small_model(cpu, "0:linear_cosine,1:softmax", SR_MLP_SWIGLU, false, true);
+    small_ids(ids, ROWS * T, model->config.V, 5);
+    small_ids(ids + ROWS * T, ROWS * T, model->config.V, 6);
+    scale_tensor(model, "model.layers.1.self_attn.q_proj.weight", 30);
+    const sr_loss_orders_request request = orders_of(model, ids, 1e-3);
+    assert_int_equal(sr_loss_orders_measure(layers, &request), SRNN_OK);
+    assert_false(layers[0].measured);
+    assert_true(layers[1].measured && layers[1].count > 2);
+    check_orders(&layers[1], 1e-3);
+    assert_true(layers[1].order != 1);
+    sr_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(uniform_attention),
-        cmocka_unit_test(sharper_attention),
-        cmocka_unit_test(other_scores),
+        cmocka_unit_test(uniform_attention), cmocka_unit_test(sharper_attention),
+        cmocka_unit_test(other_scores),      cmocka_unit_test(orders_by_loss),
+        cmocka_unit_test(centres_by_loss),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 2}) != SRNN_OK)
         return 1;

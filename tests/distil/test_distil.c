@@ -254,9 +254,10 @@ static void map_file(sr_mapping *file, sr_stage stage, const char *name) {
 /* Every stage, killed after each of its steps and resumed with other threads, ends with the bits of
  * one that was never stopped; so does a copy that was cut off. */
 static void stop_everywhere(int adapter_rank) {
-    sr_run_settings s = common_settings("0:gated_softmax,1-:order:2");
+    sr_run_settings s = common_settings("0:gla,1-:order:2");
     sr_distil_request request = request_of(&s);
     request.adapter_rank = adapter_rank;
+    s.hidden_weight = adapter_rank ? 0 : 0.5;
     sr_student_parts parts;
     sr_mapping want[SR_STAGES][FILES];
     char copy[SR_PATH_BYTES];
@@ -346,7 +347,8 @@ static void rank_correlations(void **state) {
     (void)state;
     static const double iq[] = {106, 100, 86, 101, 99, 103, 97, 113, 112, 110};
     static const double hours[] = {7, 27, 2, 50, 28, 29, 20, 12, 6, 17};
-    static const double ties[] = {1, 1, 2, 2}, up[] = {1, 2, 3, 4}, same[] = {5, 5, 5, 5};
+    static const double ties[] = {1, 1, 2, 2}, up[] = {1, 2, 3, 4}, down[] = {4, 3, 2, 1},
+                        same[] = {5, 5, 5, 5};
     sr_spearman s;
     assert_int_equal(sr_spearman_of(&s, iq, hours, 10), SRNN_OK);
     assert_true(fabs(s.rho + 29.0 / 165) < 1e-12); /* the textbook's */
@@ -354,7 +356,10 @@ static void rank_correlations(void **state) {
     assert_int_equal(sr_spearman_of(&s, ties, up, 4), SRNN_OK);
     assert_true(fabs(s.rho - 2 / sqrt(5)) < 1e-12);
     assert_int_equal(sr_spearman_of(&s, up, up, 4), SRNN_OK);
-    assert_true(s.rho == 1 && s.low == 1 && s.high == 1);
+    const double width = 1.959963984540054 * sqrt(1.5); /* four equal ranks say next to nothing */
+    assert_true(s.rho == 1 && s.high == 1 && fabs(s.low - tanh(atanh(0.9) - width)) < 1e-9);
+    assert_int_equal(sr_spearman_of(&s, down, up, 4), SRNN_OK);
+    assert_true(s.rho == -1 && s.low == -1 && fabs(s.high + tanh(atanh(0.9) - width)) < 1e-9);
     assert_int_equal(sr_spearman_of(&s, same, up, 4), SRNN_OK);
     assert_true(isnan(s.rho));
     assert_int_equal(sr_spearman_of(&s, up, ties, 3), SRNN_OK);
@@ -713,6 +718,27 @@ static void students_are_measured(void **state) {
     assert_int_equal(sr_folder_remove(made), SRNN_OK);
 }
 
+/* Rows that were learned from say nothing of what a student is worth. */
+static void training_rows_are_no_measure(void **state) {
+    (void)state;
+    sr_run_settings s = common_settings("linear_elu");
+    sr_distil_request request = request_of(&s);
+    sr_student_parts parts;
+    json_t *record;
+    s.validation_share = 0;
+    s.validate_every = 0;
+    request.stages[SR_STAGE_ALIGN] = request.stages[SR_STAGE_TUNE] = false;
+    begin(&request, &parts);
+    run_all();
+    assert_int_equal(
+        sr_measurement_make(&record, &(sr_measurement_request){.folder = made, .threads = 1}),
+        SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "no rows that validate"));
+    assert_null(record);
+    sr_run_settings_free(&s);
+    assert_int_equal(sr_folder_remove(made), SRNN_OK);
+}
+
 /* Isolated tokens of all layers are documents of one token. */
 static void isolated_layers_forget(void **state) {
     (void)state;
@@ -826,6 +852,7 @@ int main(void) {
         cmocka_unit_test(adapters_are_saved_apart_and_merged),
         cmocka_unit_test(adapter_gradients_are_slopes),
         cmocka_unit_test(students_are_measured),
+        cmocka_unit_test(training_rows_are_no_measure),
         cmocka_unit_test(isolated_layers_forget),
         cmocka_unit_test(a_student_from_scratch),
     };

@@ -1,6 +1,7 @@
 /* test_lesson.c: what a student learns from a teacher: losses against float64, gradients against
  * slopes, nothing to learn from oneself. */
 #include "model/config/layers.h"
+#include "model/pass_parts.h"
 #include "small_model.h"
 
 #include <float.h>
@@ -121,6 +122,11 @@ static void gradients(void **state) {
                                           .temperature = warm ? 2.5 : 1};
                 check_slopes(student, &lesson, students[i].attention, students[i].length);
             }
+        const sr_lesson hidden = {.objective = SR_OBJECTIVE_KL,
+                                  .teacher = teacher,
+                                  .temperature = 2.5,
+                                  .hidden_weight = 0.3f};
+        check_slopes(student, &hidden, students[i].attention, students[i].length);
         sr_model_free(student);
     }
     sr_model_free(teacher);
@@ -215,14 +221,47 @@ static void nothing_to_learn_from_oneself(void **state) {
     sr_model *teacher = small_model(cpu, "softmax", SR_MLP_SWIGLU, true, false);
     sr_model *student = small_model(cpu, "softmax", SR_MLP_SWIGLU, true, false);
     for (int objective = SR_OBJECTIVE_KL; objective <= SR_OBJECTIVE_LAYERS; objective++) {
-        const sr_lesson lesson = {
-            .objective = (sr_objective)objective, .teacher = teacher, .temperature = 1.5};
+        const sr_lesson lesson = {.objective = (sr_objective)objective,
+                                  .teacher = teacher,
+                                  .temperature = 1.5,
+                                  .hidden_weight = objective == SR_OBJECTIVE_LAYERS ? 0 : 2};
         sr_pass *pass = pass_with(student, &lesson, true);
         assert_true(loss_of(student, &lesson, pass) == 0);
         for (size_t n = 0; n < student->table.numbers; n++)
             assert_true(sr_pass_gradient(pass)[n] == 0);
         sr_pass_free(pass);
     }
+    sr_model_free(student), sr_model_free(teacher);
+}
+
+/* The hidden states' part of the loss, from the residual streams themselves, and what it costs to
+ * leave it out: nothing but that part. */
+static void hidden_states(void **state) {
+    (void)state;
+    float with[ROWS], without[ROWS];
+    sr_model *teacher = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true);
+    sr_model *student = small_model(cpu, "linear_cosine", SR_MLP_SWIGLU, false, true);
+    const int C = student->config.C, L = student->config.L;
+    sr_lesson lesson = {.objective = SR_OBJECTIVE_REVERSE_KL, .teacher = teacher};
+    sr_pass *plain = pass_with(student, &lesson, true);
+    lesson.hidden_weight = 0.7f;
+    sr_pass *pass = pass_with(student, &lesson, true);
+    assert_int_equal(sr_pass_gradients(plain, without, ids, targets, 1), SRNN_OK);
+    assert_int_equal(sr_pass_gradients(pass, with, ids, targets, 1), SRNN_OK);
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int layer = 0; layer < L; layer++) {
+            const float *x = layer + 1 < L ? pass->saved[layer + 1].x : pass->last;
+            const float *y =
+                layer + 1 < L ? pass->teacher->saved[layer + 1].x : pass->teacher->last;
+            for (int c = 0; c < C; c++)
+                sum += pow((double)x[r * C + c] - (double)y[r * C + c], 2);
+        }
+        const double want = targets[r] < 0 ? 0 : 0.7 * sum / (L * C);
+        assert_true(fabs((double)with[r] - (double)without[r] - want) < 1e-5 * (1 + want));
+        assert_true(targets[r] < 0 || want > 1e-4);
+    }
+    sr_pass_free(pass), sr_pass_free(plain);
     sr_model_free(student), sr_model_free(teacher);
 }
 
@@ -234,7 +273,7 @@ static void layers_are_independent(void **state) {
     sr_model *teacher = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true);
     sr_model *student = small_model(cpu, "linear_cosine", SR_MLP_SWIGLU, false, true);
     const sr_lesson all = {.objective = SR_OBJECTIVE_LAYERS, .teacher = teacher},
-                    one = {SR_OBJECTIVE_LAYERS, teacher, 1, second, 0};
+                    one = {SR_OBJECTIVE_LAYERS, teacher, 1, second, 0, 0};
     sr_pass *whole = pass_with(student, &all, true), *part = pass_with(student, &one, true);
     const double loss = loss_of(student, &all, whole), own = loss_of(student, &one, part);
     for (size_t i = 0; i < student->table.count; i++) {
@@ -270,10 +309,13 @@ static void what_cannot_be_compared(void **state) {
     sr_model *other = small_byte_model(cpu, "softmax", 0.02);
     sr_model *mixing = small_model(cpu, "rwkv7", SR_MLP_SWIGLU, false, true);
     refused(student, &(sr_lesson){.objective = SR_OBJECTIVE_KL}, SRNN_ERR_ARGUMENT);
-    refused(other, &(sr_lesson){SR_OBJECTIVE_KL, student, 1, NULL, 0}, SRNN_ERR_ARGUMENT);
-    refused(student, &(sr_lesson){SR_OBJECTIVE_LAYERS, teacher, 1, NULL, 0}, SRNN_ERR_ARGUMENT);
-    refused(mixing, &(sr_lesson){SR_OBJECTIVE_LAYERS, student, 1, NULL, 0}, SRNN_ERR_UNSUPPORTED);
-    sr_pass_free(pass_with(student, &(sr_lesson){SR_OBJECTIVE_KL, teacher, 1, NULL, 0}, true));
+    refused(other, &(sr_lesson){SR_OBJECTIVE_KL, student, 1, NULL, 0, 0}, SRNN_ERR_ARGUMENT);
+    refused(student, &(sr_lesson){SR_OBJECTIVE_LAYERS, teacher, 1, NULL, 0, 0}, SRNN_ERR_ARGUMENT);
+    refused(student, &(sr_lesson){SR_OBJECTIVE_KL, teacher, 1, NULL, 0, 1}, SRNN_ERR_ARGUMENT);
+    refused(student, &(sr_lesson){SR_OBJECTIVE_TEXT, student, 1, NULL, 0, 1}, SRNN_ERR_ARGUMENT);
+    refused(mixing, &(sr_lesson){SR_OBJECTIVE_LAYERS, student, 1, NULL, 0, 0},
+            SRNN_ERR_UNSUPPORTED);
+    sr_pass_free(pass_with(student, &(sr_lesson){SR_OBJECTIVE_KL, teacher, 1, NULL, 0, 0}, true));
     sr_model *const all[] = {teacher, student, other, mixing};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         sr_model_free(all[i]);
@@ -305,6 +347,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_other_blocks),
         cmocka_unit_test(divergences),
         cmocka_unit_test(nothing_to_learn_from_oneself),
+        cmocka_unit_test(hidden_states),
         cmocka_unit_test(layers_are_independent),
         cmocka_unit_test(what_cannot_be_compared),
         cmocka_unit_test(layers_as_text),

@@ -3,7 +3,8 @@
 
 Runs a tiny study of two students and their controls, once in one piece and once stopped and resumed; computes
 summary.json's "students" again from the records of the runs; and compares every sentence of the verdict with the
-numbers, also with made numbers of every sign. Usage: check_students.py SOFTRNN"""
+numbers, also with made numbers of every sign. Usage: check_students.py SOFTRNN, or, to compute only the numbers of a
+finished study of students again: check_students.py FOLDER"""
 import copy
 import html
 import json
@@ -140,12 +141,16 @@ def lines_of(path):
 
 
 class Runs:
-    """The records of a study's folder."""
+    """The records of a task in a study's folder."""
 
-    def __init__(self, folder):
-        self.plan = json.loads((folder / "study.json").read_text())
-        self.runs = {(r["variant"], r["seed"]): folder / r["folder"] for r in self.plan["runs"]}
-        self.seeds = sorted({r["seed"] for r in self.plan["runs"]})
+    def __init__(self, folder, task):
+        plan = json.loads((folder / "study.json").read_text())
+        runs = [r for r in plan["runs"] if r["task"] == task]
+        self.runs = {(r["variant"], r["seed"]): folder / r["folder"] for r in runs}
+        self.seeds = sorted({r["seed"] for r in runs})
+        self.students = [v for v in plan["variants"] if v["role"] == "student"]
+        self.windows = {v["budget"]: v["name"] for v in reversed(self.students) if "window=" in v["text"]}
+        self.tokens = runs[0]["batch"] * runs[0]["length"]
 
     def student(self, variant, seed):
         return json.loads((self.runs[variant, seed] / "student.json").read_text())
@@ -154,17 +159,22 @@ class Runs:
         return {line["step"]: line for line in lines_of(self.runs[variant, seed] / "metrics.jsonl")
                 if "validation_loss" in line}
 
+    def last(self, variant, seed):
+        lines = self.validations(variant, seed)
+        return lines[max(lines)]
+
 
 def recovered(student, loss):
     lost = student["copied"]["loss"] - student["teacher"]["loss"]
     return (student["copied"]["loss"] - loss) / lost if lost >= 0.01 else math.nan
 
 
-def check_numbers(folder):
-    runs = Runs(folder)
-    students = json.loads((folder / "summary.json").read_text())["students"][0]["students"]
-    names = [s["variant"] for s in students]
-    expect(names == ["window, none", "window, one", "linear, none", "linear, one"], "students", names)
+def check_numbers(folder, index=0):
+    """Task `index` of summary.json's students; a study without unfinished runs."""
+    summary = json.loads((folder / "summary.json").read_text())["students"][index]
+    runs, students = Runs(folder, summary["task"]), summary["students"]
+    names, budget = [s["variant"] for s in students], {s["variant"]: s["budget"] for s in students}
+    expect(names == [v["name"] for v in runs.students], "students", names)
     losses = {n: mean([runs.student(n, s)["student"]["loss"] for s in runs.seeds]) for n in names}
 
     def table(function):
@@ -174,10 +184,10 @@ def check_numbers(folder):
         return runs.student(name, seed)["student"]["loss"]
 
     def window(name):
-        return "window, " + name.split(", ")[1]
+        return runs.windows[budget[name]]
 
     def best(name):
-        return min((n for n in names if n.split(", ")[1] == name.split(", ")[1]), key=losses.get)
+        return min((n for n in names if budget[n] == budget[name]), key=losses.get)
 
     tables = {
         "swap_loss": table(lambda n, s: runs.student(n, s)["copied"]["loss"]),
@@ -189,7 +199,7 @@ def check_numbers(folder):
         "above_teacher": table(lambda n, s: loss(n, s) - runs.student(n, s)["teacher"]["loss"]),
         "zeroed": table(lambda n, s: runs.student(n, s)["zeroed"]["loss"] - loss(n, s)),
         "from_scratch": table(lambda n, s: loss(n + " from scratch", s) - loss(n, s)),
-        "teacher_again": table(lambda n, s: loss(n, s) - runs.validations("teacher", s)[STEPS]["validation_loss"]),
+        "teacher_again": table(lambda n, s: loss(n, s) - runs.last("teacher", s)["validation_loss"]),
         "window": table(lambda n, s: math.nan if window(n) == n else loss(window(n), s) - loss(n, s)),
         "behind": table(lambda n, s: math.nan if best(n) == n else loss(n, s) - loss(best(n), s)),
     }
@@ -198,16 +208,43 @@ def check_numbers(folder):
         prior = prior_of(list(rows.values()))
         for student in students:
             compared += compare(f"{student['variant']} {quantity}", student[quantity], rows[student["variant"]], prior)
-    for step in range(EVERY, STEPS + 1, EVERY):
-        rows = table(lambda n, s, at=step: recovered(runs.student(n, s), runs.validations(n, s)[at]["validation_loss"]))
+    curves = {(n, s): runs.validations(n, s) for n in names for s in runs.seeds}
+    for i, step in enumerate(sorted(curves[names[0], runs.seeds[0]])):
+        rows = table(lambda n, s, at=step: recovered(runs.student(n, s), curves[n, s][at]["validation_loss"]))
         prior = prior_of(list(rows.values()))
         for student in students:
-            point = student["curve"][step // EVERY - 1]
-            expect(point["tokens"] == step * 8 * 12, "tokens at step", step, point["tokens"])
+            point = student["curve"][i]
+            expect(point["tokens"] == step * runs.tokens, "tokens at step", step, point["tokens"])
             compared += compare(f"{student['variant']} at {step}", point, rows[student["variant"]], prior)
+    for i in range(len(students[0]["positions"])):
+        rows = table(lambda n, s, at=i: number(runs.student(n, s)["student"]["positions"][at]["loss"]) -
+                     number(runs.student(n, s)["teacher"]["positions"][at]["loss"]))
+        prior = prior_of(list(rows.values()))
+        for student in students:
+            compared += compare(f"{student['variant']} at position {i}", student["positions"][i]["above_teacher"],
+                                rows[student["variant"]], prior)
     for student in students:
-        check_student(runs, student)
-    return compared
+        check_means(runs, student)
+    return compared + check_bytes(runs, summary, loss)
+
+
+def check_bytes(runs, task, loss):
+    """The best student of each share of the bytes, what it gains on the one before, and the teacher trained again."""
+    share, before = {s["variant"]: s["state_bytes"] / s["cache_bytes"] for s in task["students"]}, None
+    means = {name: mean([loss(name, s) for s in runs.seeds]) for name in share}
+    expect([part["share"] for part in task["bytes"]] == [0.1, 0.3], "shares", task["bytes"])
+    for part in task["bytes"]:
+        best = min((n for n in share if share[n] <= part["share"]), key=means.get, default=None)
+        expect(part["variant"] == best, part["share"], part["variant"], "is not", best)
+        if best is None or before is None or best == before:
+            expect(part["gain"] is None, part["share"], "gains", part["gain"])
+        else:
+            rows = {n: [loss(before, s) - loss(n, s) for s in runs.seeds] for n in share if n != before}
+            compare("gain", part["gain"], rows[best], prior_of(list(rows.values())))
+        before = best
+    row = [runs.last("teacher", s)["validation_loss"] - runs.student(next(iter(share)), s)["teacher"]["loss"]
+           for s in runs.seeds]
+    return compare("the teacher trained again", task["teacher_again"], row, prior_of([row]))
 
 
 def compare(what, found, row, prior):
@@ -220,11 +257,25 @@ def compare(what, found, row, prior):
     return 1
 
 
-def check_student(runs, student):
-    """What else the summary says of a student, and that its files agree with each other."""
+def check_means(runs, student):
+    """Bytes, layers and positions, which are means over seeds."""
     name = student["variant"]
-    first = runs.student(name, 1)
-    expect(student["state_bytes"] == first["state_bytes"] and student["cache_bytes"] == first["cache_bytes"], name)
+    records = [runs.student(name, s) for s in runs.seeds]
+    expect(student["state_bytes"] == records[0]["state_bytes"] and student["cache_bytes"] == records[0]["cache_bytes"], name)
+    for i, layer in enumerate(student["layers"]):
+        expect(all(r["layers"][i]["layer"] == layer["layer"] for r in records), name, "layers")
+        for stage in ("copied", "aligned"):
+            want = mean([r["layers"][i][stage]["kl"] for r in records])
+            expect(abs(layer[stage + "_kl"] - want) < 1e-6 * (1 + want), name, "KL of layer", layer["layer"])
+    for i, p in enumerate(student["positions"]):
+        values = [number(r["student"]["positions"][i]["loss"]) for r in records]
+        want = mean([v for v in values if math.isfinite(v)])
+        expect(math.isnan(want) and p["student"] is None or abs(p["student"] - want) < 1e-6, name, "position", i)
+
+
+def check_student(runs, student):
+    """That a student of the made study has the files, steps and bytes that it must have."""
+    name = student["variant"]
     expect(student["cache_bytes"] == 2 * 2 * 12 * 16 * 4, name, "cache", student["cache_bytes"])
     kept = 2 * 12 * 16 * 4 if name.endswith(", one") else 0
     expect(student["state_bytes"] - kept < student["cache_bytes"] - kept, name, "state", student["state_bytes"])
@@ -236,13 +287,16 @@ def check_student(runs, student):
         expect(abs(curve[STEPS]["validation_kl"] - record["student"]["kl"]) < 1e-5, name, "last KL")
         stages = [line["stage"] for line in lines_of(runs.runs[name, seed] / "metrics.jsonl")]
         expect(stages == ["align"] * 6 + ["distil"] * 6, name, "stages", stages)
-        for layer, summed in zip(record["layers"], student["layers"]):
-            expect(layer["copied"]["kl"] >= 0 and summed["copied_kl"] >= 0, name, "KL")
-    positions = [runs.student(name, s)["student"]["positions"] for s in runs.seeds]
-    for i, p in enumerate(student["positions"]):
-        values = [number(x[i]["loss"]) for x in positions]
-        want = mean([v for v in values if math.isfinite(v)])
-        expect(math.isnan(want) and p["student"] is None or abs(p["student"] - want) < 1e-6, name, "position", i)
+        for layer in record["layers"]:
+            expect(layer["copied"]["kl"] >= 0, name, "KL")
+
+
+def check_made(folder):
+    summary = json.loads((folder / "summary.json").read_text())["students"][0]
+    names = [s["variant"] for s in summary["students"]]
+    expect(names == ["window, none", "window, one", "linear, none", "linear, one"], "students", names)
+    for student in summary["students"]:
+        check_student(Runs(folder, summary["task"]), student)
 
 
 # ---- the page
@@ -291,6 +345,10 @@ def sign(q):
     return "few" if math.isnan(low) else "positive" if low > 0 else "negative" if high < 0 else "unclear"
 
 
+def brief(q):
+    return interval(q).replace(" (no interval)", "")
+
+
 def listed(parts):
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
@@ -309,7 +367,7 @@ def headline(group):
                             "tokens again,",
         "unclear": lambda: f" cannot be told from the teacher ({interval(q)} nats)" if q["high"] - q["low"] <= 0.1 else
                            f" comes closest, and these seeds cannot say how close: {interval(q)} nats from the teacher,",
-        "few": lambda: f" is {signed(q['mean'], 3)} nats from the teacher, of too few runs to judge",
+        "few": lambda: f" is {brief(q)} nats from the teacher, of too few runs to judge",
         "none": lambda: " has no finished run"}[sign(q)]()
     text += f" with {100 * best['state_bytes'] / best['cache_bytes']:.0f} % of the bytes of its cache (BYTES)"
     q = best["recovered"]
@@ -329,6 +387,8 @@ def others(group):
     if group[0]["student_loss"]["mean"] is None:
         return None
     words = {"unclear": ("ties with it: the interval includes zero", "tie with it: the intervals include zero"),
+             "wide": ("cannot be told from it with these seeds: the interval is wide",
+                      "cannot be told from it with these seeds: the intervals are wide"),
              "positive": ("is worse", "are worse"),
              "negative": ("is better on the seeds that both have", "are better on the seeds that both have"),
              "few": ("has too few runs to judge", "have too few runs to judge"),
@@ -338,13 +398,15 @@ def others(group):
 
     def standing(student):
         kind = sign(student["behind"])
+        if kind == "unclear" and student["behind"]["high"] - student["behind"]["low"] > 0.1:
+            return "wide"
         return "apart" if kind == "none" and student["student_loss"]["mean"] is not None else kind
     text = "Next to it, in nats above it:" if len(group) > 1 else ""
     for kind, (one, many) in words.items():
         named = [s for s in group[1:] if standing(s) == kind]
         if named:
-            names = listed([f"{s['variant']} ({interval(s['behind'])})" if kind not in ("apart", "none") else
-                            f"{s['variant']} (\u2013 (no interval))" for s in named])
+            names = listed([f"{s['variant']} ({brief(s['behind'])})" if kind not in ("apart", "none") else
+                            f"{s['variant']} (\u2013)" for s in named])
             text += f" {names} {one if len(named) == 1 else many}."
     return text
 
@@ -373,7 +435,7 @@ def control(students, key):
         return None
 
     def names(kind):
-        return listed([f"{s['variant']} ({interval(s[key])})" for s in by[kind]])
+        return listed([f"{s['variant']} ({brief(s[key])})" for s in by[kind]])
     parts = []
     if by["positive"]:
         least, most = (size(f(s[key]["mean"] for s in by["positive"])) for f in (min, max))
@@ -388,13 +450,51 @@ def control(students, key):
     return f"{title} {'; '.join(parts)}."
 
 
+BYTES = ("What the bytes of the teacher\u2019s cache buy: of the students that take at most a share of them, the one with "
+         "the lowest mean loss.")
+
+
+def bought(task):
+    """What each share of the bytes buys."""
+    students, before, lines = {s["variant"]: s for s in task["students"]}, None, []
+    for part in task["bytes"]:
+        line, best = f"At most {100 * part['share']:.0f} %:", students.get(part["variant"])
+        if best is None:
+            lines.append(line + " no student with a finished run takes so few bytes.")
+            continue
+        if best is before:
+            lines.append(f"{line} {best['variant']} again: none that takes more bytes has a lower loss.")
+            continue
+        line += f" {best['variant']} takes {100 * best['state_bytes'] / best['cache_bytes']:.1f} %"
+        if best["accuracy"]["mean"] is not None:
+            line += f" and has an accuracy of {best['accuracy']['mean']:.3f}"
+        if best["above_teacher"]["mean"] is not None:
+            line += f"; its loss is {brief(best['above_teacher'])} nats from the teacher\u2019s"
+        gain = part["gain"] or {"mean": None, "low": None, "high": None}
+        if before is not None and gain["mean"] is not None:
+            ends = (gain["high"], gain["low"])
+            more = {"mean": -gain["mean"], "low": None if None in ends else -ends[0], "high": None if None in ends else -ends[1]}
+            line += f", and {brief(more)} from the best with fewer bytes" + {
+                "unclear": ": no difference shows", "few": ", of too few runs to judge"}.get(sign(more), "")
+        lines.append(line + ".")
+        before = best
+    if task["teacher_again"]["mean"] is not None:
+        line = "100 %: the teacher itself, trained on as many tokens again, has a loss " \
+               f"{brief(task['teacher_again'])} nats from what it was"
+        if before is not None and before["teacher_again"]["mean"] is not None:
+            line += f"; {before['variant']} is {brief(before['teacher_again'])} from that"
+        lines.append(line + ".")
+    return lines
+
+
 def text_of(fragment):
     text = html.unescape(re.sub(r"<[^>]*>", "", fragment)).replace("\u202f", " ")
     return re.sub(r"\(\S+ \S+ instead of \S+ \S+\)", "(BYTES)", " ".join(text.split()))
 
 
 def check_page(folder, name):
-    students = json.loads((folder / "summary.json").read_text())["students"][0]["students"]
+    task = json.loads((folder / "summary.json").read_text())["students"][0]
+    students = task["students"]
     page = (folder / "report.html").read_text()
     page = page[page.index('id="verdict"'):page.index('id="1-recall"')]
     groups = {}
@@ -405,11 +505,12 @@ def check_page(folder, name):
     headlines = [text_of(m) for m in re.findall(r'<p class="headline">(.*?)</p>', page, re.S)]
     expect(headlines == [headline(g) for g in groups.values()], name, headlines, [headline(g) for g in groups.values()])
     paragraphs = [text_of(m) for m in re.findall(r"<p>(.*?)</p>", page, re.S)]
-    want = [t for t in map(others, groups.values()) if t is not None] + ["The controls:"]
+    want = [t for t in map(others, groups.values()) if t is not None] + [BYTES, "The controls:"]
     expect(paragraphs == want, name, paragraphs, want)
-    items = [text_of(m) for m in re.findall(r"<li>(.*?)</li>", page[:page.index("</ul>")], re.S)]
-    want = [t for t in (control(students, key) for key in CONTROLS) if t]
-    expect(items == want, name, items, want)
+    lists = [[text_of(m) for m in re.findall(r"<li>(.*?)</li>", part, re.S)] for part in page.split("<ul>")[1:]]
+    want = [bought(task), [t for t in (control(students, key) for key in CONTROLS) if t]]
+    lists[-1] = [t for t in lists[-1] if t.split("?")[0] + "?" in [c[0] for c in CONTROLS.values()]]
+    expect(lists == want, name, lists, want)
 
 
 def made_quantity(dice, kind):
@@ -417,7 +518,7 @@ def made_quantity(dice, kind):
     if kind == "none":
         return {"mean": None, "low": None, "high": None}
     if kind == "few":
-        return {"mean": value, "low": None, "high": None}
+        return {"mean": dice.choice([-1, 1]) * value, "low": None, "high": None}
     middle = {"positive": 1, "negative": -1, "unclear": dice.choice([-0.3, 0, 0.3])}[kind] * value
     return {"mean": middle, "low": middle - 0.8 * value, "high": middle + 0.8 * value}
 
@@ -435,6 +536,11 @@ def check_sentences(softrnn, folder, work):
             student["student_loss"]["mean"] = dice.choice([None, 2.0, 2 + dice.random(), 2 + dice.random()])
             if student["recovered"]["mean"] is None and dice.random() < 0.5:
                 student["swap_loss"]["mean"] = None
+        task, kinds = summary["students"][0], ["positive", "negative", "unclear", "few", "none"]
+        task["teacher_again"] = made_quantity(dice, dice.choice(kinds))
+        for part in task["bytes"]:
+            part["variant"] = dice.choice([None, *(s["variant"] for s in task["students"])])
+            part["gain"] = dice.choice([None, made_quantity(dice, dice.choice(kinds))])
         (made / "summary.json").write_text(json.dumps(summary))
         subprocess.run([softrnn, "report", made], check=True, capture_output=True)
         check_page(made, f"made numbers {seed}")
@@ -493,6 +599,28 @@ def check_refusals(softrnn, file, whole, work):
     expect(dry.returncode == 0 and dry.stdout.count("from_scratch") == 12, "dry run", dry.stdout, dry.stderr)
 
 
+def check_given(softrnn, whole, work):
+    """A teacher that exists: a model, or the run of one; its text must be in its tokens."""
+    teacher = next(whole.glob("teachers/runs/*"))
+    text = re.sub(r"layers: 2, heads: 2, hidden: 16, mlp-hidden: 32, ", "", STUDY).replace("seeds: [1, 2, 3]", "seeds: [1, 2]")
+    text = text.replace("teacher: {settings: {steps: 40, learning-rate: 0.01}}", f"teacher: {{model: {teacher}}}")
+    file, out = work / "given.yaml", work / "given"
+    file.write_text(text)
+    expect(run(softrnn, file, out), "a given teacher")
+    expect(check_numbers(out) > 0 and not (out / "teachers").exists(), "a given teacher is not trained")
+    theirs = {n: json.loads((whole / f"runs/{n}/student.json").read_text())["teacher"]["loss"] for n in ("recall.linear__one.1",)}
+    for name, loss in theirs.items():
+        own = json.loads((out / f"runs/{name}/student.json").read_text())["teacher"]["loss"]
+        expect(abs(own - loss) < 1e-9, name, "has another teacher", own, loss)
+    page = (out / "report.html").read_text()
+    expect(f"The teacher is {teacher}" in page, "the page does not name the teacher")
+    bin_file = work / "model.bin"
+    bin_file.write_bytes(b"x" * 64)
+    file.write_text(text.replace(str(teacher), str(bin_file)))
+    result = subprocess.run([softrnn, "study", file, "--out", work / "bin"], capture_output=True, text=True)
+    expect(result.returncode == 1 and "softrnn convert --in" in result.stderr, "a .bin", result.returncode, result.stderr[-300:])
+
+
 def check_damaged(softrnn, file, whole):
     """Numbers that a student.json lacks are left out."""
     before = {path: path.read_text() for path in whole.glob("runs/recall.linear__none.*/student.json")}
@@ -511,13 +639,13 @@ def check_damaged(softrnn, file, whole):
 def check_shipped(softrnn, work):
     """The studies that come with the program, in tiny sizes: two steps of each stage, one seed."""
     studies = Path(__file__).resolve().parent.parent.parent / "studies"
-    for name, runs in (("rnn.yaml", 2 * (1 + 2 * 6)), ("rnn_gpu.yaml", 1 + 2 * 8)):
+    for name, runs in (("rnn.yaml", 3 * (1 + 2 * 6)), ("rnn_gpu.yaml", 1 + 2 * 8)):
         text = (studies / name).read_text()
         for pattern, tiny in ((r"steps: \d+", "steps: 2"), (r"seeds: .*", "seeds: [1]"), (r"hidden: \d+", "hidden: 16"),
                               (r"heads: \d+", "heads: 2"), (r"batch: \d+", "batch: 2"), (r"length: \d+", "length: 24"),
                               (r"validate-batches: \d+", "validate-batches: 1"), (r"validate-every: \d+", "validate-every: 2"),
                               (r"device: cuda", "device: cpu"), (r"precision: bf16", "precision: float"),
-                              (r"data: (\.\./runs/gpu-data|\"@text\"|\"recall.*\")",
+                              (r"data: (\.\./runs/gpu-data|\"@text\"|\"(?:recall|niah).*\")",
                                'data: "recall:pairs=2,vocab=8,length=24"')):
             text, count = re.subn(pattern, tiny, text)
             expect(count or "cuda" in pattern or "bf16" in pattern, name, "has no", pattern)
@@ -528,22 +656,36 @@ def check_shipped(softrnn, work):
         expect(results == ["finished"] * runs, name, len(results), set(results))
 
 
+def conclude(compared):
+    print("\n".join(failures + [f"{compared} quantities compared, {len(failures)} failures"]))
+    return 1 if failures else 0
+
+
+def check_finished(folder):
+    """The summary of a study that is there, task by task."""
+    tasks = json.loads((folder / "summary.json").read_text())["students"]
+    return sum(check_numbers(folder, index) for index in range(len(tasks)))
+
+
 def main():
     softrnn = sys.argv[1]
+    if (Path(softrnn) / "summary.json").exists():
+        return conclude(check_finished(Path(softrnn)))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         file, whole = work / "made.yaml", work / "whole"
         file.write_text(STUDY)
         expect(run(softrnn, file, whole), "the study failed")
         compared = check_numbers(whole)
+        check_made(whole)
         check_page(whole, "the study")
         check_sentences(softrnn, whole, work)
         check_refusals(softrnn, file, whole, work)
+        check_given(softrnn, whole, work)
         check_damaged(softrnn, file, whole)
         check_shipped(softrnn, work)
         check_resumed(softrnn, file, whole, work)
-    print("\n".join(failures + [f"{compared} quantities compared, {len(failures)} failures"]))
-    return 1 if failures else 0
+    return conclude(compared)
 
 
 if __name__ == "__main__":

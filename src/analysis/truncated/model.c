@@ -133,41 +133,70 @@ void sr_trial_end(sr_trial *trial) {
     trial->logits = NULL;
 }
 
-static srnn_status observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                           sr_observer observer) {
-    const int V = model->config.V;
-    float *logits;
-    SR_TRY(take_logits(&logits, trial, V));
-    const srnn_status status = logits_of(logits, model, trial, observer);
-    if (status == SRNN_OK) {
-        *loss = mean_loss(logits, trial, V);
-        *error = relative_error(logits, trial->logits, (int64_t)trial->B * trial->T, V);
-    }
-    free(logits);
-    return status;
-}
+/* A pass of a truncated model, with what changes its layers. */
+typedef srnn_status truncated_pass(void *out, const sr_trial *trial, sr_model *model,
+                                   sr_observer observer);
 
-/* `view` already truncates the layers cut about zero. */
-static srnn_status run(double *loss, double *error, const sr_trial *trial, sr_model *view,
-                       const sr_survey *survey, const sr_cut *cuts) {
+/* Layers cut about zero are truncated in a view of the model, the others by an observer. */
+static srnn_status run_cuts(truncated_pass *pass, void *out, const sr_trial *trial, sr_model *model,
+                            const sr_survey *survey, const sr_cut *cuts) {
     sr_centred_layers *layers;
-    SR_TRY(sr_centred_layers_create(&layers, view, survey, cuts, trial->B, trial->T));
-    const srnn_status status =
-        observe(loss, error, trial, view, sr_centred_layers_observer(layers));
-    sr_centred_layers_free(layers);
-    return status;
-}
-
-srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                         const sr_survey *survey, const sr_cut *cuts) {
     sr_model view;
     SR_TRY(view_of(&view, model));
     for (int layer = 0; layer < model->config.L; layer++)
         if (!sr_is_centred(&model->config.attention[layer], cuts[layer]))
             cut_layer(&view, layer, cuts[layer].order);
-    const srnn_status status = run(loss, error, trial, &view, survey, cuts);
+    srnn_status status = sr_centred_layers_create(&layers, &view, survey, cuts, trial->B, trial->T);
+    if (status == SRNN_OK) {
+        status = pass(out, trial, &view, sr_centred_layers_observer(layers));
+        sr_centred_layers_free(layers);
+    }
     free(view.config.attention);
     return status;
+}
+
+typedef struct trial_result {
+    double loss, error;
+} trial_result;
+
+static srnn_status compare_logits(void *out, const sr_trial *trial, sr_model *model,
+                                  sr_observer observer) {
+    const int V = model->config.V;
+    trial_result *result = out;
+    float *logits;
+    SR_TRY(take_logits(&logits, trial, V));
+    const srnn_status status = logits_of(logits, model, trial, observer);
+    if (status == SRNN_OK) {
+        result->loss = mean_loss(logits, trial, V);
+        result->error = relative_error(logits, trial->logits, (int64_t)trial->B * trial->T, V);
+    }
+    free(logits);
+    return status;
+}
+
+srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
+                         const sr_survey *survey, const sr_cut *cuts) {
+    trial_result result = {0, 0};
+    SR_TRY(run_cuts(compare_logits, &result, trial, model, survey, cuts));
+    *loss = result.loss;
+    *error = result.error;
+    return SRNN_OK;
+}
+
+static srnn_status losses_of(void *out, const sr_trial *trial, sr_model *model,
+                             sr_observer observer) {
+    const sr_pass_setup setup = {
+        .B = trial->B, .T = trial->T, .form = SRNN_FORM_PARALLEL, .observer = observer};
+    sr_pass *pass;
+    SR_TRY(sr_pass_create(&pass, model, &setup));
+    const srnn_status status = sr_pass_losses(pass, out, trial->ids, trial->targets);
+    sr_pass_free(pass);
+    return status;
+}
+
+srnn_status sr_trial_losses(float *losses, const sr_trial *trial, sr_model *model,
+                            const sr_survey *survey, const sr_cut *cuts) {
+    return run_cuts(losses_of, losses, trial, model, survey, cuts);
 }
 
 /* Feeds the prompt, then token after token. */

@@ -38,6 +38,11 @@ void sr_trial_end(sr_trial *trial);
 srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
                          const sr_survey *survey, const sr_cut *cuts);
 
+/* losses (B, T): of every target of the trial with the layers truncated by cuts (L), 0 without one.
+ * Needs nothing of sr_trial_begin. */
+srnn_status sr_trial_losses(float *losses, const sr_trial *trial, sr_model *model,
+                            const sr_survey *survey, const sr_cut *cuts);
+
 /* Appends to `text` what the model with all layers truncated (order 0: untruncated) generates after
  * the prompt, by greedy decoding. */
 srnn_status sr_truncated_text(sr_bytes *text, sr_model *model, const sr_tokenizer *tokenizer,

@@ -95,6 +95,24 @@ static void set_styles(sr_student_task *task) {
     }
 }
 
+static srnn_status read_bytes(sr_student_task *task, const json_t *object) {
+    void *memory;
+    task->teacher_again = quantity_of(object, "teacher_again");
+    task->byte_count = sr_json_count_of(object, "bytes");
+    SR_TRY(sr_alloc_zero(&memory, task->byte_count, sizeof *task->bytes));
+    task->bytes = memory;
+    for (size_t i = 0; i < task->byte_count; i++) {
+        const json_t *part = sr_json_element_of(object, "bytes", i);
+        const char *name = sr_json_text_of(part, "variant");
+        task->bytes[i].share = sr_json_number_of(part, "share");
+        task->bytes[i].gain = quantity_of(part, "gain");
+        for (size_t k = 0; k < task->count && *name; k++)
+            if (strcmp(task->students[k].name, name) == 0)
+                task->bytes[i].best = &task->students[k];
+    }
+    return SRNN_OK;
+}
+
 /* The task in study.json; NULL: it is not there. */
 static const json_t *plan_of(const sr_records *records, const char *task) {
     for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
@@ -126,6 +144,7 @@ srnn_status sr_student_task_read(sr_student_task *task, const sr_records *record
     for (size_t i = 0; i < task->count; i++)
         read_student(&task->students[i], sr_json_element_of(object, "students", i));
     set_styles(task);
+    SR_TRY(read_bytes(task, object));
     return make_groups(task);
 }
 
@@ -133,6 +152,7 @@ void sr_student_task_free(sr_student_task *task) {
     for (size_t i = 0; i < task->group_count; i++)
         free(task->groups[i].ranked);
     free(task->groups);
+    free(task->bytes);
     free(task->students);
     *task = (sr_student_task){0};
 }

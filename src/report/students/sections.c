@@ -203,8 +203,11 @@ static void add_positions(sr_chart *chart, const sr_student *s) {
     for (size_t i = 0; i < sr_json_count_of(s->object, "positions"); i++) {
         const json_t *p = sr_json_element_of(s->object, "positions", i);
         const double from = sr_json_number_of(p, "from"), to = sr_json_number_of(p, "to");
-        const double above = sr_json_number_of(p, "student") - sr_json_number_of(p, "teacher");
-        sr_chart_point(chart, (from + to - 1) / 2 + 1, above, above, above);
+        const json_t *above = sr_json_object_of(p, "above_teacher");
+        const double mean = sr_json_number_of(above, "mean");
+        const double low = sr_json_number_of(above, "low"), high = sr_json_number_of(above, "high");
+        sr_chart_point(chart, (from + to - 1) / 2 + 1, mean, isfinite(low) ? low : mean,
+                       isfinite(high) ? high : mean);
     }
 }
 
@@ -220,8 +223,10 @@ srnn_status sr_students_positions(sr_page *page, const sr_student_task *task, co
         chart->has_reference = true;
         sr_chart_axes(chart, "tokens seen, the token itself included",
                       "loss above the teacher, nats");
-        sr_chart_describe(chart, "Means over seeds. A student whose line rises loses what is far "
-                                 "back; one whose line is flat loses as much everywhere.");
+        sr_chart_describe(chart,
+                          "Means over seeds with 95 %% intervals. A student whose line rises "
+                          "loses what is far back; one whose line is flat loses as much "
+                          "everywhere.");
         for (size_t i = 0; i < group->count; i++)
             add_positions(chart, group->ranked[i]);
         SR_TRY(sr_page_chart(page, chart));

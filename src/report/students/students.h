@@ -45,6 +45,13 @@ typedef struct sr_student_group {
     size_t count;
 } sr_student_group;
 
+/* What a share of the bytes of the teacher's cache buys. */
+typedef struct sr_student_bytes {
+    double share;
+    const sr_student *best; /* with the lowest loss of those that take at most that; NULL: none */
+    sr_quantity gain;       /* on the best of the share before */
+} sr_student_bytes;
+
 typedef struct sr_student_task {
     const char *task, *title;
     bool accuracy;        /* it is ranked by accuracy */
@@ -52,6 +59,9 @@ typedef struct sr_student_task {
     size_t count;
     sr_student_group *groups; /* (group_count), owned */
     size_t group_count;
+    sr_student_bytes *bytes; /* (byte_count), owned: from the least to the most */
+    size_t byte_count;
+    sr_quantity teacher_again; /* L of the teacher trained again, minus L_teacher */
 } sr_student_task;
 
 /* True if the study has a teacher. */

@@ -14,6 +14,15 @@ static sr_formatted interval(const sr_quantity *q) {
     return sr_format_interval(q->mean, q->low, q->high);
 }
 
+/* The same in parentheses, where "(no interval)" would not read well. */
+static sr_formatted brief(const sr_quantity *q) {
+    sr_formatted all = interval(q);
+    char *none = strstr(all.text, " (no interval)");
+    if (none)
+        *none = '\0';
+    return all;
+}
+
 static void write_name(FILE *out, const sr_student *s) {
     fputs("<b>", out);
     sr_escape_html(out, s->name);
@@ -92,8 +101,7 @@ static void write_above(FILE *out, const sr_student *s) {
         write_unclear(out, q);
         return;
     case SR_SIGN_TOO_FEW:
-        fprintf(out, " is %s nats from the teacher, of too few runs to judge",
-                sr_format_signed(q->mean, 3).text);
+        fprintf(out, " is %s nats from the teacher, of too few runs to judge", brief(q).text);
         return;
     case SR_SIGN_NONE:
         break;
@@ -143,12 +151,15 @@ static void write_accuracy(FILE *out, const sr_student *s) {
 typedef struct standing {
     sr_sign sign;  /* of its distance */
     bool finished; /* without a distance: whether it has a finished run */
+    bool wide;     /* around zero: whether the interval is too wide to call that a tie */
 } standing;
 
 static bool stands(const sr_student *s, standing where) {
-    const sr_sign sign = sr_sign_of(&s->behind);
+    const sr_quantity *q = &s->behind;
+    const sr_sign sign = sr_sign_of(q);
     return sign == where.sign &&
-           (sign != SR_SIGN_NONE || where.finished == isfinite(s->student_loss.mean));
+           (sign != SR_SIGN_NONE || where.finished == isfinite(s->student_loss.mean)) &&
+           (sign != SR_SIGN_UNCLEAR || where.wide == (q->high - q->low > wide));
 }
 
 static size_t count_standing(const sr_student_group *group, standing where) {
@@ -172,7 +183,7 @@ static void write_others(FILE *out, const sr_student_group *group, standing wher
             continue;
         fputs(joint(said++, count), out);
         write_name(out, s);
-        fprintf(out, " (%s)", interval(&s->behind).text);
+        fprintf(out, " (%s)", brief(&s->behind).text);
     }
     fprintf(out, " %s.", count == 1 ? one : many);
 }
@@ -193,20 +204,103 @@ static void write_group(FILE *out, const sr_student_group *group, bool accuracy)
         write_accuracy(out, best);
     fputs(".</p>\n<p>", out);
     fputs(group->count > 1 ? "Next to it, in nats above it:" : "", out);
-    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true},
+    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true, false},
                  "ties with it: the interval includes zero",
                  "tie with it: the intervals include zero");
-    write_others(out, group, (standing){SR_SIGN_POSITIVE, true}, "is worse", "are worse");
-    write_others(out, group, (standing){SR_SIGN_NEGATIVE, true},
+    write_others(out, group, (standing){SR_SIGN_UNCLEAR, true, true},
+                 "cannot be told from it with these seeds: the interval is wide",
+                 "cannot be told from it with these seeds: the intervals are wide");
+    write_others(out, group, (standing){SR_SIGN_POSITIVE, true, false}, "is worse", "are worse");
+    write_others(out, group, (standing){SR_SIGN_NEGATIVE, true, false},
                  "is better on the seeds that both have", "are better on the seeds that both have");
-    write_others(out, group, (standing){SR_SIGN_TOO_FEW, true}, "has too few runs to judge",
+    write_others(out, group, (standing){SR_SIGN_TOO_FEW, true, false}, "has too few runs to judge",
                  "have too few runs to judge");
-    write_others(out, group, (standing){SR_SIGN_NONE, true},
+    write_others(out, group, (standing){SR_SIGN_NONE, true, false},
                  "has no finished run with a seed of the best student\u2019s",
                  "have no finished run with a seed of the best student\u2019s");
-    write_others(out, group, (standing){SR_SIGN_NONE, false}, "has no finished run",
+    write_others(out, group, (standing){SR_SIGN_NONE, false, false}, "has no finished run",
                  "have no finished run");
     fputs("</p>\n", out);
+}
+
+/* ---- bytes */
+
+/* After the student's distance from the teacher: its distance from the best one with fewer
+ * bytes. */
+static void write_gain(FILE *out, const sr_quantity *gain) {
+    const sr_quantity more = {-gain->mean, -gain->high, -gain->low};
+    switch (sr_sign_of(&more)) {
+    case SR_SIGN_POSITIVE: /* of the seeds that both have, which need not be all */
+    case SR_SIGN_NEGATIVE:
+        fprintf(out, ", and <strong>%s</strong> from the best with fewer bytes", brief(&more).text);
+        return;
+    case SR_SIGN_UNCLEAR:
+        fprintf(out,
+                ", and %s from the best with fewer bytes: <strong>no difference shows</strong>",
+                brief(&more).text);
+        return;
+    case SR_SIGN_TOO_FEW:
+        fprintf(out, ", and %s from the best with fewer bytes, of too few runs to judge",
+                brief(&more).text);
+        return;
+    case SR_SIGN_NONE:
+        break;
+    }
+}
+
+static void write_bought(FILE *out, const sr_student_bytes *bytes, const sr_student *before,
+                         bool accuracy) {
+    const sr_student *s = bytes->best;
+    fprintf(out, "<li><strong>At most %.0f" NNBSP "%%:</strong> ", 100 * bytes->share);
+    if (!s) {
+        fputs("no student with a finished run takes so few bytes.</li>\n", out);
+        return;
+    }
+    write_name(out, s);
+    if (s == before) {
+        fputs(" again: none that takes more bytes has a lower loss.</li>\n", out);
+        return;
+    }
+    fprintf(out, " takes %.1f" NNBSP "%%", 100 * s->state_bytes / s->cache_bytes);
+    if (accuracy && isfinite(s->accuracy.mean))
+        fprintf(out, " and has an accuracy of %s", sr_format_fixed(s->accuracy.mean, 3).text);
+    if (isfinite(s->above_teacher.mean))
+        fprintf(out, "; its loss is %s nats from the teacher\u2019s",
+                brief(&s->above_teacher).text);
+    if (before)
+        write_gain(out, &bytes->gain);
+    fputs(".</li>\n", out);
+}
+
+/* All bytes are the teacher's own cache: the teacher, trained on as many tokens again. */
+static void write_all_bytes(FILE *out, const sr_student_task *task, const sr_student *before) {
+    if (!isfinite(task->teacher_again.mean))
+        return;
+    fprintf(out,
+            "<li><strong>100" NNBSP "%%:</strong> the teacher itself, trained on as many tokens "
+            "again, has a loss %s nats from what it was",
+            brief(&task->teacher_again).text);
+    if (before && isfinite(before->teacher_again.mean)) {
+        fputs("; ", out);
+        write_name(out, before);
+        fprintf(out, " is %s from that", brief(&before->teacher_again).text);
+    }
+    fputs(".</li>\n", out);
+}
+
+static void write_bytes(FILE *out, const sr_student_task *task) {
+    const sr_student *before = NULL;
+    if (!task->byte_count)
+        return;
+    fputs("<p>What the bytes of the teacher\u2019s cache buy: of the students that take at most "
+          "a share of them, the one with the lowest mean loss.</p>\n<ul>\n",
+          out);
+    for (size_t i = 0; i < task->byte_count; i++) {
+        write_bought(out, &task->bytes[i], before, task->accuracy);
+        before = task->bytes[i].best ? task->bytes[i].best : before;
+    }
+    write_all_bytes(out, task, before);
+    fputs("</ul>\n", out);
 }
 
 /* ---- controls */
@@ -266,7 +360,7 @@ static void write_names(FILE *out, const sr_student_task *task, picker *of, sr_s
             continue;
         fputs(joint(said++, count_of), out);
         write_name(out, s);
-        fprintf(out, " (%s)", interval(of(s)).text);
+        fprintf(out, " (%s)", brief(of(s)).text);
     }
 }
 
@@ -331,6 +425,7 @@ void sr_students_verdict(FILE *out, const sr_student_task *task) {
     fputs("</h3>\n", out);
     for (size_t i = 0; i < task->group_count; i++)
         write_group(out, &task->groups[i], task->accuracy);
+    write_bytes(out, task);
     fputs("<p>The controls:</p>\n<ul>\n", out);
     for (size_t i = 0; i < sizeof controls / sizeof *controls; i++)
         write_control(out, task, &controls[i]);

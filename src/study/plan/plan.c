@@ -6,6 +6,7 @@
 #include "model/mixers.h"
 #include "study/plan/students.h"
 #include "study/plan/study.h"
+#include "train/run/data.h"
 #include "train/run/model.h"
 
 #include <ctype.h>
@@ -372,13 +373,27 @@ static srnn_status take_shape(sr_run_settings *s, const sr_run_settings *t,
     return status;
 }
 
+/* The control that trains a given teacher again reads the rows that the students read: a text must
+ * be in the teacher's tokens for both. */
+static srnn_status check_tokens(const sr_run_settings *s) {
+    sr_run_settings own;
+    SR_TRY(sr_run_settings_create(&own));
+    srnn_status status = sr_run_settings_copy(&own, s);
+    if (status == SRNN_OK)
+        status = sr_run_data_tokenizer(&own);
+    sr_run_settings_free(&own);
+    return status;
+}
+
 /* The teacher of the run, of which the study may have trained nothing yet. */
 static srnn_status teacher_config(sr_model_config *config, const sr_study *study, sr_study_run *run,
                                   int vocab) {
     sr_run_settings *s = &run->settings, t;
     const bool again = study->variants[run->variant].role == SR_ROLE_TEACHER;
-    if (again && study->teacher.model)
-        return sr_run_model_config(config, s, "", vocab);
+    if (again && study->teacher.model) {
+        SR_TRY(sr_run_model_config(config, s, "", vocab));
+        return check_tokens(s);
+    }
     SR_TRY(sr_run_settings_create(&t));
     srnn_status status;
     if (study->teacher.model) {

@@ -56,6 +56,10 @@ static srnn_status add_teacher(sr_study *study) {
     *to = (sr_study_variant){.role = SR_ROLE_TEACHER};
     SR_TRY(copy_text(&to->name, "teacher"));
     SR_TRY(copy_text(&to->system, "teacher"));
+    if (study->teacher.model) { /* which has the attention of each of its layers */
+        to->by_layers = true;
+        return copy_text(&to->attention, "");
+    }
     SR_TRY(copy_text(&to->attention, study->teacher.attention));
     return srnn_attention_parse(&to->descriptor, to->attention);
 }
@@ -157,6 +161,7 @@ srnn_status sr_study_plan_role(sr_study_run *run, const sr_study *study, const c
     s->steps = steps_of_stages(&request);
     s->stop_step = s->stop_tokens = 0;
     if (v->role == SR_ROLE_TEACHER) {
+        s->hidden_weight = 0;
         SR_TRY(sr_run_settings_text(&s->attention, ""));
         return sr_run_settings_text(&s->model, teacher);
     }

@@ -1,7 +1,7 @@
 /* power.c: the number of seeds a comparison needs. */
 #include "study/results/power.h"
 
-#include "study/results/statistics.h"
+#include "base/statistics.h"
 
 #include <math.h>
 

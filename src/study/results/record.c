@@ -1,10 +1,10 @@
 /* record.c: reads the records of one run. */
 #include "study/results/record.h"
 
+#include "base/statistics.h"
 #include "base/text.h"
 #include "files/json.h"
 #include "files/path.h"
-#include "study/results/statistics.h"
 
 #include <jansson.h>
 #include <math.h>

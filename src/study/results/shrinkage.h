@@ -4,7 +4,7 @@
 #ifndef SR_STUDY_RESULTS_SHRINKAGE_H
 #define SR_STUDY_RESULTS_SHRINKAGE_H
 
-#include "study/results/statistics.h"
+#include "base/statistics.h"
 
 /* Lower bound of the standard deviation of differences: tables print four decimals, and a variance
  * of zero (all seeds at the ceiling of a task) carries no information. */

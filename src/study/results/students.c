@@ -273,6 +273,26 @@ static json_t *positions_json(const maker *m, size_t variant) {
     return list;
 }
 
+/* Of every range of positions the loss above the teacher's, with its interval. */
+static void add_position_intervals(const maker *m, json_t *const *objects, double *table) {
+    const listed student = position("student", "loss"), teacher = position("teacher", "loss");
+    bool any = true;
+    for (size_t range = 0; any; range++) {
+        any = false;
+        for (size_t i = 0; i < m->count; i++)
+            for (size_t s = 0; s < m->seeds; s++)
+                table[i * m->seeds + s] = listed_of(m, m->students[i], s, range, &student) -
+                                          listed_of(m, m->students[i], s, range, &teacher);
+        const sr_prior prior = sr_prior_of(table, m->count, m->seeds);
+        for (size_t i = 0; i < m->count; i++) {
+            json_t *own = json_array_get(json_object_get(objects[i], "positions"), range);
+            if (own)
+                sr_json_set(own, "above_teacher", interval_json(m, table + i * m->seeds, &prior));
+            any = any || own;
+        }
+    }
+}
+
 static json_t *layers_json(const maker *m, size_t variant) {
     const listed layer = {NULL, "layers", NULL, "layer"};
     json_t *list = json_array();
@@ -322,6 +342,77 @@ static void add_behind(const maker *m, json_t *const *objects, double *table) {
     set_intervals(m, objects, "behind", table);
 }
 
+/* ---- what bytes buy */
+
+/* Shares of the bytes of the teacher's cache; the last is the teacher itself. */
+static const double shares[] = {0.1, 0.3, 1};
+enum { SHARES = sizeof shares / sizeof *shares };
+
+/* Of the bytes of the teacher's cache; NaN: no run has finished. */
+static double share_of(const maker *m, size_t variant) {
+    for (size_t s = 0; s < m->seeds; s++) {
+        const double share = measured_of(m, variant, s, NULL, "state_bytes") /
+                             measured_of(m, variant, s, NULL, "cache_bytes");
+        if (isfinite(share))
+            return share;
+    }
+    return NAN;
+}
+
+/* The student with the lowest loss of those that take at most this share; count: there is none. */
+static size_t best_within(const maker *m, double share) {
+    size_t best = m->count;
+    for (size_t i = 0; i < m->count; i++) {
+        const double loss = mean_loss(m, m->students[i]);
+        if (share_of(m, m->students[i]) <= share && isfinite(loss) &&
+            (best == m->count || loss < mean_loss(m, m->students[best])))
+            best = i;
+    }
+    return best;
+}
+
+/* The loss of student `from` above that of student `to`, with the variance of all such
+ * differences; null for the same one. */
+static json_t *gain_json(const maker *m, size_t from, size_t to, double *table) {
+    if (from == m->count || to == m->count || from == to)
+        return json_null();
+    for (size_t i = 0; i < m->count; i++)
+        for (size_t s = 0; s < m->seeds; s++)
+            table[i * m->seeds + s] = i == from ? NAN
+                                                : student_loss(m, m->students[from], s) -
+                                                      student_loss(m, m->students[i], s);
+    const sr_prior prior = sr_prior_of(table, m->count, m->seeds);
+    return interval_json(m, table + to * m->seeds, &prior);
+}
+
+/* The loss of the teacher that was trained again above that of the teacher. */
+static json_t *again_json(const maker *m, double *table) {
+    for (size_t s = 0; s < m->seeds; s++) {
+        const size_t run = run_of(m, 0, s);
+        table[s] = NAN;
+        for (size_t i = 0; i < m->count && run < m->study->run_count && isnan(table[s]); i++)
+            table[s] = m->records[run].last_loss - teacher_loss(m, m->students[i], s);
+    }
+    const sr_prior prior = sr_prior_of(table, 1, m->seeds);
+    return interval_json(m, table, &prior);
+}
+
+/* For each share but the whole: the best student, and how much it gains on that of the share
+ * before. */
+static json_t *bytes_json(const maker *m, double *table) {
+    json_t *list = json_array();
+    size_t before = m->count;
+    for (int i = 0; i + 1 < SHARES; i++) {
+        const size_t best = best_within(m, shares[i]);
+        const char *name = best < m->count ? m->study->variants[m->students[best]].name : NULL;
+        sr_json_append(list, json_pack("{s:f, s:o, s:o}", "share", shares[i], "variant",
+                                       name ? sr_json_plain_text(name) : json_null(), "gain",
+                                       gain_json(m, before, best, table)));
+        before = best;
+    }
+    return list;
+}
+
 /* ---- one task */
 
 static json_t *student_json(const maker *m, size_t variant) {
@@ -364,23 +455,28 @@ static void fill_task(const maker *m, json_t **objects, json_t **curves, double 
     for (size_t q = 0; q < sizeof quantities / sizeof *quantities; q++)
         set_quantity(m, objects, quantities[q].name, quantities[q].of, table);
     add_behind(m, objects, table);
+    add_position_intervals(m, objects, table);
     add_curves(m, objects, curves, table);
 }
 
 static srnn_status task_json(json_t **object, const maker *m) {
-    json_t *list = json_array();
+    json_t *list = json_array(), *bytes = NULL, *again_loss = NULL;
     json_t **objects = calloc(2 * m->count + 1, sizeof *objects);
-    double *table = calloc(m->count * m->seeds + 1, sizeof *table);
+    double *table = calloc((m->count + 1) * m->seeds, sizeof *table);
     srnn_status status =
         objects && table ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for the students");
-    if (status == SRNN_OK)
+    if (status == SRNN_OK) {
         fill_task(m, objects, objects + m->count, table);
+        bytes = bytes_json(m, table);
+        again_loss = again_json(m, table);
+    }
     for (size_t i = 0; status == SRNN_OK && i < m->count; i++)
         sr_json_append(list, objects[i]);
     free(objects);
     free(table);
-    *object = json_pack("{s:o, s:o}", "task", sr_json_plain_text(m->study->tasks[m->task].name),
-                        "students", list);
+    *object = json_pack("{s:o, s:o, s:o?, s:o?}", "task",
+                        sr_json_plain_text(m->study->tasks[m->task].name), "students", list,
+                        "bytes", bytes, "teacher_again", again_loss);
     return status;
 }
 

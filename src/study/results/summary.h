@@ -3,9 +3,9 @@
 #ifndef SR_STUDY_RESULTS_SUMMARY_H
 #define SR_STUDY_RESULTS_SUMMARY_H
 
+#include "base/statistics.h"
 #include "study/plan/study.h"
 #include "study/results/record.h"
-#include "study/results/statistics.h"
 
 /* One number of every finished run of a variant. */
 typedef struct sr_spread {

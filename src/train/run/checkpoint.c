@@ -65,6 +65,12 @@ static srnn_status check_folder(const char *where) {
     struct stat status;
     if (stat(where, &status) != 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: %s", where, strerror(errno));
+    const size_t length = strlen(where);
+    if (S_ISREG(status.st_mode) && length > 4 && strcmp(where + length - 4, ".bin") == 0)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: a file of llama2.c has no folder to train from; convert it first: "
+                       "softrnn convert --in %s --out FOLDER --tokenizer FILE",
+                       where, where);
     if (!S_ISDIR(status.st_mode))
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "%s: not a model: that is a folder with config.json and model.safetensors, "

@@ -16,6 +16,11 @@ static srnn_status check(const sr_run_settings *s) {
                        "z-loss %g is a part of the cross entropy, which this objective has not: "
                        "leave it out, or learn with objective text",
                        s->z_loss);
+    if (s->hidden_weight > 0 && s->objective != SR_OBJECTIVE_KL &&
+        s->objective != SR_OBJECTIVE_REVERSE_KL)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "hidden-weight %g goes with objective kl or reverse-kl: leave it out",
+                       s->hidden_weight);
     return SRNN_OK;
 }
 
@@ -31,6 +36,7 @@ static srnn_status open_all(sr_run_lesson *l, sr_backend *backend, const sr_run_
     l->lesson = (sr_lesson){.objective = (sr_objective)s->objective,
                             .temperature = s->temperature,
                             .z_loss = (float)s->z_loss,
+                            .hidden_weight = (float)s->hidden_weight,
                             .layers = l->layers};
     return *s->teacher ? sr_model_open(&l->lesson.teacher, backend, s->teacher, NULL) : SRNN_OK;
 }

@@ -103,10 +103,26 @@ static srnn_status settle(sr_run_settings *s, const sr_model_config *c, const ch
     return status;
 }
 
+/* The requested attention, in which layers that have it already keep their sizes: a student's need
+ * not be the usual ones, and a run that is resumed before its first checkpoint has the attention of
+ * its model by name. */
+static srnn_status take_attention(sr_model_config *config, const char *text) {
+    sr_model_config before;
+    srnn_status status = sr_model_config_copy(&before, config);
+    if (status == SRNN_OK)
+        status = sr_model_config_attention(config, text);
+    const bool comparable = status == SRNN_OK && before.sizes && config->sizes;
+    for (int layer = 0; comparable && layer < config->L; layer++)
+        if (sr_attention_same(&before.attention[layer], &config->attention[layer]))
+            config->sizes[layer] = before.sizes[layer];
+    sr_model_config_free(&before);
+    return status;
+}
+
 /* The requested attention, or the model's. */
 static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s) {
     if (*s->attention)
-        return sr_model_config_attention(config, s->attention);
+        return take_attention(config, s->attention);
     char *text = NULL;
     srnn_status status = sr_model_config_attention_text(&text, config);
     if (status == SRNN_OK)

@@ -67,6 +67,9 @@ static const sr_setting table[] = {
            "what is learned: text, the teacher's logits (kl or reverse-kl), or layers: what "
            "each adds by its attention, alone"),
     NUMBER("temperature", temperature, 1e-3, 1e3, "of the logits in kl and reverse-kl"),
+    NUMBER("hidden-weight", hidden_weight, 0, 1e9,
+           "kl and reverse-kl: adds, times this, how far the hidden states after each layer are "
+           "from the teacher's: mean squares"),
     TEXT("only-attention", attention_of, "LAYERS",
          "only the attention of these layers learns: 0,5,8-, or 3-/4 for every fourth from 3 "
          "on; else everything"),

@@ -31,7 +31,8 @@ typedef struct sr_run_settings {
     int adapter_rank;                     /* 0: no adapters */
     int objective;                        /* sr_objective */
     double temperature;
-    int layout; /* sr_token_layout */
+    double hidden_weight; /* of sr_lesson */
+    int layout;           /* sr_token_layout */
     double validation_share;
     int validation_half; /* sr_half */
 

@@ -1,5 +1,5 @@
 /* statistics.c: means, spreads and confidence intervals of differences. */
-#include "study/results/statistics.h"
+#include "base/statistics.h"
 
 #include <math.h>
 #include <stdlib.h>

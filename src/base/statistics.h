@@ -1,8 +1,8 @@
 /* statistics.h: means, spreads and confidence intervals of differences.
  *
  * Intervals are Student's, two-sided. docs/RECORDS.md has their assumptions. */
-#ifndef SR_STUDY_RESULTS_STATISTICS_H
-#define SR_STUDY_RESULTS_STATISTICS_H
+#ifndef SR_BASE_STATISTICS_H
+#define SR_BASE_STATISTICS_H
 
 #include <stdbool.h>
 #include <stddef.h>
