@@ -386,7 +386,7 @@ def perturb(model):
 # Members of config.json without which tensors would have other shapes.
 SHAPES = ("vocab", "hidden_size", "intermediate", "num_", "head", "linear_", "conv", "layer_types",
           "model_type", "architectures", "mamba", "state_size", "n_groups", "expand", "bias", "tie",
-          "mlp_", "qk_layernorm", "no_rope", "block_", "expert", "lora", "v_head", "kernel", "dtype")
+          "mlp_", "qk_layernorm", "no_rope", "block_", "expert", "lora", "v_head", "kernel", "dtype", "sparse", "parallel")
 
 
 def as_older_files_are(r, c):
