@@ -1,6 +1,6 @@
 /* test_families.c: small models of published families against the logits of transformers. They are
  * searched in the folder named by SOFTRNN_FAMILIES, else next to SOFTRNN_REAL_DATA; without them
- * these tests are skipped. */
+ * these tests are skipped. SOFTRNN_FAMILIES_DEVICE: where they compute, the CPU without it. */
 #include "files/folder.h"
 #include "files/json.h"
 #include "files/path.h"
@@ -16,16 +16,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static sr_backend *cpu;
+static sr_backend *backend;
 
-static int open_cpu(void **state) {
+static int open_backend(void **state) {
+    const sr_backend_settings settings = {.device = getenv("SOFTRNN_FAMILIES_DEVICE"),
+                                          .threads = 2};
     (void)state;
-    return sr_backend_create(&cpu, &(sr_backend_settings){.threads = 2}) == SRNN_OK ? 0 : -1;
+    return sr_backend_create(&backend, &settings) == SRNN_OK ? 0 : -1;
 }
 
-static int close_cpu(void **state) {
+static int close_backend(void **state) {
     (void)state;
-    sr_backend_free(cpu);
+    sr_backend_free(backend);
     return 0;
 }
 
@@ -236,7 +238,7 @@ static bool check_family(const char *folder, const char *name) {
     static const double LIMIT = 1e-4;
     const char *missing = refusal_of(name);
     sr_model *model;
-    const srnn_status status = sr_model_load(&model, cpu, folder);
+    const srnn_status status = sr_model_load(&model, backend, folder);
     if (missing) {
         const bool right = status != SRNN_OK && strstr(srnn_error_detail(), missing);
         printf("%-16s refused: %s\n", name, srnn_error_detail());
@@ -278,5 +280,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_transformers),
     };
-    return cmocka_run_group_tests(tests, open_cpu, close_cpu);
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
 }
