@@ -58,7 +58,8 @@ static const golden_case golden_systems[] = {
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
-/* Layers with other state updates, in a third file. */
+/* Layers with other state updates, and of published models, in a third file. There q_proj and the
+ * output gate are two tensors, and norms multiply by their weights. */
 static const golden_case golden_writes[] = {
     {"gated_delta_net_neg", "gated_delta_net,write_range=2", GOLDEN_SYSTEM_H},
     {"kda", "kda", GOLDEN_SYSTEM_H},
@@ -68,6 +69,10 @@ static const golden_case golden_writes[] = {
     {"rwkv7_residual", "rwkv7", GOLDEN_SYSTEM_H}, /* a later layer, with the first one's values */
     {"2mamba", "2mamba", GOLDEN_SYSTEM_H},
     {"2mamba_e", "2mamba_e", GOLDEN_SYSTEM_H},
+    {"gated_attention",
+     "softmax,layer=nala,output_gate=sigmoid,gate_width=channel,qk_norm=head,rope_part=0.5",
+     GOLDEN_SYSTEM_H},
+    {"row_norm_attention", "softmax,qk_norm=row", GOLDEN_SYSTEM_H},
 };
 enum { GOLDEN_WRITES = sizeof golden_writes / sizeof *golden_writes };
 

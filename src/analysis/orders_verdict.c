@@ -5,12 +5,15 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "files/json.h"
+#include "model/config/layers.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { LAYERS_BYTES = 512 };
 
 static double number_of(const json_t *object, const char *name) {
     const json_t *value = json_object_get(object, name);
@@ -31,18 +34,20 @@ static bool same_cut(const json_t *one, const json_t *other) {
            strcmp(text_of(one, "centre"), text_of(other, "centre")) == 0;
 }
 
-/* Prints the layers from *index on that are truncated alike: "layers 3-7 ...". Moves *index past
- * them. */
+/* Prints the layers from *index on that are truncated alike: "layers 3,5-7 ...", without those of a
+ * hybrid that are not truncated. Moves *index past them. */
 static void print_layers(FILE *out, const json_t *rows, size_t *index, const json_t *record,
                          const sr_model_config *c) {
-    const json_t *first = json_array_get(rows, *index), *last = first;
+    const json_t *first = json_array_get(rows, *index);
+    bool alike[SR_LAYERS_MAX] = {false};
+    char layers[LAYERS_BYTES];
+    int count = 0;
     for (; *index < json_array_size(rows) && same_cut(first, json_array_get(rows, *index));
-         (*index)++)
-        last = json_array_get(rows, *index);
-    const bool one = first == last;
-    fprintf(out, "layer%s %d", one ? "" : "s", whole_of(first, "layer"));
-    if (!one)
-        fprintf(out, "-%d", whole_of(last, "layer"));
+         (*index)++, count++)
+        alike[whole_of(json_array_get(rows, *index), "layer")] = true;
+    const bool one = count == 1;
+    sr_layers_print(layers, sizeof layers, alike, c->L);
+    fprintf(out, "layer%s %s", one ? "" : "s", layers);
     if (!json_is_integer(json_object_get(first, "order"))) {
         fprintf(out, " need%s more than order %d, the highest tried", one ? "s" : "",
                 whole_of(record, "most_order"));

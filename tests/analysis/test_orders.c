@@ -520,6 +520,30 @@ static void verdict(void **state) {
     assert_true(verdict_says(0.009, 9, "Not to advantage: "));
 }
 
+/* Layers of a hybrid that are not softmax are in no sentence. */
+static void verdict_names_layers(void **state) {
+    (void)state;
+    srnn_attention softmax[7] = {{0}};
+    const sr_model_config config = {
+        .L = 7, .H = 1, .Hkv = 1, .D = 4, .positions = 32, .attention = softmax};
+    json_t *layers = json_array();
+    for (int layer = 3; layer < 7; layer += layer == 3 ? 2 : 1)
+        assert_int_equal(
+            json_array_append_new(layers, json_pack("{si, si, ss, sf, sf}", "layer", layer, "order",
+                                                    4, "centre", "zero", "state_bytes", 1000.0,
+                                                    "memory_break_even_tokens", 10.0)),
+            0);
+    json_t *record =
+        json_pack("{s[ff], si, s{sf}, s[{ss, si, so, s{sf, sf}, s{sf, sf}}]}", "tolerances", 1e-2,
+                  1e-3, "most_order", 8, "data", "trial_loss", 2.0, "costs", "criterion", "logits",
+                  "tolerance", 0, "layers", layers, "total", "state_bytes", 3000.0,
+                  "memory_break_even_tokens", 10.0, "together", "loss", 2.1, "logits_error", 0.009);
+    assert_int_equal(sr_orders_verdict(record, &config), SRNN_OK);
+    const char *text = json_string_value(json_object_get(record, "verdict"));
+    assert_non_null(strstr(text, "layers 3,5-6 could run at order 4"));
+    json_decref(record);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiny_rows_have_their_length),
@@ -536,6 +560,7 @@ int main(void) {
         cmocka_unit_test(record),
         cmocka_unit_test(other_attention),
         cmocka_unit_test(verdict),
+        cmocka_unit_test(verdict_names_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

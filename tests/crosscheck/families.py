@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 
 import torch
 import transformers
@@ -44,8 +45,22 @@ def sizes(r, even_groups=False):
     return sizes
 
 
-def rope(r, positions, partial=False):
+def head_of(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def longrope(r, c, angles):
+    """LongRoPE, whose long texts are refused: they are longer than the ones below."""
+    return dict(rope_type="longrope", short_factor=[1.0 + 0.1 * i for i in range(angles)],
+                long_factor=[2.0 + 0.3 * i for i in range(angles)],
+                original_max_position_embeddings=pick(r, 64, c["max_position_embeddings"]),
+                **pick(r, {}, dict(factor=4.0), dict(attention_factor=1.3)))
+
+
+def rope(r, c, partial=False):
     """One of the rotary scalings, as rope_parameters has them."""
+    positions = c["max_position_embeddings"]
+    part = pick(r, 0.5, 1.0) if partial else 1
     original = pick(r, positions // 2, positions // 4)
     kinds = [dict(rope_type="default"), dict(rope_type="linear", factor=pick(r, 2.0, 3.5)),
              dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -54,21 +69,29 @@ def rope(r, positions, partial=False):
                   original_max_position_embeddings=original),
              dict(rope_type="yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.1, truncate=False,
                   original_max_position_embeddings=original),
-             dict(rope_type="dynamic", factor=2.0)]
+             dict(rope_type="dynamic", factor=2.0),
+             longrope(r, c, int(head_of(c) * part) // 2)]
     chosen = dict(pick(r, *kinds), rope_theta=pick(r, 500.0, 10000.0, 1e6))
     if partial:
-        chosen["partial_rotary_factor"] = pick(r, 0.5, 1.0)
+        chosen["partial_rotary_factor"] = part
     return chosen
+
+
+def own_or_even_heads(r, c, head):
+    """Heads of another width than the hidden size has for each, or without the member."""
+    if r.random() < 0.5:
+        del c["head_dim"]
+        c["hidden_size"] = c["num_attention_heads"] * head
 
 
 def llama(r, c):
     c.update(attention_bias=pick(r, True, False), mlp_bias=pick(r, True, False),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def windowed(r, c):
     c.update(sliding_window=pick(r, None, 5, 17, 4096),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def layer_types(r, L, *types):
@@ -76,16 +99,15 @@ def layer_types(r, L, *types):
 
 
 def qwen2(r, c):
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
+    own_or_even_heads(r, c, 8)
     c.update(use_sliding_window=pick(r, True, False), sliding_window=9,
-             max_window_layers=r.randint(0, 3), rope_parameters=rope(r, c["max_position_embeddings"]))
+             max_window_layers=r.randint(0, 3), rope_parameters=rope(r, c))
 
 
 def qwen3(r, c):
     c.update(attention_bias=pick(r, True, False), use_sliding_window=pick(r, True, False),
              sliding_window=9, max_window_layers=r.randint(0, 3),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
     if c["use_sliding_window"] and r.random() < 0.5:
         c["layer_types"] = layer_types(r, c["num_hidden_layers"], "full_attention",
                                        "sliding_attention")
@@ -145,11 +167,10 @@ def mixtral(r, c):
 
 
 def olmoe(r, c):
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
+    own_or_even_heads(r, c, 8)
     c.update(num_experts=pick(r, 4, 8), num_experts_per_tok=pick(r, 1, 3),
              norm_topk_prob=pick(r, True, False), attention_bias=pick(r, True, False),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def gpt_oss(r, c):
@@ -162,14 +183,13 @@ def gpt_oss(r, c):
 
 
 def olmo2(r, c):
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
-    c.update(attention_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
+    own_or_even_heads(r, c, 8)
+    c.update(attention_bias=pick(r, True, False), rope_parameters=rope(r, c))
 
 
 def by_type(r, c):
     plain = dict(rope_type="default", rope_theta=pick(r, 10000.0, 500.0))
-    return dict(full_attention=rope(r, c["max_position_embeddings"]), sliding_attention=plain)
+    return dict(full_attention=rope(r, c), sliding_attention=plain)
 
 
 def olmo3(r, c):
@@ -187,9 +207,9 @@ def olmo_hybrid(r, c):
     c.update(linear_num_key_heads=heads, linear_num_value_heads=heads * pick(r, 1, 2),
              linear_key_head_dim=pick(r, 4, 6), linear_value_head_dim=pick(r, 4, 8, 12),
              linear_conv_kernel_dim=pick(r, 2, 4), attention_bias=pick(r, True, False),
-             linear_allow_neg_eigval=pick(r, True, False),
-             rope_parameters=pick(r, None, dict(rope_type="default", rope_theta=10000.0)))
+             linear_allow_neg_eigval=pick(r, True, False))
     del c["head_dim"]
+    c["rope_parameters"] = pick(r, None, rope(r, c))
     c["layer_types"] = layer_types(r, c["num_hidden_layers"] - 1, "full_attention",
                                    "linear_attention") + ["full_attention"]
 
@@ -198,14 +218,14 @@ def smollm3(r, c):
     c.update(no_rope_layers=pick(r, None, [r.randint(0, 1) for _ in range(c["num_hidden_layers"])]),
              no_rope_layer_interval=pick(r, 2, 3, 4), use_sliding_window=pick(r, True, False),
              sliding_window=pick(r, None, 9), attention_bias=pick(r, True, False),
-             mlp_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
+             mlp_bias=pick(r, True, False))
+    own_or_even_heads(r, c, 8)
+    c["rope_parameters"] = rope(r, c)
 
 
 def gemma(r, c):
     c.update(hidden_act=pick(r, "gelu_pytorch_tanh", "gelu", "silu"),
-             attention_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
+             attention_bias=pick(r, True, False), rope_parameters=rope(r, c))
 
 
 def gemma2(r, c):
@@ -213,7 +233,7 @@ def gemma2(r, c):
              query_pre_attn_scalar=pick(r, 8, 13, 256), sliding_window=pick(r, 5, 17),
              final_logit_softcapping=pick(r, None, 3.0, 30.0),
              attn_logit_softcapping=pick(r, 2.0, 50.0), attention_bias=pick(r, True, False),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def gemma3(r, c):
@@ -227,21 +247,19 @@ def gemma3(r, c):
 def phi3(r, c):
     del c["head_dim"]
     c["hidden_size"] = c["num_attention_heads"] * 16
-    part = pick(r, 0.5, 1.0)
-    angles, positions = int(16 * part) // 2, c["max_position_embeddings"]
-    long = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=part,
-                short_factor=[1.0 + 0.1 * i for i in range(angles)],
-                long_factor=[2.0 + 0.3 * i for i in range(angles)])
-    plain = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=part)
-    c.update(sliding_window=pick(r, None, 5, 17), rope_parameters=pick(r, long, plain),
-             original_max_position_embeddings=pick(r, positions, 64, 96))
+    part = pick(r, 0.5, 0.75, 1.0)
+    plain = dict(rope_type="default")
+    c.update(sliding_window=pick(r, None, 5, 17),
+             rope_parameters=dict(pick(r, longrope(r, c, int(16 * part) // 2), plain),
+                                  rope_theta=pick(r, 500.0, 10000.0), partial_rotary_factor=part),
+             original_max_position_embeddings=pick(r, c["max_position_embeddings"], 64, 96))
 
 
 def granite(r, c):
     c.update(attention_bias=pick(r, True, False), mlp_bias=pick(r, True, False),
              embedding_multiplier=pick(r, 1.0, 12.0), residual_multiplier=pick(r, 1.0, 0.22),
              logits_scaling=pick(r, 1.0, 8.0), attention_multiplier=pick(r, 1.0, 0.1),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def stablelm(r, c):
@@ -249,27 +267,27 @@ def stablelm(r, c):
     c["hidden_size"] = c["num_attention_heads"] * 16
     c.update(use_qkv_bias=pick(r, True, False), qk_layernorm=pick(r, True, False),
              use_parallel_residual=pick(r, True, False), hidden_act=pick(r, "silu", "gelu"),
-             rope_parameters=rope(r, c["max_position_embeddings"], partial=True))
+             rope_parameters=rope(r, c, partial=True))
 
 
 def seed_oss(r, c):
     c.update(attention_bias=pick(r, True, False), attention_out_bias=pick(r, True, False),
-             mlp_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
+             mlp_bias=pick(r, True, False), rope_parameters=rope(r, c))
 
 
 def exaone4(r, c):
     c.update(sliding_window=pick(r, 5, 17), sliding_window_pattern=pick(r, 2, 3),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def glm(r, c):
     c.update(attention_bias=pick(r, True, False),
-             rope_parameters=rope(r, c["max_position_embeddings"], partial=True))
+             rope_parameters=rope(r, c, partial=True))
 
 
 def plain_bias(r, c):
     c.update(attention_bias=pick(r, True, False), mlp_bias=pick(r, True, False),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def arcee(r, c):
@@ -278,23 +296,23 @@ def arcee(r, c):
 
 
 def ernie(r, c):
-    c.update(use_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
+    c.update(use_bias=pick(r, True, False), rope_parameters=rope(r, c))
 
 
 def hunyuan(r, c):
     c.update(attention_bias=pick(r, True, False), rope_parameters=pick(
-        r, rope(r, c["max_position_embeddings"]),
+        r, rope(r, c),
         dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0)))
 
 
 def nemotron(r, c):
     c.update(attention_bias=pick(r, True, False), mlp_bias=pick(r, True, False),
              hidden_act=pick(r, "relu2", "gelu"),
-             rope_parameters=rope(r, c["max_position_embeddings"], partial=True))
+             rope_parameters=rope(r, c, partial=True))
 
 
 def apertus(r, c):
-    c.update(attention_bias=pick(r, True, False), rope_parameters=rope(r, c["max_position_embeddings"]))
+    c.update(attention_bias=pick(r, True, False), rope_parameters=rope(r, c))
 
 
 def lfm2(r, c):
@@ -303,7 +321,7 @@ def lfm2(r, c):
     c.update(conv_bias=pick(r, True, False), conv_L_cache=pick(r, 2, 3, 4),
              block_auto_adjust_ff_dim=pick(r, True, False), block_multiple_of=pick(r, 8, 16),
              block_ffn_dim_multiplier=pick(r, 1.0, 1.3),
-             rope_parameters=rope(r, c["max_position_embeddings"]),
+             rope_parameters=rope(r, c),
              layer_types=layer_types(r, c["num_hidden_layers"], "full_attention", "conv"))
 
 
@@ -322,7 +340,7 @@ def falcon_h1(r, c):
              ssm_in_multiplier=pick(r, 1.0, 1.25), ssm_out_multiplier=pick(r, 1.0, 0.2),
              mlp_multipliers=pick(r, [1.0, 1.0], [0.9, 0.1]),
              ssm_multipliers=pick(r, [1.0] * 5, [0.35, 0.25, 0.2, 0.5, 0.3]),
-             rope_parameters=rope(r, c["max_position_embeddings"]))
+             rope_parameters=rope(r, c))
 
 
 def kimi(r, c):
@@ -368,7 +386,7 @@ def perturb(model):
 # Members of config.json without which tensors would have other shapes.
 SHAPES = ("vocab", "hidden_size", "intermediate", "num_", "head", "linear_", "conv", "layer_types",
           "model_type", "architectures", "mamba", "state_size", "n_groups", "expand", "bias", "tie",
-          "mlp_", "qk_layernorm", "no_rope", "block_", "expert", "lora", "v_head", "kernel")
+          "mlp_", "qk_layernorm", "no_rope", "block_", "expert", "lora", "v_head", "kernel", "dtype", "sparse", "parallel")
 
 
 def as_older_files_are(r, c):
@@ -385,11 +403,46 @@ def as_older_files_are(r, c):
             c["rope_scaling"] = rope
         elif r.random() < 0.5:
             c["rope_scaling"] = None
+    elif isinstance(rope, dict) and isinstance(rope.get("full_attention"), dict) and r.random() < 0.7:
+        full, sliding = c.pop("rope_parameters").values()
+        c["rope_theta"] = full.pop("rope_theta")
+        c["rope_local_base_freq"] = sliding["rope_theta"]
+        if full["rope_type"] != "default":
+            c["rope_scaling"] = full
+    scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    if "original_max_position_embeddings" in scaling and r.random() < 0.3:
+        c["original_max_position_embeddings"] = scaling.pop("original_max_position_embeddings")
+    if r.random() < 0.2 and "full_attention" in (c.get("layer_types") or []):
+        c["layer_types"] = ["attention" if t == "full_attention" else t for t in c["layer_types"]]
     optional = [key for key in c if not any(part in key for part in SHAPES)]
     for key in r.sample(optional, min(len(optional), r.randint(0, 3))):
         del c[key]
     if r.random() < 0.3:
         c["torch_dtype"] = c.pop("dtype", "float32")
+
+
+def longest_is_plain(config):
+    """Texts of LongRoPE that are longer than the original positions are refused."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] + [part for part in rope.values() if isinstance(part, dict)]
+    return all(part.get("rope_type") != "longrope" for part in kinds)
+
+
+def in_double(model):
+    """The same model all of whose arithmetic is double: transformers computes norms and the delta
+    rule in float32, whatever the weights are."""
+    module = sys.modules[type(model).__module__]
+    with open(module.__file__) as file:
+        source = file.read()
+    for narrow, wide in (("torch.float32", "torch.float64"), (".float()", ".double()"),
+                         ("dtype=torch.float)", "dtype=torch.float64)")):
+        source = source.replace(narrow, wide)
+    wide = types.ModuleType(module.__name__)
+    wide.__package__, wide.__file__ = module.__package__, module.__file__
+    exec(compile(source, module.__file__, "exec"), vars(wide))
+    same = getattr(wide, type(model).__name__)(model.config).double().eval()
+    same.load_state_dict(model.state_dict())
+    return same
 
 
 def make(family, r, folder, older):
@@ -400,7 +453,9 @@ def make(family, r, folder, older):
     config._experts_implementation = "eager"  # the others want widths that are multiples of 4
     model = AutoModelForCausalLM.from_config(config).float().eval()
     perturb(model)
-    model.save_pretrained(folder, max_shard_size=r.choice(["20KB", "1GB"]) if older else "1GB")
+    kept = r.choice([torch.bfloat16, torch.float16]) if older and r.random() < 0.3 else torch.float32
+    model.to(kept).save_pretrained(folder, max_shard_size=r.choice(["20KB", "1GB"]) if older else "1GB")
+    model.float()
     if older:
         with open(f"{folder}/config.json") as file:
             members = json.load(file)
@@ -409,10 +464,11 @@ def make(family, r, folder, older):
             json.dump(members, file)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                      experts_implementation="eager").eval()
-    ids = torch.randint(1, c["vocab_size"], (2, r.randint(20, 64)))
+    longest = getattr(config, "max_position_embeddings", 64) if longest_is_plain(config) else 64
+    ids = torch.randint(1, c["vocab_size"], (2, r.choice([r.randint(20, 64), longest])))
     with torch.no_grad():
         narrow = model(ids, use_cache=False).logits[:, -LAST_ROWS:]
-        logits = model.double()(ids, use_cache=False).logits[:, -LAST_ROWS:]
+        logits = in_double(model)(ids, use_cache=False).logits[:, -LAST_ROWS:]
     lost = ((narrow - logits).abs().max() / logits.abs().max()).item()
     if not lost < ILL_CONDITIONED:
         raise ValueError(f"float32 is {lost:.1e} from float64")

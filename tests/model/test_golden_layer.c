@@ -3,6 +3,7 @@
 #include "model/layer/attention.h"
 #include "model/layer/rope.h"
 #include "model/layer/sizes.h"
+#include "model/layer/wiring.h"
 
 enum { ROWS = GOLDEN_B * GOLDEN_T };
 
@@ -36,9 +37,12 @@ static const sr_tensor *find_weight(const void *context, const char *name) {
 
 /* Infers the sizes from the shapes of the weights. */
 static void find_dims(sr_layer_setup *setup, const fixture *f) {
-    const int H = f->what.H;
+    const int H = f->what.H, D = GOLDEN_C / H;
+    /* Layers of published models share keys. */
+    const int Hkv =
+        setup->attention.wiring.qk_norm ? (int)find_weight(f, "k_proj.weight")->shape[0] / D : H;
     const sr_layer_sizes sizes =
-        sr_layer_sizes_usual(&setup->attention, H, H, GOLDEN_C / H, &(sr_layer_sizes){0});
+        sr_layer_sizes_usual(&setup->attention, H, Hkv, D, &(sr_layer_sizes){0});
     setup->dims = sr_layer_sizes_dims(&sizes, GOLDEN_C);
     assert_int_equal(sr_layer_sizes_find(&setup->dims, &setup->attention, "",
                                          (sr_tensor_finder){find_weight, f}),
@@ -66,12 +70,14 @@ static void fixture_open(fixture *f, size_t n) {
     f->later = strcmp(variant, "rwkv7_residual") == 0;
     find_dims(&setup, f);
     setup.dims.later = f->later;
+    setup.dims.norm_epsilon = 1e-6; /* of QK-norm */
     setup.first_values = f->first;
     setup.d_first_values = f->d_first;
     setup.first_columns = GOLDEN_C;
     if (f->later)
         load_first(f);
-    sr_rope_table(rope_table, GOLDEN_T, setup.dims.D, 10000, &(sr_rope_scaling){0});
+    sr_rope_table(rope_table, GOLDEN_T, sr_layer_rope_width(&setup.attention, setup.dims.D), 10000,
+                  &(sr_rope_scaling){0});
     assert_int_equal(sr_attention_layer_create(&f->layer, cpu, &setup), SRNN_OK);
     assert_int_equal(sr_layer_tensors(&f->table, "", &setup.attention, &setup.dims), SRNN_OK);
     f->weights = calloc(f->table.numbers, sizeof *f->weights);

@@ -492,9 +492,12 @@ static void read_meaning(char text[1024], const char *members) {
         return;
     }
     assert_int_equal(sr_model_config_attention_text(&layers, &config), SRNN_OK);
-    snprintf(text, 1024, "%s theta=%g scaling=%d activation=%s eos=%d and %d more", layers,
-             config.rope_theta, (int)config.rope_scaling.kind,
-             sr_config_activation_word(config.activation), config.eos, config.other_end_count);
+    const sr_rope_scaling *scaling = &config.rope_scaling;
+    snprintf(text, 1024,
+             "%s theta=%g scaling=%d original=%d fractional=%d activation=%s eos=%d and %d more",
+             layers, config.rope_theta, (int)scaling->kind, (int)scaling->original_positions,
+             (int)scaling->fractional, sr_config_activation_word(config.activation), config.eos,
+             config.other_end_count);
     free(layers);
     sr_model_config_free(&config);
 }
@@ -551,6 +554,19 @@ static void members_mean_what_transformers_says(void **state) {
          "theta=500000 scaling=0"},
         {"\"olmo3\", \"rope_theta\": 9, \"rope_local_base_freq\": 77, \"sliding_window\": 4",
          "rope_theta=500000"}, /* windowed layers have a theta of their own, which no member says */
+        {"\"qwen3\", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": "
+         "\"llama3\", \"original_max_position_embeddings\": 32}",
+         "original=16"}, /* transformers prefers the model's member */
+        {"\"olmo3\", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": "
+         "\"yarn\", \"factor\": 2, \"original_max_position_embeddings\": 32}",
+         "original=32"}, /* but for an object of one type of layer */
+        {"\"qwen3\", \"rope_scaling\": {\"type\": \"yarn\", \"truncate\": false}", "fractional=1"},
+        {"\"olmo3\", \"rope_scaling\": {\"type\": \"yarn\", \"truncate\": false}", "fractional=0"},
+        {"\"gemma3_text\", \"rope_parameters\": {\"truncate\": false, \"full_attention\": "
+         "{\"type\": \"yarn\"}}",
+         "fractional=1"},
+        {"\"qwen3\", \"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "members of their own"},
+        {"\"llama\", \"per_layer_config\": {\"1\": {\"head_dim\": 8}}", "per_layer_config changes"},
         {"\"gemma3_text\", \"attn_logit_softcapping\": 50",
          "score=exp,qk_norm=head,"}, /* stored by transformers, not applied */
         {"\"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"short_factor\": [1, 2], "

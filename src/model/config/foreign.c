@@ -36,6 +36,7 @@ static const foreign members[] = {
     {"num_local_experts", 1},
     {"n_routed_experts", 1},
     {"quantization_config", 0},
+    {"per_layer_config", 0},
 };
 
 static bool does_nothing(const json_t *value, double neutral) {

@@ -69,6 +69,8 @@ srnn_status sr_published_missing(const json_t *root, const char *path, bool expe
         const char *what;
     } parts[] = {
         {sr_config_value(root, "quantization_config"), "quantised weights (quantization_config)"},
+        {sr_config_value(root, "per_layer_config"), "layers with members of their own "
+                                                    "(per_layer_config)"},
         {!experts_are_read && has_experts(root), "mixture of experts"},
         {has_number(root, "kv_lora_rank") && has_full_layer(root), "multi-head latent attention"},
         {sr_config_value(root, "vision_config"), "images (vision_config)"},
@@ -103,6 +105,11 @@ static bool is_required(const char *key) {
     return false;
 }
 
+static void take_unless_known(json_t *root, const json_t *file, const char *key) {
+    if (json_object_get(file, key) && !json_object_get(root, key))
+        sr_json_set(root, key, json_incref(json_object_get(file, key)));
+}
+
 /* What the family knows: the file's members over transformers' defaults; free with json_decref. */
 static json_t *merged(const json_t *file, const sr_published *family) {
     const sr_published_experts *experts = family->experts;
@@ -118,11 +125,14 @@ static json_t *merged(const json_t *file, const sr_published *family) {
     if (other && json_object_get(file, other) && !json_object_get(file, experts->count))
         sr_json_set(root, experts->count, json_incref(json_object_get(file, other)));
     /* Members of every family. */
-    static const char *const common[] = {"bos_token_id", "eos_token_id", "rope_theta",
-                                         "rope_scaling", "rope_parameters"};
+    static const char *const common[] = {
+        "bos_token_id",    "eos_token_id",        "rope_theta",      "rope_scaling",
+        "rope_parameters", "quantization_config", "per_layer_config"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
-        if (json_object_get(file, common[i]) && !json_object_get(root, common[i]))
-            sr_json_set(root, common[i], json_incref(json_object_get(file, common[i])));
+        take_unless_known(root, file, common[i]);
+    /* An object for each type of layer has its own. */
+    if (!family->rope_by_type)
+        take_unless_known(root, file, "original_max_position_embeddings");
     return root;
 }
 
@@ -265,7 +275,8 @@ static positions read_positions(sr_config_reader *r, const sr_published *f, sr_m
     }
     const int width = p.part > 0 && p.part <= 1 ? (int)(c->D * p.part) : 0;
     if (all)
-        sr_config_rope_set(r, c, all, scaling_kind(r, f, all), width);
+        sr_config_rope_set(r, c, all, f->rope_by_type ? parameters : all, scaling_kind(r, f, all),
+                           width);
     if (f->rope_alpha)
         read_alpha(r, all, c);
     /* A file that says null of both, or of theta among the parameters, has no position at all. */
@@ -467,8 +478,6 @@ srnn_status sr_published_read(sr_config_reader *reader, const sr_published *fami
     config->C = sr_config_integer(&r, "hidden_size", 0);
     config->L = sr_config_integer(&r, "num_hidden_layers", 0);
     srnn_status status = sr_published_missing(root, reader->path, family->experts);
-    if (status == SRNN_OK && sr_config_value(reader->root, "quantization_config"))
-        status = sr_published_missing(reader->root, reader->path, family->experts);
     if (status == SRNN_OK) {
         read_model(&r, family, config);
         layers.positions = read_positions(&r, family, config);

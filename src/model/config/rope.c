@@ -34,7 +34,8 @@ static double given(sr_config_reader *r, const json_t *scaling, const char *key,
     return number != 0 ? number : otherwise;
 }
 
-static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+static void read_yarn(sr_config_reader *r, const json_t *scaling, const json_t *outer,
+                      sr_model_config *config) {
     sr_rope_scaling *s = &config->rope_scaling;
     s->kind = SR_ROPE_YARN;
     read_original(r, scaling, config);
@@ -42,7 +43,7 @@ static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_confi
         s->factor = (double)config->positions / (double)s->original_positions;
     s->fast_rotations = given(r, scaling, "beta_fast", 32);
     s->slow_rotations = given(r, scaling, "beta_slow", 1);
-    s->fractional = !sr_config_flag(r, scaling, "truncate", true);
+    s->fractional = !sr_config_flag(r, outer, "truncate", true);
     const double over = given(r, scaling, "mscale", 0),
                  under = given(r, scaling, "mscale_all_dim", 0);
     const double inferred = over != 0 && under != 0
@@ -112,18 +113,18 @@ void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
     /* A layer's text may rotate a part of its heads. */
     const int width = sr_config_value(r->root, "softrnn_attention") ? 0 : config->D;
     if (scaling)
-        sr_config_rope_set(r, config, scaling, sr_config_rope_kind(r, scaling), width);
+        sr_config_rope_set(r, config, scaling, scaling, sr_config_rope_kind(r, scaling), width);
 }
 
 void sr_config_rope_set(sr_config_reader *r, sr_model_config *config, const json_t *scaling,
-                        const char *kind, int width) {
+                        const json_t *outer, const char *kind, int width) {
     config->rope_scaling.factor = sr_config_real(r, scaling, "factor", 1.0);
     if (strcmp(kind, "linear") == 0)
         config->rope_scaling.kind = SR_ROPE_LINEAR;
     else if (strcmp(kind, "llama3") == 0)
         read_llama3(r, scaling, config);
     else if (strcmp(kind, "yarn") == 0)
-        read_yarn(r, scaling, config);
+        read_yarn(r, scaling, outer, config);
     else if (strcmp(kind, "longrope") == 0 || strcmp(kind, "su") == 0)
         read_longrope(r, scaling, config, width);
     else if (strcmp(kind, "default") != 0 &&

@@ -15,10 +15,11 @@ const char *sr_config_rope_kind(sr_config_reader *reader, const json_t *scaling)
 /* Sets theta and scaling; config->positions is set. */
 void sr_config_rope_read(sr_config_reader *reader, sr_model_config *config);
 
-/* Sets the scaling of this kind with the object's numbers, rope_theta being set. `width`: channels
- * of a head that are rotated, for which LongRoPE has lists; 0: unknown. */
+/* Sets the scaling of this kind with the object's numbers, rope_theta being set. `outer`: the
+ * object that YaRN's `truncate` is read from, another one where each type of layer has its own.
+ * `width`: channels of a head that are rotated, for which LongRoPE has lists; 0: unknown. */
 void sr_config_rope_set(sr_config_reader *reader, sr_model_config *config, const json_t *scaling,
-                        const char *kind, int width);
+                        const json_t *outer, const char *kind, int width);
 
 /* A new reference to what rope_scaling is to say; NULL if there is no memory. */
 json_t *sr_config_rope_json(const sr_rope_scaling *scaling);

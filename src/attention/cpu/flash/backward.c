@@ -175,8 +175,6 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     real bound = pair_bound(x, w, at, own);
-    const bool cap_near = !sr_decay_may_rise(&p->attention) &&
-                          cap_is_near(&x->rule, w->query_norm[own] * at->key_norm);
     const bool near = at->decay && !x->rule.logit_decay && decay_is_near(at->range, bound);
     tile_decays decays;
     tile_decays_set(&decays, w->decay, at->sums, &at->pairs);
@@ -192,7 +190,6 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
             .bound = bound,
             .near = near,
-            .cap_near = cap_near,
         };
         row_set_decay(&row, &decays, r);
         real *const d = w->d + r * ld.tile;

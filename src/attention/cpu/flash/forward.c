@@ -83,7 +83,6 @@ typedef struct query_tile {
     const int32_t *first; /* of these rows: start of their documents in the call */
     tile_sums decay;      /* of these rows and of the current key tile */
     real bound;           /* on the logits; infinity or NaN if unknown */
-    bool cap_near;        /* on the logits before the cap, see cap_is_near */
     bool scaled;          /* row maxima are subtracted */
     tile_pairs pairs;     /* with the current key tile */
     decay_range range;    /* of their decays */
@@ -124,7 +123,6 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .width = width,
             .bound = q->bound,
             .near = near,
-            .cap_near = q->cap_near,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
@@ -136,8 +134,8 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
         if (x->rule.logit_decay)
             row_decay_logits(&row, &x->rule, NULL);
         vec *const sum = sums ? &w->row_sums[r] : NULL;
-        if (x->rule.capped && row_is_whole(&row) && row_is_plain_capped(&row, &x->rule)) {
-            row_weights_plain_capped(row.s, row.width, x->rule.inverse_cap, sum);
+        if (row_is_whole(&row) && row_is_plain_capped(&row, &x->rule)) {
+            row_weights_plain_capped(row.s, row.width, &x->rule, sum);
             continue;
         }
         if (x->rule.capped)
@@ -238,7 +236,6 @@ static void rows_task(void *untyped, int64_t task, int worker) {
             from = first_key(q.first[0], q.at, window) / TILE, past = tiles_in(keys_seen);
     const real products = logit_bound(w, packed, &q, from, past, p->D);
     const bool may_rise = sr_decay_may_rise(&p->attention); /* from key to query */
-    q.cap_near = !may_rise && cap_is_near(&x->rule, products);
     q.bound = may_rise ? (real)INFINITY : capped_bound(&x->rule, products);
     q.scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)

@@ -48,13 +48,6 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
     return rule;
 }
 
-static inline bool vec_any(vec_bits mask) {
-    real_bits any = 0;
-    for (int lane = 0; lane < LANES; lane++)
-        any |= mask[lane];
-    return any != 0;
-}
-
 /* The order-N series for N > SHORT_SERIES (or its derivative: the series of one order less). */
 static inline vec long_series(vec s, const score_rule *rule, int order) {
     if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
@@ -165,9 +158,8 @@ typedef struct score_row {
     const real *decay_columns;
     real decay_rest; /* the rounding errors of both */
     const real *decay_column_rests;
-    real maximum;  /* subtracted from the logarithm of all weights */
-    real bound;    /* bound on |s|; infinity or NaN if unknown */
-    bool cap_near; /* cap_is_near is known to hold */
+    real maximum; /* subtracted from the logarithm of all weights */
+    real bound;   /* bound on |s|; infinity or NaN if unknown */
     /* with decay: vec_exp_small takes every exponent, as long as nothing is subtracted */
     bool near;
 } score_row;
@@ -212,8 +204,8 @@ static inline void row_clear_hidden(real *row, int low, int high, int width) {
 /* The rule and the row as local constants, so that stores to the row do not force the compiler to
  * reload them. */
 typedef struct score_constants {
-    bool clamped, decayed;
-    real clamp, decay, decay_rest, maximum;
+    bool clamped, capped, decayed; /* capped: by row_weights_plain_capped alone */
+    real clamp, cap, inverse_cap, decay, decay_rest, maximum;
     const real *decay_columns, *decay_column_rests;
 } score_constants;
 
@@ -288,35 +280,42 @@ static inline real row_log_scale(const score_row *row, const score_rule *rule) {
     return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
 }
 
-/* Fast path of the common case: exp of small logits, no decay, every column visible. */
-static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
-    vec total = {0};
-    if (c.clamped)
-        for (int j = 0; j < width; j += LANES) {
-            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
-            vec_store(s + j, w);
-            total += w;
-        }
+/* exp of small logits without decay: `count` vectors from s on, clamped or capped. */
+SR_BUNDLED void bundle_weights_plain(real *s, score_constants c, vec *total, int count) {
+    vec x[BUNDLE], slope[BUNDLE];
+    if (c.capped)
+        bundle_capped(x, s, c.cap, c.inverse_cap, slope, count);
     else
-        for (int j = 0; j < width; j += LANES) {
-            vec w = vec_exp_small(vec_load(s + j));
-            vec_store(s + j, w);
-            total += w;
-        }
+        SR_EACH(count) x[i] = clamp_logits(vec_load(s + i * LANES), c);
+    bundle_exp_small(x, count);
+    SR_EACH(count) vec_store(s + i * LANES, x[i]);
+    SR_EACH(count) *total += x[i];
+}
+
+SR_BUNDLED void row_weights_bundles(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    int j = 0;
+    for (; j + BUNDLE * LANES <= width; j += BUNDLE * LANES)
+        bundle_weights_plain(s + j, c, &total, BUNDLE);
+    for (; j < width; j += LANES)
+        bundle_weights_plain(s + j, c, &total, 1);
     if (sum)
         *sum += total;
 }
 
+/* Fast path of the common case: exp of small logits, no decay, every column visible. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
+    if (c.clamped)
+        row_weights_bundles(s, width, (score_constants){.clamped = true, .clamp = c.clamp}, sum);
+    else
+        row_weights_bundles(s, width, (score_constants){.clamped = false}, sum);
+}
+
 /* The same with a cap, for logits before it. */
-static inline void row_weights_plain_capped(real *s, int width, real inverse_cap, vec *sum) {
-    vec total = {0}, slope;
-    for (int j = 0; j < width; j += LANES) {
-        const vec w = vec_exp_small(vec_capped_near(vec_load(s + j), inverse_cap, &slope));
-        vec_store(s + j, w);
-        total += w;
-    }
-    if (sum)
-        *sum += total;
+static inline void row_weights_plain_capped(real *s, int width, const score_rule *rule, vec *sum) {
+    row_weights_bundles(
+        s, width,
+        (score_constants){.capped = true, .cap = rule->cap, .inverse_cap = rule->inverse_cap}, sum);
 }
 
 /* The same with decay. Its bits equal those of the general loop: the choice between them depends on
@@ -373,31 +372,14 @@ static inline real capped_bound(const score_rule *rule, real bound) {
     return rule->capped && !(bound <= rule->cap) ? rule->cap : bound;
 }
 
-/* Largest |s| of the row before cap and clamp, including hidden columns of its vectors. */
-static inline real row_largest_product(const score_row *row) {
-    vec largest = {0};
-    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
-        const vec s = vec_load(row->s + j);
-        largest = vec_max(vec_max(s, -s), largest);
-    }
-    return vec_maximum(largest);
-}
-
-/* True if no logit up to this bound leaves the range of vec_capped_near. */
-static inline bool cap_is_near(const score_rule *rule, real bound) {
-    return bound <= TANH_NEAR * (real)0.999 * rule->cap;
-}
-
 /* Replaces the visible logits by cap tanh(s / cap). Stores its slope in `slope` (width) unless that
  * is NULL, with 0 in hidden columns. */
 static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
     const real cap = rule->cap, inverse = rule->inverse_cap;
-    const bool near = row->cap_near || cap_is_near(rule, row_largest_product(row));
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
-        vec own;
-        const vec s = vec_load(row->s + j);
-        vec_store(row->s + j,
-                  near ? vec_capped_near(s, inverse, &own) : vec_capped(s, cap, inverse, &own));
+        vec own, s;
+        bundle_capped(&s, row->s + j, cap, inverse, &own, 1);
+        vec_store(row->s + j, s);
         if (slope)
             vec_store(slope + j, hide_columns(own, row, j, 0));
     }
@@ -408,9 +390,9 @@ static inline bool row_is_whole(const score_row *row) {
     return row->low == 0 && row->high == row->width && row->maximum == 0;
 }
 
-/* True if weights and cap are exponentials of small logits and a polynomial: one loop does both. */
+/* True if the weights are exponentials of small capped logits: one loop does both. */
 static inline bool row_is_plain_capped(const score_row *row, const score_rule *rule) {
-    return row->cap_near && rule->score == SRNN_SCORE_EXP && row->bound <= SMALL_LOGIT &&
+    return rule->capped && rule->score == SRNN_SCORE_EXP && row->bound <= SMALL_LOGIT &&
            !row->decay_columns && !rule->clamped;
 }
 
@@ -474,18 +456,27 @@ static inline void row_weights_plain_backward(const score_row *row, real *d, rea
     }
 }
 
-/* The same with a cap, for logits before it. */
-static inline void row_weights_plain_capped_backward(const score_row *row, real inverse_cap,
-                                                     real *d, real d_row_sum) {
-    real *const s = row->s;
-    const real maximum = row->maximum;
-    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
-        vec slope;
-        const vec w =
-            vec_exp_small(vec_capped_near(vec_load(s + j), inverse_cap, &slope) - maximum);
-        vec_store(s + j, w);
-        vec_store(d + j, w * (vec_load(d + j) + d_row_sum) * slope);
+/* The same with a cap, for `count` vectors of logits before it. */
+SR_BUNDLED void bundle_weights_backward(real *s, real *d, const score_rule *rule, real maximum,
+                                        real d_row_sum, int count) {
+    vec x[BUNDLE], slope[BUNDLE];
+    bundle_capped(x, s, rule->cap, rule->inverse_cap, slope, count);
+    SR_EACH(count) x[i] = x[i] - maximum;
+    bundle_exp_small(x, count);
+    SR_EACH(count) vec_store(s + i * LANES, x[i]);
+    SR_EACH(count) {
+        const vec own = x[i] * (vec_load(d + i * LANES) + d_row_sum) * slope[i];
+        vec_store(d + i * LANES, own);
     }
+}
+
+static inline void row_weights_plain_capped_backward(const score_row *row, const score_rule *rule,
+                                                     real *d, real d_row_sum) {
+    int j = row->low / LANES * LANES;
+    for (; j + BUNDLE * LANES <= row->high; j += BUNDLE * LANES)
+        bundle_weights_backward(row->s + j, d + j, rule, row->maximum, d_row_sum, BUNDLE);
+    for (; j < row->high; j += LANES)
+        bundle_weights_backward(row->s + j, d + j, rule, row->maximum, d_row_sum, 1);
 }
 
 /* The same with decay. */
@@ -580,7 +571,7 @@ static inline void row_weights_cap_backward(const score_row *row, const score_ru
         return;
     }
     if (row_is_plain_capped(row, rule) && maximum_is_small(row)) {
-        row_weights_plain_capped_backward(row, rule->inverse_cap, d, d_row_sum);
+        row_weights_plain_capped_backward(row, rule, d, d_row_sum);
         row_clear_hidden(row->s, row->low, row->high, row->width);
         row_clear_hidden(d, row->low, row->high, row->width);
         return;

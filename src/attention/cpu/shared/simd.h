@@ -111,23 +111,34 @@ static inline vec vec_count(void) {
     return v;
 }
 
-/* e^x = 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: p(r), and n in the low bits of *shifted. */
-static inline vec vec_exp_parts(vec x, vec *shifted) {
+/* Vectors that exponentials and caps of whole rows take together, step by step: their chains of
+ * dependent operations are longer than a core looks ahead. */
+enum { BUNDLE = SR_VECTOR_BYTES == 64 ? 6 : 3 };
+
+/* The functions of `count` vectors, a constant. */
+#define SR_BUNDLED     static inline __attribute__((always_inline))
+#define SR_EACH(count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
+
+/* e^x = 2^n p(r), x = n ln 2 + r and |r| <= ln 2 / 2: x becomes p(r), n the low bits of shifted. */
+SR_BUNDLED void bundle_exp_parts(vec *x, vec *shifted, int count) {
 #if SR_REAL_BITS == 64
-    return doubles_exp_parts(x, shifted);
+    SR_EACH(count) x[i] = doubles_exp_parts(x[i], &shifted[i]);
 #else
+    vec sum[BUNDLE];
     const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     static const real p[] = {0.5f, 0.166665752173736494f, 0.0416665524031902174f,
                              0.0083634727221610281f, 0.00139265504284959209f};
     enum { TERMS = 5 };
-    *shifted = x * (real)1.4426950408889634 + magic;
-    vec n = *shifted - magic;
-    vec r = x - n * ln2_high - n * ln2_low;
-    vec sum = vec_all(p[TERMS - 1]);
+    SR_EACH(count) shifted[i] = x[i] * (real)1.4426950408889634 + magic;
+    SR_EACH(count) {
+        const vec n = shifted[i] - magic;
+        x[i] = x[i] - n * ln2_high - n * ln2_low;
+    }
+    SR_EACH(count) sum[i] = vec_all(p[TERMS - 1]);
 #pragma GCC unroll 16
     for (int term = TERMS - 2; term >= 0; term--)
-        sum = sum * r + p[term];
-    return sum * (r * r) + (r + (real)1);
+        SR_EACH(count) sum[i] = sum[i] * x[i] + p[term];
+    SR_EACH(count) x[i] = sum[i] * (x[i] * x[i]) + (x[i] + (real)1);
 #endif
 }
 
@@ -143,16 +154,23 @@ static inline vec vec_exp(vec x) {
     vec shifted;
     x = vec_min(vec_all(most), vec_max(vec_all(LEAST_EXP), x)); /* in this operand order NaN
                                                              * propagates */
-    vec p = vec_exp_parts(x, &shifted);
+    vec p = x;
+    bundle_exp_parts(&p, &shifted, 1);
     /* 2^(n-1), doubled at the end: n itself may exceed the largest exponent by one. */
     p *= (vec)(((vec_pattern)shifted << MANTISSA) + (vec_pattern)vec_all((real)0.5));
     return p + p;
 }
 
 /* The same for x from LEAST_EXP to 80, without range checks. */
+SR_BUNDLED void bundle_exp_small(vec *x, int count) {
+    vec shifted[BUNDLE];
+    bundle_exp_parts(x, shifted, count);
+    SR_EACH(count) x[i] = (vec)((vec_pattern)x[i] + ((vec_pattern)shifted[i] << MANTISSA));
+}
+
 static inline vec vec_exp_small(vec x) {
-    vec shifted, p = vec_exp_parts(x, &shifted);
-    return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
+    bundle_exp_small(&x, 1);
+    return x;
 }
 
 /* ---- gates, to the precision of `real` */
@@ -190,43 +208,69 @@ static inline vec vec_sigmoid(vec x) {
 
 /* tanh(x) / x - 1 for |x| up to TANH_NEAR, given x^2. The error of 1 + this is 1.5e-8
  * (float, minimax) or 4e-18 (double, a Pade approximant). */
-static inline vec vec_tanh_excess(vec square) {
+SR_BUNDLED void bundle_tanh_excess(vec *excess, const vec *square, int count) {
 #if SR_REAL_BITS == 64
-    const vec top = ((square + 594.0) * square + 45045.0) * square + 675675.0;
-    const vec bottom =
-        (((square + 630.0) * square + 51975.0) * square + 945945.0) * square + 2027025.0;
-    return -square * top / bottom;
+    SR_EACH(count) {
+        const vec x = square[i], top = ((x + 594.0) * x + 45045.0) * x + 675675.0;
+        const vec bottom = (((x + 630.0) * x + 51975.0) * x + 945945.0) * x + 2027025.0;
+        excess[i] = -x * top / bottom;
+    }
 #else
     static const float p[] = {-0x1.5554d634p-2f, 0x1.10e9fc2ap-3f, -0x1.b28c7ccep-5f,
                               0x1.1a7c2998p-6f};
     enum { TERMS = 4 };
-    vec sum = vec_all(p[TERMS - 1]);
+    SR_EACH(count) excess[i] = vec_all(p[TERMS - 1]);
 #pragma GCC unroll 8
     for (int term = TERMS - 2; term >= 0; term--)
-        sum = sum * square + p[term];
-    return square * sum;
+        SR_EACH(count) excess[i] = excess[i] * square[i] + p[term];
+    SR_EACH(count) excess[i] = square[i] * excess[i];
 #endif
 }
 
 /* c tanh(s / c) and its slope 1 - tanh^2, given 1 / c, for |s| up to TANH_NEAR c. The value ends in
  * a sum, so that whatever follows cannot change its bits by fusing a product. */
-static inline vec vec_capped_near(vec s, real inverse, vec *slope) {
-    const vec x = s * inverse, excess = vec_tanh_excess(x * x), t = x + x * excess;
-    *slope = (real)1 - t * t;
-    return s + s * excess;
+SR_BUNDLED void bundle_capped_near(vec *s, real inverse, vec *slope, int count) {
+    vec x[BUNDLE], square[BUNDLE], excess[BUNDLE];
+    SR_EACH(count) x[i] = s[i] * inverse;
+    SR_EACH(count) square[i] = x[i] * x[i];
+    bundle_tanh_excess(excess, square, count);
+    SR_EACH(count) {
+        const vec t = x[i] + x[i] * excess[i];
+        slope[i] = (real)1 - t * t;
+    }
+    SR_EACH(count) s[i] = s[i] + s[i] * excess[i];
+}
+
+static inline bool vec_any(vec_bits mask) {
+    uint64_t words[SR_VECTOR_BYTES / 8], any = 0;
+    memcpy(words, &mask, sizeof words);
+    for (int i = 0; i < SR_VECTOR_BYTES / 8; i++)
+        any |= words[i];
+    return any != 0;
 }
 
 /* The same for any s, with the same bits up to TANH_NEAR c. Beyond, tanh and its slope are
  * (1 - e) / (1 + e) and 4 e / (1 + e)^2 with e = exp(-2 |x|), because 1 - tanh^2 would cancel. */
-static inline vec vec_capped(vec s, real cap, real inverse, vec *slope) {
-    vec near_slope;
-    const vec near = vec_capped_near(s, inverse, &near_slope), x = s * inverse,
-              size = vec_max(x, -x);
+static inline void vec_cap_far(vec *s, vec *slope, vec given, real cap, real inverse) {
+    const vec x = given * inverse, size = vec_max(x, -x);
     const vec e = vec_exp_small(vec_max(vec_all(LEAST_EXP), (real)-2 * size));
     const vec fraction = (real)1 / ((real)1 + e), far = cap * ((real)1 - e) * fraction;
     const vec_bits is_far = (vec_bits)(size > TANH_NEAR), negative = (vec_bits)(x < (vec){0});
-    *slope = vec_select(is_far, (real)4 * e * fraction * fraction, near_slope);
-    return vec_select(is_far, vec_select(negative, -far, far), near);
+    *slope = vec_select(is_far, (real)4 * e * fraction * fraction, *slope);
+    *s = vec_select(is_far, vec_select(negative, -far, far), *s);
+}
+
+/* s = the caps of the logits `given`. */
+SR_BUNDLED void bundle_capped(vec *s, const real *given, real cap, real inverse, vec *slope,
+                              int count) {
+    const vec_bits limit = (vec_bits)vec_all(TANH_NEAR), sign = (vec_bits)vec_all((real)-0.0);
+    vec_bits far = {0}; /* its sign, once an |x| has passed TANH_NEAR: patterns have that order */
+    SR_EACH(count) s[i] = vec_load(given + i * LANES);
+    SR_EACH(count) far |= limit - ((vec_bits)(s[i] * inverse) & ~sign);
+    bundle_capped_near(s, inverse, slope, count);
+    if (vec_any(far & sign))
+        SR_EACH(count)
+    vec_cap_far(&s[i], &slope[i], vec_load(given + i * LANES), cap, inverse);
 }
 
 /* The sum of all lanes, by halving. */
