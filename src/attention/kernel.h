@@ -26,11 +26,18 @@ typedef struct sr_saved {
 
 typedef struct sr_attention_kernel sr_attention_kernel;
 
-/* Keys and values of T tokens that come before those of the plan, in another part of the rows. A
- * call with them adds them to what forward has saved so far, or gives their gradients. */
+/* Keys and values of T tokens that come before the queries in another part of the rows. A call with
+ * them adds them to what forward has saved so far, or gives their gradients. */
 typedef struct sr_earlier_keys {
     int64_t gap;          /* tokens from the first of these keys to the first query; 0: none */
-    const int32_t *first; /* (B, T): the first of these keys that each query sees; T: none */
+    const int32_t *first; /* (B, T): the first of these keys that each query sees, not falling
+                             within a row; T: none */
+    /* The queries are another rank's, which has their sums so far and writes their outputs: forward
+     * saves sums over these keys alone, and backward reads sr_saved's gradients, see d_sums. */
+    bool visitors;
+    /* Backward: NULL, or where the gradients of the numerator and of the row sum are copied to, and
+     * the maximum. */
+    const sr_saved *d_sums;
 } sr_earlier_keys;
 
 /* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
@@ -58,6 +65,9 @@ struct srnn_plan {
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
     sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
 };
+
+/* The arrays in memory for what forward saves; NULL: none. */
+sr_saved sr_plan_saved(const srnn_plan *plan, void *saved);
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head
  * rotates with channel c + D/2. table NULL: there is nothing to rotate. */

@@ -151,7 +151,7 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
         SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
-    SR_TRY(sr_crossing_check_plan(layer));
+    SR_TRY(sr_crossing_open(layer));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);

@@ -52,15 +52,6 @@ srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *pr
     return measure_state(&bytes->state, problem);
 }
 
-static srnn_status make_ring(sr_attention_layer *layer) {
-    if ((int64_t)layer->T * layer->part.count != layer->part.T)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "a ring of keys and values needs parts of the same length, and rows of %d "
-                       "tokens have no %d of them: use another row length",
-                       layer->part.T, layer->part.count);
-    return sr_ring_create(&layer->ring, layer);
-}
-
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     sr_crossing_layout *c = &layer->crossing;
     const sr_layer_wiring *w = &layer->wiring;
@@ -69,8 +60,6 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C));
     if (layer->problem.form == SRNN_FORM_AUTO)
         layer->problem.form = c->each.state ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
-    if (!c->each.state)
-        SR_TRY(make_ring(layer));
     for (int i = 0; i < w->conv_count; i++)
         SR_TRY(check_width(&layer->part, w->convs[i].width));
     for (int side = 0; side < 2; side++) {
@@ -82,11 +71,13 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     return SRNN_OK;
 }
 
-srnn_status sr_crossing_check_plan(const sr_attention_layer *layer) {
+srnn_status sr_crossing_open(sr_attention_layer *layer) {
     char text[SR_ATTENTION_TEXT];
     const srnn_plan *plan = layer->plan;
-    if (layer->ring)
-        return sr_plan_check_earlier(plan);
+    if (layer->part.count > 1 && !layer->crossing.each.state) {
+        SR_TRY(sr_plan_check_earlier(plan));
+        return sr_ring_create(&layer->ring, layer);
+    }
     if (layer->part.count < 2 || plan->device->attention->carries_states(plan))
         return SRNN_OK;
     srnn_attention_print(text, sizeof text, &layer->attention);
@@ -121,15 +112,17 @@ sr_layer_piece sr_crossing_piece(const sr_attention_layer *layer, const sr_layer
 static srnn_status send(const sr_attention_layer *layer, sr_neighbour to, const void *data,
                         size_t bytes) {
     const sr_row_part *part = &layer->part;
-    return sr_row_part_has(part, to) && bytes ? part->send(part->context, to, data, bytes)
-                                              : SRNN_OK;
+    return sr_row_part_has(part, to) && bytes
+               ? part->send(part->context, sr_row_part_next(part, to), data, bytes)
+               : SRNN_OK;
 }
 
 static srnn_status receive(const sr_attention_layer *layer, sr_neighbour from, void *data,
                            size_t bytes) {
     const sr_row_part *part = &layer->part;
-    return sr_row_part_has(part, from) && bytes ? part->receive(part->context, from, data, bytes)
-                                                : SRNN_OK;
+    return sr_row_part_has(part, from) && bytes
+               ? part->receive(part->context, sr_row_part_next(part, from), data, bytes)
+               : SRNN_OK;
 }
 
 /* What crosses is there from an earlier forward pass, or nothing crosses. */

@@ -6,7 +6,7 @@
 #include "model/layer/attention_parts.h"
 
 /* What crosses a cut, for a problem with B and the number type; C is the model's width. No bytes of
- * a state: keys and values visit the parts after instead (ring.h). Fails where neither is
+ * a state: parts exchange keys, values and queries instead (ring.h). Fails where neither is
  * possible, with the reason. */
 srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
                                 const sr_layer_wiring *wiring, int C);
@@ -14,8 +14,9 @@ srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *pr
 /* Fails where the layer cannot compute a part of a row. */
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer);
 
-/* Fails where the plan's kernel takes no states. */
-srnn_status sr_crossing_check_plan(const sr_attention_layer *layer);
+/* Once the layer has its plan. Fails where the plan's kernel takes neither states nor keys of
+ * other parts. */
+srnn_status sr_crossing_open(sr_attention_layer *layer);
 
 /* The layer's tokens as one piece of every batch row; `history` is room for its pointers. */
 sr_layer_piece sr_crossing_piece(const sr_attention_layer *layer, const sr_layer_crossing *crossing,
