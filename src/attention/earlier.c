@@ -7,8 +7,8 @@
 const char *sr_attention_earlier_refusal(const srnn_attention *a) {
     if (a->decay != SRNN_DECAY_NONE)
         return "decays";
-    if (a->value_gate != SRNN_VALUE_GATE_OFF)
-        return "value gates";
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        return "time steps on values";
     if (a->write != SRNN_WRITE_ADD)
         return "a delta rule";
     if (a->skip != SRNN_SKIP_NONE)
@@ -21,11 +21,11 @@ const char *sr_attention_earlier_refusal(const srnn_attention *a) {
         return "rotations inside the equation";
     if (a->share != SRNN_SHARE_KV)
         return "shared queries";
-    if (a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
-        a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
-        a->normaliser == SRNN_NORMALISER_VALUE_POWER ||
+    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
+        return "values by their position";
+    if (a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
         a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE)
-        return "a normaliser that counts tokens";
+        return "running sums of gates";
     return NULL;
 }
 
@@ -110,7 +110,10 @@ srnn_status sr_attention_visitors_backward(srnn_plan *plan, const srnn_operands 
                                            const srnn_operands *in, const void *d_saved,
                                            const sr_earlier_keys *earlier) {
     SR_TRY(check(plan, d_saved, earlier));
-    const srnn_operands wanted = {.q = gradients->q, .k = gradients->k, .v = gradients->v};
+    const srnn_operands wanted = {.q = gradients->q,
+                                  .k = gradients->k,
+                                  .v = gradients->v,
+                                  .value_gate = gradients->value_gate};
     sr_earlier_keys keys = *earlier;
     keys.visitors = true;
     return backward(plan, &wanted, no_output(d_saved), in, d_saved, keys);

@@ -12,13 +12,13 @@ const char *sr_attention_earlier_refusal(const srnn_attention *attention);
 /* Fails where the plan's kernel or variant does not take earlier keys. */
 srnn_status sr_plan_check_earlier(const srnn_plan *plan);
 
-/* Adds the keys and values of `in` to o and to what forward saved (not NULL). With keys that no
- * query sees it makes o anew from what is saved. */
+/* Adds the keys and (gated) values of `in` to o and to what forward saved (not NULL). With keys
+ * that no query sees it makes o anew from what is saved. */
 srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
                                          void *saved, const sr_earlier_keys *earlier);
 
-/* After all of them: writes the gradients of the keys and values of `in`, what they add to that of
- * q, and once more those of everything else. */
+/* After all of them: writes the gradients of the keys, values and value gates of `in`, what they
+ * add to that of q, and once more those of everything else. */
 srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *gradients,
                                           srnn_tensor d_o, const srnn_operands *in,
                                           const void *saved, const sr_earlier_keys *earlier);
@@ -30,8 +30,8 @@ srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gra
                                        void *d_saved);
 
 /* Visitors: `in` has the queries of another rank, and this rank's keys and values. Forward saves
- * their sums over these keys alone. Backward writes the gradients of q, k and v alone, from
- * d_saved as above. */
+ * their sums over these keys alone. Backward writes the gradients of q, k, v and value gates
+ * alone, from d_saved as above. */
 srnn_status sr_attention_visitors_forward(srnn_plan *plan, const srnn_operands *in, void *saved,
                                           const sr_earlier_keys *earlier);
 srnn_status sr_attention_visitors_backward(srnn_plan *plan, const srnn_operands *gradients,

@@ -12,6 +12,7 @@ extern "C" {
 /* One document: tokens start .. start+length-1 of batch row b. */
 typedef struct sr_document_range {
     int64_t b, start, length;
+    int64_t before; /* tokens of it in earlier parts of the row, see sr_plan_continue */
 } sr_document_range;
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
@@ -62,9 +63,25 @@ struct srnn_plan {
     void *scratch; /* device memory */
     size_t scratch_bytes;
 
+    bool continues;     /* rows are parts, see sr_plan_continue */
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
     sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
 };
+
+/* The plan's rows are parts of longer ones from now on, until srnn_plan_documents: before (B;
+ * NULL: `first` in each) tokens of a row's first document come before it. Kernels of the CPU alone
+ * count them. */
+void sr_plan_continue(srnn_plan *plan, const int32_t *before, int first);
+
+/* Tokens of the document of token t of row b that come before the row. */
+static inline int64_t sr_tokens_before(const srnn_plan *plan, int64_t b, int64_t t) {
+    return plan->host_first[b * plan->problem.T + t]
+               ? 0
+               : plan->documents[plan->row_documents[b]].before;
+}
+
+/* srnn_states_sizes of a plan that continues. */
+srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
 /* The arrays in memory for what forward saves; NULL: none. */
 sr_saved sr_plan_saved(const srnn_plan *plan, void *saved);

@@ -40,7 +40,7 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
         int64_t first = offsets ? offsets[n] : n * p->T;
         int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
         SR_TRY(sr_problem_check_length(p, past - first));
-        plan->documents[n] = (sr_document_range){first / p->T, first % p->T, past - first};
+        plan->documents[n] = (sr_document_range){first / p->T, first % p->T, past - first, 0};
         for (int64_t token = first; token < past; token++)
             plan->host_first[token] = (int32_t)(first % p->T);
         while (row <= first / p->T)
@@ -51,6 +51,12 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
         return SRNN_OK;
     return sr_device_copy_in(plan->device, plan->first, plan->host_first,
                              (size_t)p->B * (size_t)p->T * sizeof *plan->first);
+}
+
+void sr_plan_continue(srnn_plan *plan, const int32_t *before, int first) {
+    plan->continues = true;
+    for (int64_t b = 0; b < plan->problem.B; b++)
+        plan->documents[plan->row_documents[b]].before = before ? before[b] : first;
 }
 
 static srnn_status alloc_documents(srnn_plan *plan) {

@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-
 srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *config, int layer,
                                const sr_context_batch *batch) {
     const srnn_attention *a = &config->attention[layer];
@@ -28,14 +27,17 @@ srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *con
     const double rings = sr_attention_earlier_refusal(a)
                              ? NAN
                              : (double)batch->B * (double)sr_element_bytes(batch->number);
-    const bool known = sr_crossing_measure(&bytes, &problem, &wiring, dims.C) == SRNN_OK;
+    const sr_crossing_rows rows = {batch->T, batch->ranks};
+    const bool known = sr_crossing_measure(&bytes, &problem, &wiring, dims.C, rows) == SRNN_OK;
+    size_t state;
+    const bool has_state = sr_crossing_state_bytes(&state, &problem) == SRNN_OK;
     double inputs = (double)bytes.shift;
     for (int i = 0; i < wiring.conv_count; i++)
         inputs += (double)bytes.convs[i];
     *cost = (sr_context_cost){.way = !known        ? SR_CONTEXT_NONE
                                      : bytes.state ? SR_CONTEXT_STATE
                                                    : SR_CONTEXT_RING,
-                              .state_bytes = bytes.state ? (double)bytes.state : NAN,
+                              .state_bytes = has_state ? (double)state : NAN,
                               .input_bytes = inputs,
                               .ring_bytes = rings * (ring.forward + ring.backward),
                               .ring_forward_bytes = rings * ring.forward,

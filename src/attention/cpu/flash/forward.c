@@ -184,13 +184,15 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
     const sr_attention_call *call = x->call;
     const srnn_problem *p = &call->plan->core;
     tile_strides ld = tile_strides_of(p);
-    const int64_t written = call->plan->earlier.visitors ? 0 : q->rows;
+    const sr_earlier_keys *earlier = &call->plan->earlier;
+    const int32_t *first = earlier->gap ? call->plan->first + q->b * p->T + q->t : q->first;
+    const int64_t at = q->at - earlier->gap, written = earlier->visitors ? 0 : q->rows;
     for (int64_t r = 0, past; r < written; r = past) {
-        for (past = r + 1; past < written && q->first[past] == q->first[r];)
+        for (past = r + 1; past < written && first[past] == first[r];)
             past++;
         SR_ISA_REAL(sr_epilogue_rows)
         ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r, w->maximum + r,
-                          q->at + r - q->first[r] + 1},
+                          at + r - first[r] + 1},
          &x->row_work, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},

@@ -127,7 +127,8 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
                     (sr_rows){document->b, h, document->start + t, count});
         for (int64_t r = 0; r < count; r++) {
             if (power)
-                factor[r] *= pow((double)(position_of(x) + t + r + 1), -exponent);
+                factor[r] *=
+                    pow((double)(position_of(x) + document->before + t + r + 1), -exponent);
             x->row_work->value_factor[base + t + r] = (real)factor[r];
         }
     }

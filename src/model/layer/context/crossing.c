@@ -2,6 +2,7 @@
 #include "model/layer/context/crossing.h"
 
 #include "attention/earlier.h"
+#include "equation/facts.h"
 #include "model/layer/context/ring.h"
 #include "model/layer/rwkv7.h"
 
@@ -25,14 +26,39 @@ static srnn_status check_width(const sr_row_part *part, int width) {
                          part->count, shortest, part->T, width - 1);
 }
 
-/* *bytes of a state; 0: there is none, and keys and values visit the parts after instead. */
-static srnn_status measure_state(size_t *bytes, const srnn_problem *problem) {
+srnn_status sr_crossing_state_bytes(size_t *bytes, const srnn_problem *problem) {
     int64_t sizes[4];
-    const srnn_status status = srnn_states_sizes(sizes, problem);
-    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
     *bytes = 0;
-    if (status == SRNN_OK)
-        *bytes = (size_t)(sizes[0] * sizes[1] * sizes[2] * sizes[3]) * sizeof(float);
+    SR_TRY(sr_states_sizes(sizes, problem));
+    *bytes = (size_t)(sizes[0] * sizes[1] * sizes[2] * sizes[3]) * sizeof(float);
+    return SRNN_OK;
+}
+
+/* Whether a ring is faster than handing on states of this size: operations of a rank, and what it
+ * sends, in the operations of the time that a byte takes between processes. */
+static bool ring_pays(const srnn_problem *p, size_t state_bytes, sr_crossing_rows rows) {
+    enum { OPERATIONS_PER_BYTE = 32, PASSES = 3 }; /* backward is about two forward passes */
+    const int64_t half = (rows.T + 1) / 2, window = p->attention.window;
+    const double tokens = (double)p->B * rows.T / rows.parts;
+    const double numbers = (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    const double heads = p->H + (sr_shares_queries(&p->attention) ? p->H : p->Hkv);
+    const double keys = (double)(window && window < half ? window : half);
+    const sr_ring_numbers ring = sr_ring_numbers_of(p, rows.T, rows.parts);
+    const double sent = (ring.forward + ring.backward) * p->B / rows.parts * sizeof(float);
+    const double by_pairs = 2.0 * p->H * (p->D + p->Dv) * keys * tokens * PASSES;
+    const double by_states = 2.0 * numbers * heads * tokens * PASSES;
+    return by_pairs + OPERATIONS_PER_BYTE * sent <
+           by_states + OPERATIONS_PER_BYTE * 2.0 * (double)state_bytes;
+}
+
+/* *bytes of a state; 0: there is none, or it does not pay. A form that was requested decides. */
+static srnn_status choose(size_t *bytes, const srnn_problem *problem, sr_crossing_rows rows) {
+    const srnn_status status = sr_crossing_state_bytes(bytes, problem);
+    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
+    const bool both = status == SRNN_OK && !refusal && problem->dtype == SRNN_F32;
+    if (both && (problem->form == SRNN_FORM_PARALLEL ||
+                 (problem->form == SRNN_FORM_AUTO && ring_pays(problem, *bytes, rows))))
+        *bytes = 0;
     if (status == SRNN_OK || !refusal)
         return SRNN_OK;
     char why[512];
@@ -44,12 +70,12 @@ static srnn_status measure_state(size_t *bytes, const srnn_problem *problem) {
 }
 
 srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
-                                const sr_layer_wiring *w, int C) {
+                                const sr_layer_wiring *w, int C, sr_crossing_rows rows) {
     const size_t row = (size_t)problem->B * sr_element_bytes(problem->dtype);
     *bytes = (sr_crossing_bytes){.shift = w->shift_count ? row * (size_t)C : 0};
     for (int i = 0; i < w->conv_count; i++)
         bytes->convs[i] = row * (size_t)(w->convs[i].width - 1) * (size_t)w->convs[i].to.count;
-    return measure_state(&bytes->state, problem);
+    return choose(&bytes->state, problem, rows);
 }
 
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
@@ -57,7 +83,8 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     if (layer->part.count < 2)
         return SRNN_OK;
-    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C));
+    const sr_crossing_rows rows = {layer->part.T, layer->part.count};
+    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C, rows));
     if (layer->problem.form == SRNN_FORM_AUTO)
         layer->problem.form = c->each.state ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
     for (int i = 0; i < w->conv_count; i++)
@@ -73,12 +100,18 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
 
 srnn_status sr_crossing_open(sr_attention_layer *layer) {
     char text[SR_ATTENTION_TEXT];
+    int64_t sizes[4];
     const srnn_plan *plan = layer->plan;
-    if (layer->part.count > 1 && !layer->crossing.each.state) {
+    if (layer->part.count < 2)
+        return SRNN_OK;
+    sr_plan_continue(layer->plan, NULL, layer->part.first);
+    if (!layer->crossing.each.state) {
         SR_TRY(sr_plan_check_earlier(plan));
         return sr_ring_create(&layer->ring, layer);
     }
-    if (layer->part.count < 2 || plan->device->attention->carries_states(plan))
+    /* Kernels of other devices count a row's own tokens alone. */
+    if (plan->device->attention->carries_states(plan) &&
+        (sr_device_is_host(plan->device) || srnn_states_sizes(sizes, &plan->problem) == SRNN_OK))
         return SRNN_OK;
     srnn_attention_print(text, sizeof text, &layer->attention);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,

@@ -5,11 +5,19 @@
 
 #include "model/layer/attention_parts.h"
 
+/* Whole rows, and how many parts they have. */
+typedef struct sr_crossing_rows {
+    int T, parts;
+} sr_crossing_rows;
+
 /* What crosses a cut, for a problem with B and the number type; C is the model's width. No bytes of
- * a state: parts exchange keys, values and queries instead (ring.h). Fails where neither is
- * possible, with the reason. */
+ * a state: parts exchange keys, values and queries instead (ring.h), because there is no state or
+ * because this is faster. Fails where neither is possible, with the reason. */
 srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
-                                const sr_layer_wiring *wiring, int C);
+                                const sr_layer_wiring *wiring, int C, sr_crossing_rows rows);
+
+/* Of the states alone. Fails where there are none. */
+srnn_status sr_crossing_state_bytes(size_t *bytes, const srnn_problem *problem);
 
 /* Fails where the layer cannot compute a part of a row. */
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer);

@@ -8,23 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A block has rows of columns: K + V of keys and values, Q + 1 of queries and their positions,
- * S more of the gradients of their sums. */
+/* A block has rows of columns: K + V + G of keys, values and their gates, Q + 1 of queries and
+ * their positions, S more of the gradients of their sums. */
 struct sr_layer_ring {
-    int64_t Q, K, V, S;   /* columns of queries, keys, values, and sums (sums.h) */
-    int reach;            /* how many parts back a token sees at most */
-    float *own;           /* this part's keys and values */
-    float *arrived;       /* those of an earlier part */
-    float *d_sent[2];     /* their gradients; the last two are on their way */
-    float *d_arrived;     /* of own ones, from a later part */
-    float *visit[2];      /* this part's queries, and the second half of them */
-    float *visitors;      /* those of a later part */
-    float *returned[2];   /* their sums, or the gradients of queries; as d_sent */
-    float *gathered;      /* the same of this part's, from an earlier one */
-    float *d_queries;     /* (B*T, Q): what one call adds, */
-    float *d_keys;        /* (B*T, K + V): and writes */
-    void *sums;           /* of visitors, as forward saves them */
-    int32_t *first;       /* (B*T), as in sr_earlier_keys */
+    int64_t Q, K, V, G, S; /* columns of queries, keys, values, value gates, and sums (sums.h) */
+    int64_t block;         /* K + V + G */
+    int reach;             /* how many parts back a token sees at most */
+    float *own;            /* this part's keys, values and gates */
+    float *arrived;        /* those of an earlier part */
+    float *d_sent[2];      /* their gradients; the last two are on their way */
+    float *d_arrived;      /* of own ones, from a later part */
+    float *visit[2];       /* this part's queries, and the second half of them */
+    float *visitors;       /* those of a later part */
+    float *returned[2];    /* their sums, or the gradients of queries; as d_sent */
+    float *gathered;       /* the same of this part's, from an earlier one */
+    float *d_queries;      /* (B*T, Q): what one call adds, */
+    float *d_keys;         /* (B*T, block): and writes */
+    void *sums;            /* of visitors, as forward saves them */
+    int32_t *first;        /* (B*T), as in sr_earlier_keys */
     size_t bytes;
     void *memory;
 };
@@ -93,7 +94,8 @@ static int shortest_part(int T, int parts) {
 sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
     const circle c = {parts, reach_of(&p->attention, shortest_part(T, parts), parts)};
     const double Q = (double)p->H * p->D, S = (double)sr_sums_columns(p);
-    const double keys = (double)p->Hkv * (p->D + p->Dv);
+    const bool gates = sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention);
+    const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0));
     sr_ring_numbers n = {0};
     for (int part = 0; part < parts; part++)
         for (int s = 1; 2 * s <= parts; s++) {
@@ -133,7 +135,7 @@ static bool in_any_step(circle c, int part, int (*other)(circle c, int part, int
 static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
     const circle c = {layer->part.count, ring->reach};
     const int index = layer->part.index;
-    const int64_t B = layer->B, block = ring->K + ring->V, rows = B * layer->T;
+    const int64_t B = layer->B, block = ring->block, rows = B * layer->T;
     /* Blocks of other parts may have a token more; a row of zeros stands around them. */
     const int64_t longest = B * (layer->T + 1) + 2;
     const int64_t asked = ring->Q + 1 + ring->S;
@@ -168,9 +170,10 @@ srnn_status sr_ring_create(sr_layer_ring **out, const sr_attention_layer *layer)
         .Q = places[SR_OPERAND_Q].at.count,
         .K = places[SR_OPERAND_K].at.count,
         .V = places[SR_OPERAND_V].at.count,
+        .G = places[SR_OPERAND_VALUE_GATE].at.count,
         .S = sr_sums_columns(&layer->plan->problem),
-        .reach =
-            reach_of(&layer->attention, shortest_part(part->T, part->count), part->count)};
+        .reach = reach_of(&layer->attention, shortest_part(part->T, part->count), part->count)};
+    ring->block = ring->K + ring->V + ring->G;
     lay_out(ring, layer);
     *out = ring;
     SR_TRY(sr_alloc_zero(&ring->memory, ring->bytes, 1));
@@ -206,17 +209,18 @@ static void add_row(float *to, const float *from, int64_t columns) {
 
 /* Heads of `width` numbers in rows of `columns`, `tokens` of them per row of the batch. */
 static srnn_tensor heads_at(float *rows, int64_t columns, int64_t tokens, int64_t width) {
-    return (srnn_tensor){
-        .data = rows, .batch = tokens * columns, .head = width, .time = columns};
+    return (srnn_tensor){.data = rows, .batch = tokens * columns, .head = width, .time = columns};
 }
 
-/* k and v of a block in place of the operands' own. */
+/* k, v and value gates of a block in place of the operands' own. */
 static srnn_operands with_keys(const sr_attention_layer *layer, const srnn_operands *in,
                                float *block, int64_t tokens) {
     const sr_layer_ring *ring = layer->ring;
     srnn_operands out = *in;
-    out.k = heads_at(block, ring->K + ring->V, tokens, layer->problem.D);
-    out.v = heads_at(block + ring->K, ring->K + ring->V, tokens, layer->problem.Dv);
+    out.k = heads_at(block, ring->block, tokens, layer->problem.D);
+    out.v = heads_at(block + ring->K, ring->block, tokens, layer->problem.Dv);
+    if (ring->G)
+        out.value_gate = heads_at(block + ring->K + ring->V, ring->block, tokens, 1);
     return out;
 }
 
@@ -231,9 +235,11 @@ static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
     const sr_layer_ring *ring = layer->ring;
     float *to = ring->own;
     for (int64_t b = 0; b < layer->B; b++)
-        for (int64_t t = 0; t < layer->T; t++, to += ring->K + ring->V) {
+        for (int64_t t = 0; t < layer->T; t++, to += ring->block) {
             copy_row(to, row_of(in->k, b, t), ring->K);
             copy_row(to + ring->K, row_of(in->v, b, t), ring->V);
+            if (ring->G)
+                copy_row(to + ring->K + ring->V, row_of(in->value_gate, b, t), ring->G);
         }
 }
 
@@ -338,7 +344,7 @@ static srnn_status send_keys(const sr_attention_layer *layer, const srnn_operand
     for (int s = 1; 2 * s <= c.parts; s++) {
         const int reader = reader_in(c, layer->part.index, s);
         if (reader >= 0)
-            SR_TRY(send(layer, reader, ring->own, layer->T, ring->K + ring->V));
+            SR_TRY(send(layer, reader, ring->own, layer->T, ring->block));
     }
     return SRNN_OK;
 }
@@ -368,7 +374,7 @@ static srnn_status send_queries(const sr_attention_layer *layer, const srnn_oper
 /* Keys of another part, with a row of zeros before them. */
 static srnn_status receive_keys(const sr_attention_layer *layer, float **block, int from,
                                 extent at) {
-    const int64_t columns = layer->ring->K + layer->ring->V;
+    const int64_t columns = layer->ring->block;
     *block = layer->ring->arrived + columns;
     return receive(layer, from, *block, at.tokens, columns);
 }
@@ -382,7 +388,7 @@ static extent part_extent(const sr_attention_layer *layer, int part) {
 static srnn_status attend_keys(const sr_attention_layer *layer, srnn_tensor o,
                                const srnn_operands *in, void *saved, int from, bool halved) {
     const extent at = part_extent(layer, from);
-    const int64_t columns = layer->ring->K + layer->ring->V;
+    const int64_t columns = layer->ring->block;
     const int64_t queries = halved ? layer->T / 2 : layer->T;
     view views[VIEWS];
     float *block;
@@ -410,8 +416,8 @@ static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_o
     const int calls = view_queries(views, at.tokens, layer->T);
     for (int i = 0; i < calls; i++) {
         const view v = views[i];
-        const srnn_operands there = with_queries(
-            layer, in, ring->visitors + v.shift * columns, columns, at.tokens);
+        const srnn_operands there =
+            with_queries(layer, in, ring->visitors + v.shift * columns, columns, at.tokens);
         const sr_earlier_keys keys = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_forward(layer->plan, &there, ring->sums, &keys));
         for (int64_t b = 0; b < layer->B; b++)
@@ -479,7 +485,7 @@ static srnn_status keys_back(const back *b, int from, bool halved, int s) {
     const sr_attention_layer *layer = b->layer;
     const sr_layer_ring *ring = layer->ring;
     const extent at = part_extent(layer, from);
-    const int64_t T = layer->T, columns = ring->K + ring->V, queries = halved ? T / 2 : T;
+    const int64_t T = layer->T, columns = ring->block, queries = halved ? T / 2 : T;
     float *const sent = ring->d_sent[s % 2];
     view views[VIEWS];
     float *block;
@@ -489,8 +495,7 @@ static srnn_status keys_back(const back *b, int from, bool halved, int s) {
     const int count = queries ? view_keys(views, at.tokens, T) : 0;
     for (int i = 0; i < count; i++) {
         const view v = views[i];
-        const srnn_operands there =
-            with_keys(layer, b->in, block + v.shift * columns, at.tokens);
+        const srnn_operands there = with_keys(layer, b->in, block + v.shift * columns, at.tokens);
         const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
         const srnn_operands out = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
         const sr_earlier_keys where = keys_of(layer, at, v, queries);
@@ -514,6 +519,9 @@ static void add_keys(const back *b, float *block) {
         for (int64_t t = 0; t < layer->T; t++) {
             add_row(row_of(b->gradients->k, row, t), row_of(from.k, row, t), layer->ring->K);
             add_row(row_of(b->gradients->v, row, t), row_of(from.v, row, t), layer->ring->V);
+            if (layer->ring->G)
+                add_row(row_of(b->gradients->value_gate, row, t), row_of(from.value_gate, row, t),
+                        layer->ring->G);
         }
 }
 
@@ -530,8 +538,8 @@ static srnn_status visitors_back(const back *b, int visitor, bool halved, int s)
     const int calls = view_queries(views, at.tokens, T);
     for (int i = 0; i < calls; i++) {
         const view v = views[i];
-        const srnn_operands there = with_queries(
-            layer, b->in, ring->visitors + v.shift * columns, columns, at.tokens);
+        const srnn_operands there =
+            with_queries(layer, b->in, ring->visitors + v.shift * columns, columns, at.tokens);
         const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
         const srnn_operands wanted = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
         for (int64_t row = 0; row < layer->B; row++)
@@ -573,7 +581,7 @@ static srnn_status step_back(const back *b, int s) {
         SR_TRY(visitors_back(b, visitor, is_halved(c, s), s));
     if (reader >= 0) {
         float *const block = layer->ring->d_arrived;
-        SR_TRY(receive(layer, reader, block, layer->T, layer->ring->K + layer->ring->V));
+        SR_TRY(receive(layer, reader, block, layer->T, layer->ring->block));
         add_keys(b, block);
     }
     return helper >= 0 ? add_queries(b, helper, is_halved(c, s)) : SRNN_OK;
@@ -586,8 +594,8 @@ srnn_status sr_ring_attend_back(const sr_attention_layer *layer, const srnn_oper
     SR_TRY(send_keys(layer, in));
     if (in_any_step(c, layer->part.index, helper_in)) {
         const sr_saved d_sums = sr_plan_saved(layer->plan, layer->ring->sums);
-        SR_TRY(sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved,
-                                          layer->ring->sums));
+        SR_TRY(
+            sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved, layer->ring->sums));
         SR_TRY(send_queries(layer, in, &d_sums));
     } else {
         SR_TRY(srnn_attention_backward(layer->plan, gradients, d_o, in, saved));
