@@ -11,11 +11,10 @@ static const char *carried_besides(const srnn_attention *a, bool continues) {
         return "the running sum of its output gates";
     if (a->decay == SRNN_DECAY_LEARNED && a->decay_width == SRNN_WIDTH_CHANNEL)
         return "a learned decay of each channel";
-    const bool counts =
-        a->normaliser == SRNN_NORMALISER_ROW_LENGTH || a->normaliser == SRNN_NORMALISER_VALUE_POWER;
-    if ((counts && !continues) || a->position == SRNN_POSITION_ROPE_FEATURES)
-        return "the position of its tokens";
-    return NULL;
+    const bool counts = a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
+                        a->normaliser == SRNN_NORMALISER_VALUE_POWER ||
+                        a->position == SRNN_POSITION_ROPE_FEATURES;
+    return counts && !continues ? "the position of its tokens" : NULL;
 }
 
 static srnn_status sizes_of(int64_t sizes[4], const srnn_problem *problem, bool continues) {

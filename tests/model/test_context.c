@@ -415,7 +415,7 @@ static void every_variant(void **state) {
             assert_non_null(strstr(why, "context ranks"));
         }
     }
-    assert_true(checked > 15 && ringed > 34);
+    assert_true(checked > 18 && ringed > 34);
 }
 
 static void layers_around_it(void **state) {
