@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { B = 2, T = 28, ROWS = B * T, PARTS = 7, MESSAGES = 256 };
+enum { B = 2, T = 28, ROWS = B * T, PARTS = 8, MESSAGES = 256 };
 
 /* ---- parts in one process */
 
@@ -395,6 +395,7 @@ static void check_ring(const char *attention) {
     check_parts(attention, &plain, SR_RECOMPUTE_NONE, 2);
     check_parts(attention, &plain, SR_RECOMPUTE_ATTENTION, 4);
     check_parts(attention, &packed, SR_RECOMPUTE_BLOCK, 6);
+    check_parts(attention, &packed, SR_RECOMPUTE_NONE, 8);
 }
 
 static void every_variant(void **state) {
@@ -470,6 +471,22 @@ static void states_or_keys(void **state) {
     assert_false(any_ring("order:2,decay", 2));
 }
 
+/* The formula of docs/SCALING.md: of 4 parts 3 + 2 visit with their keys, 1 with its queries and 2
+ * with half of them. */
+static void as_documented(void **state) {
+    (void)state;
+    const sr_context_batch batch = {.B = B, .T = 32, .ranks = 4, .number = SRNN_F32};
+    sr_model_config config = config_of();
+    sr_context_cost cost;
+    assert_int_equal(sr_model_config_attention(&config, "gated_softmax"), SRNN_OK);
+    assert_int_equal(sr_context_cost_of(&cost, &config, 0, &batch), SRNN_OK);
+    const sr_layer_sizes *s = &config.sizes[0];
+    const double keys = s->Hkv * (s->D + s->Dv + 1),
+                 queries = s->H * (3 * s->D + 2 * s->Dv + 4) + 2;
+    assert_true(cost.ring_bytes == 4.0 * B * 32 / 4 * (3 * 5 * keys + 2 * queries));
+    sr_model_config_free(&config);
+}
+
 static void what_is_missing(void **state) {
     (void)state;
     char why[512];
@@ -480,9 +497,10 @@ static void what_is_missing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant),  cmocka_unit_test(layers_around_it),
-        cmocka_unit_test(rings_of_keys),  cmocka_unit_test(everywhere),
-        cmocka_unit_test(states_or_keys), cmocka_unit_test(what_is_missing),
+        cmocka_unit_test(every_variant),   cmocka_unit_test(layers_around_it),
+        cmocka_unit_test(rings_of_keys),   cmocka_unit_test(everywhere),
+        cmocka_unit_test(states_or_keys),  cmocka_unit_test(as_documented),
+        cmocka_unit_test(what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,7 +242,7 @@ def case_context(here):
     output = run(1, "train", "--dry-run", *CONTEXT, "--attention", f"0-1:{plain},2:{plain}", "--context-ranks", 4)
     cut = 4 * 2 * (2 * 16 * 16 + 2 * 3 * 32)  # floats of two rows: a matrix of each head, two inputs of q, k and v
     check(f"all layers: {1e-6 * 3 * 3 * 2 * cut:.6f} MB" in output, output)  # layers, cuts, forward and backward
-    ring = [*CONTEXT, "--attention", "0:softmax,1:gla,2:softmax,window=21,sink=learned,short_conv=3"]
+    ring = [*CONTEXT, "--attention", "0:gated_softmax,1:nala,2:softmax,window=21,sink=learned,short_conv=3"]
     run(1, "train", "--out", here / "ring-one", *ring, "--accumulate", 2)
     run(4, "train", "--out", here / "ring-4x1", *ring, "--accumulate", 2, "--context-ranks", 4, "--recompute", "attention")
     run(4, "train", "--out", here / "ring-2x2", *ring, "--context-ranks", 2)
