@@ -34,7 +34,8 @@ typedef struct sr_earlier_keys {
     const int32_t *first; /* (B, T): the first of these keys that each query sees, not falling
                              within a row; T: none */
     /* The queries are another rank's, which has their sums so far and writes their outputs: forward
-     * saves sums over these keys alone, and backward reads sr_saved's gradients, see d_sums. */
+     * saves sums over these keys alone (with a maximum of -infinity where there are none and maxima
+     * are subtracted), and backward reads the gradients of sums, see d_sums. */
     bool visitors;
     /* Backward: NULL, or where the gradients of the numerator and of the row sum are copied to, and
      * the maximum. */

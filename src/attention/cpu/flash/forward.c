@@ -267,6 +267,10 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     }
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
+    /* A maximum of 0 would hide the sums that these are added to. */
+    for (int64_t r = 0; plan->earlier.visitors && x->subtract && r < q.rows; r++)
+        if (first_key(q.first[r], q.at + r, window) >= keys_seen)
+            w->maximum[r] = (real)-INFINITY;
     write_outputs(x, w, &q);
 }
 
