@@ -165,6 +165,13 @@ static void add_sums(const sr_saved *to, const sr_saved *what) {
     }
 }
 
+/* A part with its plan and what forward saved. */
+typedef struct part_plan {
+    int part;
+    srnn_plan *plan;
+    void *saved;
+} part_plan;
+
 /* The part's queries visit the keys of the part `other`, which has a plan of its own. */
 static srnn_plan *host_of(const char *attention, const int64_t *starts, int other) {
     int64_t offsets[B * PART + 1];
@@ -172,9 +179,12 @@ static srnn_plan *host_of(const char *attention, const int64_t *starts, int othe
     return plan_of(attention, PART, offsets, count);
 }
 
-static void visit(arrays *a, const char *attention, const int64_t *starts, int part, int other,
-                  srnn_plan *plan, void *saved) {
+static void visit(arrays *a, const char *attention, const int64_t *starts, int other,
+                  const part_plan *own_plan) {
     int32_t first[B * PART];
+    const int part = own_plan->part;
+    srnn_plan *plan = own_plan->plan;
+    void *saved = own_plan->saved;
     srnn_plan *host = host_of(attention, starts, other);
     void *alone = saved_of(host);
     const sr_saved sums = sr_plan_saved(plan, saved), more = sr_plan_saved(host, alone);
@@ -218,7 +228,7 @@ static void one_part(arrays *a, arrays *sum, const char *attention, const int64_
         const sr_earlier_keys keys = keys_of(first, starts, part, other);
         const srnn_operands there = operands(a, own, (int64_t)other * PART);
         if (other < part - 1) {
-            visit(a, attention, starts, part, other, plan, saved);
+            visit(a, attention, starts, other, &(part_plan){part, plan, saved});
             continue;
         }
         if (sr_attention_earlier_forward(plan, from(a->o, own), &there, saved, &keys) != SRNN_OK)
