@@ -12,7 +12,7 @@
 
 enum { COLUMN = 9 };
 
-/* What crosses in this layer: "state*" where a ring of keys and values would send less. */
+/* What crosses in this layer: "state*" where a ring would send less, but compute more. */
 static const char *way_of(const sr_context_cost *cost) {
     switch (cost->way) {
     case SR_CONTEXT_NONE:

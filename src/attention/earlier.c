@@ -7,8 +7,8 @@
 const char *sr_attention_earlier_refusal(const srnn_attention *a) {
     if (a->decay != SRNN_DECAY_NONE)
         return "decays";
-    if (a->value_gate != SRNN_VALUE_GATE_OFF)
-        return "value gates";
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        return "time steps on values";
     if (a->write != SRNN_WRITE_ADD)
         return "a delta rule";
     if (a->skip != SRNN_SKIP_NONE)
@@ -21,11 +21,11 @@ const char *sr_attention_earlier_refusal(const srnn_attention *a) {
         return "rotations inside the equation";
     if (a->share != SRNN_SHARE_KV)
         return "shared queries";
-    if (a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
-        a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
-        a->normaliser == SRNN_NORMALISER_VALUE_POWER ||
+    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
+        return "values by their position";
+    if (a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
         a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE)
-        return "a normaliser that counts tokens";
+        return "running sums of gates";
     return NULL;
 }
 
@@ -56,21 +56,65 @@ static srnn_status check(const srnn_plan *plan, const void *saved, const sr_earl
 }
 
 /* The plan has the keys' place during the call. */
-srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
-                                         void *saved, const sr_earlier_keys *earlier) {
-    SR_TRY(check(plan, saved, earlier));
-    plan->earlier = *earlier;
+static srnn_status forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in, void *saved,
+                           sr_earlier_keys earlier) {
+    plan->earlier = earlier;
     const srnn_status status = srnn_attention_forward(plan, o, in, saved);
     plan->earlier = (sr_earlier_keys){0};
     return status;
+}
+
+static srnn_status backward(srnn_plan *plan, const srnn_operands *gradients, srnn_tensor d_o,
+                            const srnn_operands *in, const void *saved, sr_earlier_keys earlier) {
+    plan->earlier = earlier;
+    const srnn_status status = srnn_attention_backward(plan, gradients, d_o, in, saved);
+    plan->earlier = (sr_earlier_keys){0};
+    return status;
+}
+
+srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
+                                         void *saved, const sr_earlier_keys *earlier) {
+    SR_TRY(check(plan, saved, earlier));
+    return forward(plan, o, in, saved, *earlier);
 }
 
 srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *gradients,
                                           srnn_tensor d_o, const srnn_operands *in,
                                           const void *saved, const sr_earlier_keys *earlier) {
     SR_TRY(check(plan, saved, earlier));
-    plan->earlier = *earlier;
-    const srnn_status status = srnn_attention_backward(plan, gradients, d_o, in, saved);
-    plan->earlier = (sr_earlier_keys){0};
-    return status;
+    return backward(plan, gradients, d_o, in, saved, *earlier);
+}
+
+srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                       srnn_tensor d_o, const srnn_operands *in, const void *saved,
+                                       void *d_saved) {
+    SR_TRY(sr_plan_check_earlier(plan));
+    const sr_saved d_sums = sr_plan_saved(plan, d_saved);
+    return backward(plan, gradients, d_o, in, saved, (sr_earlier_keys){.d_sums = &d_sums});
+}
+
+/* Outputs of visitors are not made here, nor read: any address serves. */
+static srnn_tensor no_output(const void *saved) {
+    return (srnn_tensor){.data = (void *)(uintptr_t)saved};
+}
+
+srnn_status sr_attention_visitors_forward(srnn_plan *plan, const srnn_operands *in, void *saved,
+                                          const sr_earlier_keys *earlier) {
+    SR_TRY(check(plan, saved, earlier));
+    sr_earlier_keys keys = *earlier;
+    keys.visitors = true;
+    return forward(plan, no_output(saved), in, saved, keys);
+}
+
+srnn_status sr_attention_visitors_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                           const srnn_operands *in, const void *d_saved,
+                                           const sr_earlier_keys *earlier) {
+    SR_TRY(check(plan, d_saved, earlier));
+    const srnn_operands wanted = {.q = gradients->q,
+                                  .k = gradients->k,
+                                  .v = gradients->v,
+                                  .value_gate = gradients->value_gate};
+    sr_earlier_keys keys = *earlier;
+    keys.visitors = true;
+    return backward(plan, &wanted, no_output(d_saved), in, d_saved, keys);
 }

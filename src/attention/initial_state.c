@@ -3,7 +3,7 @@
 #include "equation/facts.h"
 
 /* What states of a sequence consist of besides their matrix, or NULL. */
-static const char *carried_besides(const srnn_attention *a) {
+static const char *carried_besides(const srnn_attention *a, bool continues) {
     if (a->levels != SRNN_LEVELS_NONE)
         return "a state for each level";
     if (a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
@@ -11,17 +11,17 @@ static const char *carried_besides(const srnn_attention *a) {
         return "the running sum of its output gates";
     if (a->decay == SRNN_DECAY_LEARNED && a->decay_width == SRNN_WIDTH_CHANNEL)
         return "a learned decay of each channel";
-    if (a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
-        a->normaliser == SRNN_NORMALISER_VALUE_POWER || a->position == SRNN_POSITION_ROPE_FEATURES)
-        return "the position of its tokens";
-    return NULL;
+    const bool counts = a->normaliser == SRNN_NORMALISER_ROW_LENGTH ||
+                        a->normaliser == SRNN_NORMALISER_VALUE_POWER ||
+                        a->position == SRNN_POSITION_ROPE_FEATURES;
+    return counts && !continues ? "the position of its tokens" : NULL;
 }
 
-srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
+static srnn_status sizes_of(int64_t sizes[4], const srnn_problem *problem, bool continues) {
     srnn_problem p = *problem;
     SR_TRY(sr_problem_fill(&p));
     SR_TRY(sr_problem_check_state(&p));
-    const char *besides = carried_besides(&p.attention);
+    const char *besides = carried_besides(&p.attention, continues);
     if (besides) {
         char text[SR_ATTENTION_TEXT];
         srnn_attention_print(text, sizeof text, &p.attention);
@@ -39,11 +39,19 @@ srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
     return SRNN_OK;
 }
 
+srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
+    return sizes_of(sizes, problem, false);
+}
+
+srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
+    return sizes_of(sizes, problem, true);
+}
+
 static srnn_status check_states(const srnn_plan *plan, const srnn_states *states) {
     int64_t sizes[4];
     if (!plan || !states)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no %s given (NULL)", plan ? "states were" : "plan was");
-    SR_TRY(srnn_states_sizes(sizes, &plan->problem));
+    SR_TRY(sizes_of(sizes, &plan->problem, plan->continues));
     if (!plan->device->attention->carries_states(plan))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the %s kernel on %s has no initial and final states: make the plan with "

@@ -12,6 +12,7 @@ extern "C" {
 /* One document: tokens start .. start+length-1 of batch row b. */
 typedef struct sr_document_range {
     int64_t b, start, length;
+    int64_t before; /* tokens of it in earlier parts of the row, see sr_plan_continue */
 } sr_document_range;
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
@@ -26,11 +27,19 @@ typedef struct sr_saved {
 
 typedef struct sr_attention_kernel sr_attention_kernel;
 
-/* Keys and values of T tokens that come before those of the plan, in another part of the rows. A
- * call with them adds them to what forward has saved so far, or gives their gradients. */
+/* Keys and values of T tokens that come before the queries in another part of the rows. A call with
+ * them adds them to what forward has saved so far, or gives their gradients. */
 typedef struct sr_earlier_keys {
     int64_t gap;          /* tokens from the first of these keys to the first query; 0: none */
-    const int32_t *first; /* (B, T): the first of these keys that each query sees; T: none */
+    const int32_t *first; /* (B, T): the first of these keys that each query sees, not falling
+                             within a row; T: none */
+    /* The queries are another rank's, which has their sums so far and writes their outputs: forward
+     * saves sums over these keys alone (with a maximum of -infinity where there are none and maxima
+     * are subtracted), and backward reads the gradients of sums, see d_sums. */
+    bool visitors;
+    /* Backward: NULL, or where the gradients of the numerator and of the row sum are copied to, and
+     * the maximum. */
+    const sr_saved *d_sums;
 } sr_earlier_keys;
 
 /* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
@@ -55,9 +64,28 @@ struct srnn_plan {
     void *scratch; /* device memory */
     size_t scratch_bytes;
 
+    bool continues;     /* rows are parts, see sr_plan_continue */
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
     sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
 };
+
+/* The plan's rows are parts of longer ones from now on, until srnn_plan_documents: before (B;
+ * NULL: `first` in each) tokens of a row's first document come before it. Kernels of the CPU alone
+ * count them. */
+void sr_plan_continue(srnn_plan *plan, const int32_t *before, int first);
+
+/* Tokens of the document of token t of row b that come before the row. */
+static inline int64_t sr_tokens_before(const srnn_plan *plan, int64_t b, int64_t t) {
+    return plan->host_first[b * plan->problem.T + t]
+               ? 0
+               : plan->documents[plan->row_documents[b]].before;
+}
+
+/* srnn_states_sizes of a plan that continues. */
+srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem);
+
+/* The arrays in memory for what forward saves; NULL: none. */
+sr_saved sr_plan_saved(const srnn_plan *plan, void *saved);
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head
  * rotates with channel c + D/2. table NULL: there is nothing to rotate. */

@@ -40,7 +40,7 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
         int64_t first = offsets ? offsets[n] : n * p->T;
         int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
         SR_TRY(sr_problem_check_length(p, past - first));
-        plan->documents[n] = (sr_document_range){first / p->T, first % p->T, past - first};
+        plan->documents[n] = (sr_document_range){first / p->T, first % p->T, past - first, 0};
         for (int64_t token = first; token < past; token++)
             plan->host_first[token] = (int32_t)(first % p->T);
         while (row <= first / p->T)
@@ -51,6 +51,12 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
         return SRNN_OK;
     return sr_device_copy_in(plan->device, plan->first, plan->host_first,
                              (size_t)p->B * (size_t)p->T * sizeof *plan->first);
+}
+
+void sr_plan_continue(srnn_plan *plan, const int32_t *before, int first) {
+    plan->continues = true;
+    for (int64_t b = 0; b < plan->problem.B; b++)
+        plan->documents[plan->row_documents[b]].before = before ? before[b] : first;
 }
 
 static srnn_status alloc_documents(srnn_plan *plan) {
@@ -223,6 +229,11 @@ static sr_saved place_saved(const srnn_problem *p, sr_layout *layout) {
     return saved;
 }
 
+sr_saved sr_plan_saved(const srnn_plan *plan, void *saved) {
+    sr_layout layout = {.base = saved};
+    return place_saved(&plan->problem, &layout);
+}
+
 size_t srnn_plan_saved_bytes(const srnn_plan *plan) {
     sr_layout layout = {0};
     place_saved(&plan->problem, &layout);
@@ -270,11 +281,10 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
     SR_TRY(sr_problem_check_output(o, p, "o"));
     SR_TRY(check_saved(saved));
     srnn_operands operands = sr_problem_stride_operands(in, p);
-    sr_layout layout = {.base = saved};
     sr_attention_call call = {.plan = plan,
                               .in = &operands,
                               .o = sr_problem_stride(o, p, p->H, p->Dv),
-                              .saved = place_saved(p, &layout)};
+                              .saved = sr_plan_saved(plan, saved)};
     sr_cancel_begin();
     return sr_cancel_end(plan->kernel->forward(&call));
 }
@@ -303,13 +313,12 @@ srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gra
         return SR_FAIL(SRNN_ERR_ARGUMENT, "backward needs what forward saved");
     srnn_operands operands = sr_problem_stride_operands(in, p),
                   wanted = sr_problem_stride_operands(gradients, p);
-    /* kernels only read it in the backward pass */
-    sr_layout layout = {.base = (char *)(uintptr_t)saved};
     sr_attention_call call = {.plan = plan,
                               .in = &operands,
                               .gradients = &wanted,
                               .o = sr_problem_stride(d_o, p, p->H, p->Dv),
-                              .saved = place_saved(p, &layout),
+                              /* kernels only read it in the backward pass */
+                              .saved = sr_plan_saved(plan, (void *)(uintptr_t)saved),
                               .rope = back->rope,
                               .rope_inverted = &back->done};
     sr_cancel_begin();

@@ -240,7 +240,7 @@ srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *
     SR_TRY(sr_problem_check_output(o, p, "o"));
     p->T = state->plan.core.T = T;
     for (int b = 0; b < p->B; b++)
-        state->plan.documents[b] = (sr_document_range){b, 0, T};
+        state->plan.documents[b] = (sr_document_range){b, 0, T, 0};
     srnn_operands operands = sr_problem_stride_operands(in, p);
     sr_attention_call call = {.plan = &state->plan,
                               .in = &operands,

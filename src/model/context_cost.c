@@ -8,20 +8,6 @@
 
 #include <math.h>
 
-/* Keys and values of a part visit the parts after it that see them, in backward once more, and
- * their gradients return. */
-static double ring_bytes(const sr_layer_sizes *s, const srnn_attention *a,
-                         const sr_context_batch *batch) {
-    const double tokens = (double)batch->B * batch->T / batch->ranks;
-    const double numbers = tokens * (double)s->Hkv * (s->D + s->Dv);
-    double visits = 0;
-    if (sr_attention_earlier_refusal(a))
-        return NAN;
-    for (int index = 0; index < batch->ranks; index++)
-        visits += sr_ring_blocks(a, index, batch->T / batch->ranks);
-    return 3 * visits * numbers * (double)sr_element_bytes(batch->number);
-}
-
 srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *config, int layer,
                                const sr_context_batch *batch) {
     const srnn_attention *a = &config->attention[layer];
@@ -37,16 +23,24 @@ srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *con
     srnn_problem problem = sr_layer_problem(a, &dims);
     problem.B = batch->B;
     problem.dtype = batch->number;
-    const bool known = sr_crossing_measure(&bytes, &problem, &wiring, dims.C) == SRNN_OK;
+    const sr_ring_numbers ring = sr_ring_numbers_of(&problem, batch->T, batch->ranks);
+    const double rings = sr_attention_earlier_refusal(a)
+                             ? NAN
+                             : (double)batch->B * (double)sr_element_bytes(batch->number);
+    const sr_crossing_rows rows = {batch->T, batch->ranks};
+    const bool known = sr_crossing_measure(&bytes, &problem, &wiring, dims.C, rows) == SRNN_OK;
+    size_t state;
+    const bool has_state = sr_crossing_state_bytes(&state, &problem) == SRNN_OK;
     double inputs = (double)bytes.shift;
     for (int i = 0; i < wiring.conv_count; i++)
         inputs += (double)bytes.convs[i];
     *cost = (sr_context_cost){.way = !known        ? SR_CONTEXT_NONE
                                      : bytes.state ? SR_CONTEXT_STATE
                                                    : SR_CONTEXT_RING,
-                              .state_bytes = bytes.state ? (double)bytes.state : NAN,
+                              .state_bytes = has_state ? (double)state : NAN,
                               .input_bytes = inputs,
-                              .ring_bytes = ring_bytes(&config->sizes[layer], a, batch),
+                              .ring_bytes = rings * (ring.forward + ring.backward),
+                              .ring_forward_bytes = rings * ring.forward,
                               .state_flops = flops.state * tokens,
                               .pair_flops = flops.pairs * tokens};
     const double cuts = 2.0 * (batch->ranks - 1);

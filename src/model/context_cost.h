@@ -20,9 +20,10 @@ typedef enum sr_context_way {
 /* One layer; forward and backward. */
 typedef struct sr_context_cost {
     sr_context_way way;
-    double state_bytes;  /* of the states at one cut, in one direction; NAN: there are none */
-    double input_bytes;  /* of the last inputs of convolutions and token shifts, the same */
-    double ring_bytes;   /* of keys, values and their gradients at all cuts; NAN: no ring */
+    double state_bytes;        /* of the states at one cut, in one direction; NAN: there are none */
+    double input_bytes;        /* of the last inputs of convolutions and token shifts, the same */
+    double ring_bytes;         /* of keys, values, queries, sums and gradients; NAN: no ring */
+    double ring_forward_bytes; /* of them, forward */
     double passed_bytes; /* what this layer sends at all cuts, forward and backward; NAN: refused */
     double state_flops;  /* of the equation by states, on one rank, forward; INFINITY: no state */
     double pair_flops;   /* of the equation by pairs, the same, the ranks sharing them evenly */

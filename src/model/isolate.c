@@ -42,7 +42,7 @@ srnn_status sr_pass_isolate(sr_pass *pass, const bool *layers) {
     srnn_status status = SRNN_OK;
     for (int layer = 0; layer < sr_model_config_attention_layers(&pass->model->config); layer++)
         if (layers[layer] && status == SRNN_OK) {
-            status = sr_mixer_documents(pass->kinds.of_layer[layer], offsets, pass->rows);
+            status = sr_mixer_documents(pass->kinds.of_layer[layer], offsets, pass->rows, NULL);
             sr_mixer_place(pass->kinds.of_layer[layer], pass->starts);
         }
     free(offsets);

@@ -74,7 +74,7 @@ srnn_status sr_pass_logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *nor
 
 /* Nothing that was sent to other parts is read any longer. */
 static srnn_status settle(const sr_pass *pass) {
-    return pass->part.count > 1 ? pass->part.settle(pass->part.context) : SRNN_OK;
+    return pass->part.count > 1 ? pass->part.settle(pass->part.context, NULL) : SRNN_OK;
 }
 
 srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {

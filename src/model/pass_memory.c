@@ -274,7 +274,7 @@ srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t doc
     if (pass->teacher)
         SR_TRY(sr_pass_documents(pass->teacher, offsets, documents, before));
     for (int i = 0; i < pass->kinds.count; i++) {
-        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents));
+        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents, before));
         sr_mixer_place(&pass->kinds.kinds[i], pass->positions);
     }
     return place_tokens(pass, offsets, documents, before);

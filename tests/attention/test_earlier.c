@@ -135,7 +135,7 @@ static sr_earlier_keys keys_of(int32_t *first, const int64_t *starts, int part, 
             const int64_t start = starts[b * T + part * PART + t] - (int64_t)other * PART;
             first[b * PART + t] = (int32_t)(start < 0 ? 0 : start < PART ? start : PART);
         }
-    return (sr_earlier_keys){(int64_t)(part - other) * PART, first};
+    return (sr_earlier_keys){.gap = (int64_t)(part - other) * PART, .first = first};
 }
 
 static void add(array to, array what) {
@@ -147,19 +147,90 @@ static void clear(array a) {
     memset(a.data, 0, (size_t)(B * a.heads * T * a.width) * sizeof(double));
 }
 
-/* One part's outputs, and what it adds to the gradients of all. */
+/* Sums of all rows, added to what is saved. */
+static void add_sums(const sr_saved *to, const sr_saved *what) {
+    double *const maximum = to->maximum, *const other = what->maximum;
+    for (int64_t row = 0; row < (int64_t)B * H * PART; row++) {
+        const double most = fmax(maximum[row], other[row]);
+        const double kept = exp(maximum[row] - most), added = exp(other[row] - most);
+        if (other[row] == -INFINITY)
+            continue;
+        double *const sums[] = {(double *)to->numerator + row * DV, (double *)to->row_sum + row};
+        const double *const more[] = {(double *)what->numerator + row * DV,
+                                      (double *)what->row_sum + row};
+        for (int n = 0; n < 2; n++)
+            for (int d = 0; d < (n ? 1 : DV); d++)
+                sums[n][d] = kept * sums[n][d] + added * more[n][d];
+        maximum[row] = most;
+    }
+}
+
+/* A part with its plan and what forward saved. */
+typedef struct part_plan {
+    int part;
+    srnn_plan *plan;
+    void *saved;
+} part_plan;
+
+/* The part's queries visit the keys of the part `other`, which has a plan of its own. */
+static srnn_plan *host_of(const char *attention, const int64_t *starts, int other) {
+    int64_t offsets[B * PART + 1];
+    const int64_t count = part_offsets(offsets, starts, other);
+    return plan_of(attention, PART, offsets, count);
+}
+
+static void visit(arrays *a, const char *attention, const int64_t *starts, int other,
+                  const part_plan *own_plan) {
+    int32_t first[B * PART];
+    const int part = own_plan->part;
+    srnn_plan *plan = own_plan->plan;
+    void *saved = own_plan->saved;
+    srnn_plan *host = host_of(attention, starts, other);
+    void *alone = saved_of(host);
+    const sr_saved sums = sr_plan_saved(plan, saved), more = sr_plan_saved(host, alone);
+    const srnn_operands there = operands(a, (int64_t)part * PART, (int64_t)other * PART);
+    const srnn_operands own = operands(a, (int64_t)part * PART, (int64_t)part * PART);
+    sr_earlier_keys keys = keys_of(first, starts, part, other);
+    assert_int_equal(sr_attention_visitors_forward(host, &there, alone, &keys), SRNN_OK);
+    add_sums(&sums, &more);
+    for (int64_t row = 0; row < B * PART; row++)
+        first[row] = PART; /* no keys: the outputs of what is saved */
+    assert_int_equal(
+        sr_attention_earlier_forward(plan, from(a->o, (int64_t)part * PART), &own, saved, &keys),
+        SRNN_OK);
+    free(alone);
+    srnn_plan_free(host);
+}
+
+static void visit_back(arrays *a, const char *attention, const int64_t *starts, int part, int other,
+                       const void *d_saved) {
+    int32_t first[B * PART];
+    srnn_plan *host = host_of(attention, starts, other);
+    const srnn_operands there = operands(a, (int64_t)part * PART, (int64_t)other * PART);
+    const srnn_operands out = gradients(a, (int64_t)part * PART, (int64_t)other * PART);
+    const sr_earlier_keys keys = keys_of(first, starts, part, other);
+    assert_int_equal(sr_attention_visitors_backward(host, &out, &there, d_saved, &keys), SRNN_OK);
+    srnn_plan_free(host);
+}
+
+/* One part's outputs, and what it adds to the gradients of all. Pairs with the part before are
+ * computed where its queries are, with others where the keys are. */
 static void one_part(arrays *a, arrays *sum, const char *attention, const int64_t *starts,
                      int part) {
     int64_t offsets[B * PART + 1];
     int32_t first[B * PART];
     const int64_t own = (int64_t)part * PART, count = part_offsets(offsets, starts, part);
     srnn_plan *plan = plan_of(attention, PART, offsets, count);
-    void *saved = saved_of(plan);
+    void *saved = saved_of(plan), *d_saved = saved_of(plan);
     const srnn_operands in = operands(a, own, own);
     assert_int_equal(srnn_attention_forward(plan, from(a->o, own), &in, saved), SRNN_OK);
     for (int other = part - 1; other >= 0; other--) {
         const sr_earlier_keys keys = keys_of(first, starts, part, other);
         const srnn_operands there = operands(a, own, (int64_t)other * PART);
+        if (other < part - 1) {
+            visit(a, attention, starts, other, &(part_plan){part, plan, saved});
+            continue;
+        }
         if (sr_attention_earlier_forward(plan, from(a->o, own), &there, saved, &keys) != SRNN_OK)
             fail_msg("%s: %s", attention, srnn_error_detail());
     }
@@ -168,16 +239,21 @@ static void one_part(arrays *a, arrays *sum, const char *attention, const int64_
         const srnn_operands there = operands(a, own, (int64_t)other * PART);
         const srnn_operands out = gradients(a, own, (int64_t)other * PART);
         clear(a->d_q), clear(a->d_k), clear(a->d_v), clear(a->d_gate);
-        assert_int_equal(other == part
-                             ? srnn_attention_backward(plan, &out, from(a->d_o, own), &in, saved)
-                             : sr_attention_earlier_backward(plan, &out, from(a->d_o, own), &there,
-                                                             saved, &keys),
-                         SRNN_OK);
+        if (other < part - 1)
+            visit_back(a, attention, starts, part, other, d_saved);
+        else
+            assert_int_equal(
+                other == part
+                    ? sr_attention_sums_backward(plan, &out, from(a->d_o, own), &in, saved, d_saved)
+                    : sr_attention_earlier_backward(plan, &out, from(a->d_o, own), &there, saved,
+                                                    &keys),
+                SRNN_OK);
         add(sum->d_q, a->d_q), add(sum->d_k, a->d_k), add(sum->d_v, a->d_v);
         if (other == part) /* the others write the same once more */
             add(sum->d_gate, a->d_gate);
     }
     free(saved);
+    free(d_saved);
     srnn_plan_free(plan);
 }
 
@@ -231,14 +307,14 @@ static void blocks_add_up(void **state) {
 
 static void others_are_refused(void **state) {
     (void)state;
-    static const char *const refused[] = {"forget", "gated_softmax", "norm,normaliser=row_length"};
+    static const char *const refused[] = {"forget", "gated_softmax_cumgate"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         srnn_plan *plan = plan_of(refused[i], PART, NULL, 0);
         assert_int_equal(sr_plan_check_earlier(plan), SRNN_ERR_UNSUPPORTED);
         srnn_plan_free(plan);
     }
     srnn_plan *plan = plan_of("softmax", PART, NULL, 0);
-    const sr_earlier_keys near = {PART - 1, NULL};
+    const sr_earlier_keys near = {.gap = PART - 1};
     assert_int_equal(sr_attention_earlier_forward(plan, (srnn_tensor){0}, NULL, plan, &near),
                      SRNN_ERR_ARGUMENT);
     srnn_plan_free(plan);

@@ -8,9 +8,9 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { B = 2, T = 28, ROWS = B * T, PARTS = 4, MESSAGES = 256 };
+enum { B = 2, T = 28, ROWS = B * T, PARTS = 8, MESSAGES = 256 };
 
-/* ---- neighbours in one process */
+/* ---- parts in one process */
 
 typedef struct message {
     const void *data; /* the sender's */
@@ -18,7 +18,7 @@ typedef struct message {
     size_t bytes;
 } message;
 
-/* From one part to a neighbour. */
+/* From one part to another. */
 typedef struct line {
     message messages[MESSAGES];
     int sent, received;
@@ -28,8 +28,8 @@ typedef struct line {
 typedef struct row_lines {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    line forward[PARTS], backward[PARTS]; /* from part i to i + 1, from i + 1 to i */
-    size_t bytes;                         /* in all */
+    line lines[PARTS][PARTS]; /* from .. to .. */
+    size_t bytes;             /* in all */
     bool broken;
 } row_lines;
 
@@ -38,18 +38,9 @@ typedef struct part_lines {
     int index;
 } part_lines;
 
-static line *line_to(const part_lines *p, sr_neighbour to) {
-    return to == SR_NEIGHBOUR_AFTER ? &p->row->forward[p->index] : &p->row->backward[p->index - 1];
-}
-
-static line *line_from(const part_lines *p, sr_neighbour from) {
-    return from == SR_NEIGHBOUR_AFTER ? &p->row->backward[p->index]
-                                      : &p->row->forward[p->index - 1];
-}
-
-static srnn_status line_send(void *context, sr_neighbour to, const void *data, size_t bytes) {
+static srnn_status line_send(void *context, int to, const void *data, size_t bytes) {
     const part_lines *p = context;
-    line *l = line_to(p, to);
+    line *l = &p->row->lines[p->index][to];
     void *copy = malloc(bytes);
     memcpy(copy, data, bytes);
     pthread_mutex_lock(&p->row->lock);
@@ -62,18 +53,13 @@ static srnn_status line_send(void *context, sr_neighbour to, const void *data, s
     return fits ? SRNN_OK : SR_FAIL(SRNN_ERR_LIMIT, "too many messages");
 }
 
-/* Waits while `l` has messages (`empty`) or none. */
-static bool line_wait(const part_lines *p, const line *l, bool empty) {
-    while (!p->row->broken && (l->sent == l->received) != empty)
-        pthread_cond_wait(&p->row->changed, &p->row->lock);
-    return !p->row->broken;
-}
-
-static srnn_status line_receive(void *context, sr_neighbour from, void *data, size_t bytes) {
+static srnn_status line_receive(void *context, int from, void *data, size_t bytes) {
     const part_lines *p = context;
-    line *l = line_from(p, from);
+    line *l = &p->row->lines[from][p->index];
     pthread_mutex_lock(&p->row->lock);
-    bool right = line_wait(p, l, false);
+    while (!p->row->broken && l->sent == l->received)
+        pthread_cond_wait(&p->row->changed, &p->row->lock);
+    bool right = !p->row->broken;
     if (right) {
         const message *m = &l->messages[l->received++];
         right = m->bytes == bytes && memcmp(m->data, m->copy, bytes) == 0;
@@ -87,14 +73,23 @@ static srnn_status line_receive(void *context, sr_neighbour from, void *data, si
                  : SR_FAIL(SRNN_ERR_IO, "another message, one changed after it was sent, or none");
 }
 
-static srnn_status line_settle(void *context) {
+/* Whether another part has yet to receive `data`; NULL: anything. */
+static bool is_pending(const part_lines *p, const void *data) {
+    for (int to = 0; to < PARTS; to++) {
+        const line *l = &p->row->lines[p->index][to];
+        for (int i = l->received; i < l->sent; i++)
+            if (!data || l->messages[i].data == data)
+                return true;
+    }
+    return false;
+}
+
+static srnn_status line_settle(void *context, const void *data) {
     const part_lines *p = context;
-    bool right = true;
     pthread_mutex_lock(&p->row->lock);
-    if (p->index + 1 < PARTS)
-        right = line_wait(p, &p->row->forward[p->index], true);
-    if (p->index > 0)
-        right = line_wait(p, &p->row->backward[p->index - 1], true) && right;
+    while (!p->row->broken && is_pending(p, data))
+        pthread_cond_wait(&p->row->changed, &p->row->lock);
+    const bool right = !p->row->broken;
     pthread_mutex_unlock(&p->row->lock);
     return right ? SRNN_OK : SR_FAIL(SRNN_ERR_IO, "another part failed");
 }
@@ -259,8 +254,8 @@ static void compare(const task *whole, const task *rounded, const task *parts, c
     free(sum);
 }
 
-/* Bytes that cross the cuts for losses and then for gradients. Keys and values travel once more for
- * what is recomputed. */
+/* Bytes that cross the cuts for losses and then for gradients. What layers without a state exchange
+ * travels once more where forward is recomputed. */
 static double counted_bytes(const task *t, int ranks) {
     const sr_context_batch batch = {.B = B, .T = T, .ranks = ranks, .number = SRNN_F32};
     sr_model_config config = config_of();
@@ -270,8 +265,10 @@ static double counted_bytes(const task *t, int ranks) {
         sr_context_cost cost;
         assert_int_equal(sr_context_cost_of(&cost, &config, layer, &batch), SRNN_OK);
         const bool again = t->recompute != SR_RECOMPUTE_NONE && layer + 1 < config.L;
-        const double ring = cost.way == SR_CONTEXT_RING ? cost.ring_bytes : 0;
-        bytes += 1.5 * (cost.passed_bytes - ring) + ring / 3 * (again ? 5 : 4);
+        const bool rings = cost.way == SR_CONTEXT_RING;
+        const double ring = rings ? cost.ring_bytes : 0;
+        const double forward = rings ? cost.ring_forward_bytes : 0;
+        bytes += 1.5 * (cost.passed_bytes - ring) + ring + (again ? 2 : 1) * forward;
     }
     sr_model_config_free(&config);
     return bytes;
@@ -312,6 +309,21 @@ static whole_batch batch_of(const int64_t *offsets, int64_t documents) {
     return batch;
 }
 
+/* Whether a layer exchanges keys: then parts have the lengths that ranks give them. */
+static bool any_ring(const char *attention, int ranks) {
+    const sr_context_batch batch = {.B = B, .T = T, .ranks = ranks, .number = SRNN_F32};
+    sr_model_config config = config_of();
+    bool any = false;
+    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
+    for (int layer = 0; layer < config.L; layer++) {
+        sr_context_cost cost;
+        assert_int_equal(sr_context_cost_of(&cost, &config, layer, &batch), SRNN_OK);
+        any = any || cost.way == SR_CONTEXT_RING;
+    }
+    sr_model_config_free(&config);
+    return any;
+}
+
 /* Why parts of its rows cannot be computed; "": they can. */
 static const char *refusal(char why[512], const char *attention) {
     const int cuts[] = {0, T / 2, T};
@@ -345,7 +357,7 @@ static bool carries(const char *attention) {
     const srnn_problem problem = {
         .attention = parsed(attention), .B = 1, .H = 4, .Hkv = 2, .T = T, .D = 6};
     int64_t sizes[4];
-    return srnn_states_sizes(sizes, &problem) == SRNN_OK;
+    return sr_states_sizes(sizes, &problem) == SRNN_OK;
 }
 
 /* ---- tests */
@@ -355,20 +367,35 @@ static bool carries(const char *attention) {
 static const int64_t documents[] = {0, 3, 9, 14, 26, T, T + 1, ROWS};
 static const int64_t rows[] = {0, T, ROWS};
 
+/* Parts as ranks have them, of rows without a state: an odd number, of different lengths, one that
+ * is helped by a longer or shorter one, and the last step of an even number. */
+static void check_parts(const char *attention, const whole_batch *batch, sr_recompute recompute,
+                        int count) {
+    int cuts[PARTS + 1];
+    for (int i = 0; i <= count; i++)
+        cuts[i] = sr_row_part_start(T, i, count);
+    check(attention, batch, recompute, cuts, count);
+}
+
 static void check_variant(const char *attention) {
     static const int two[] = {0, 17, T}, four[] = {0, 5, 14, 20, T};
     const whole_batch packed = batch_of(documents, 7), plain = batch_of(rows, 2);
-    check(attention, &plain, SR_RECOMPUTE_NONE, two, 2);
-    check(attention, &packed, SR_RECOMPUTE_BLOCK, four, 4);
+    if (any_ring(attention, 2))
+        check_parts(attention, &plain, SR_RECOMPUTE_NONE, 2);
+    else
+        check(attention, &plain, SR_RECOMPUTE_NONE, two, 2);
+    if (any_ring(attention, 4))
+        check_parts(attention, &packed, SR_RECOMPUTE_BLOCK, 4);
+    else
+        check(attention, &packed, SR_RECOMPUTE_BLOCK, four, 4);
 }
 
-/* Parts of the same length, of rows whose keys and values travel. */
 static void check_ring(const char *attention) {
-    static const int two[] = {0, T / 2, T}, four[] = {0, T / 4, T / 2, 3 * T / 4, T};
     const whole_batch packed = batch_of(documents, 7), plain = batch_of(rows, 2);
-    check(attention, &plain, SR_RECOMPUTE_NONE, two, 2);
-    check(attention, &plain, SR_RECOMPUTE_ATTENTION, four, 4);
-    check(attention, &packed, SR_RECOMPUTE_BLOCK, four, 4);
+    check_parts(attention, &plain, SR_RECOMPUTE_NONE, 2);
+    check_parts(attention, &plain, SR_RECOMPUTE_ATTENTION, 4);
+    check_parts(attention, &packed, SR_RECOMPUTE_BLOCK, 6);
+    check_parts(attention, &packed, SR_RECOMPUTE_NONE, 8);
 }
 
 static void every_variant(void **state) {
@@ -389,7 +416,7 @@ static void every_variant(void **state) {
             assert_non_null(strstr(why, "context ranks"));
         }
     }
-    assert_true(checked > 12 && ringed > 3);
+    assert_true(checked > 18 && ringed > 34);
 }
 
 static void layers_around_it(void **state) {
@@ -415,6 +442,7 @@ static void rings_of_keys(void **state) {
         "softmax,window=8,short_conv=3",
         "softmax,window=9,sink=learned",
         "softmax,window=15,cap=2",
+        "softmax,window=25",
         "softmax,sink=zero,qk_norm=head,rope_part=0.34",
         "sigmoid",
         "norm,clamp=3,position=none",
@@ -435,6 +463,30 @@ static void everywhere(void **state) {
     }
 }
 
+/* Where both are possible, the count decides; a state that is larger than the keys does not pay. */
+static void states_or_keys(void **state) {
+    (void)state;
+    assert_true(any_ring("order:2,short_conv=5", 2));
+    assert_false(any_ring("order:1", 2));
+    assert_false(any_ring("order:2,decay", 2));
+}
+
+/* The formula of docs/SCALING.md: of 4 parts 3 + 2 visit with their keys, 1 with its queries and 2
+ * with half of them. */
+static void as_documented(void **state) {
+    (void)state;
+    const sr_context_batch batch = {.B = B, .T = 32, .ranks = 4, .number = SRNN_F32};
+    sr_model_config config = config_of();
+    sr_context_cost cost;
+    assert_int_equal(sr_model_config_attention(&config, "gated_softmax"), SRNN_OK);
+    assert_int_equal(sr_context_cost_of(&cost, &config, 0, &batch), SRNN_OK);
+    const sr_layer_sizes *s = &config.sizes[0];
+    const double keys = s->Hkv * (s->D + s->Dv + 1),
+                 queries = s->H * (3 * s->D + 2 * s->Dv + 4) + 2;
+    assert_true(cost.ring_bytes == 4.0 * B * 32 / 4 * (3 * 5 * keys + 2 * queries));
+    sr_model_config_free(&config);
+}
+
 static void what_is_missing(void **state) {
     (void)state;
     char why[512];
@@ -447,6 +499,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),   cmocka_unit_test(layers_around_it),
         cmocka_unit_test(rings_of_keys),   cmocka_unit_test(everywhere),
+        cmocka_unit_test(states_or_keys),  cmocka_unit_test(as_documented),
         cmocka_unit_test(what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,7 +151,7 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
         SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
-    SR_TRY(sr_crossing_check_plan(layer));
+    SR_TRY(sr_crossing_open(layer));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
@@ -185,8 +185,11 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
 }
 
 srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
-                                         int64_t documents) {
-    return srnn_plan_documents(layer->plan, offsets, documents);
+                                         int64_t documents, const int32_t *before) {
+    SR_TRY(srnn_plan_documents(layer->plan, offsets, documents));
+    if (layer->part.count > 1)
+        sr_plan_continue(layer->plan, before, layer->part.first);
+    return SRNN_OK;
 }
 
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer) {

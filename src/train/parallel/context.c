@@ -7,8 +7,9 @@
 /* Messages of passes, besides those of shares. */
 enum { TAG = SR_RANKS_TAG + 1, SENDS = 64 };
 
-static int rank_of(const sr_context *c, sr_neighbour which) {
-    return which == SR_NEIGHBOUR_AFTER ? c->ranks->rank + 1 : c->ranks->rank - 1;
+/* The rank with this part of the same rows. */
+static int rank_of(const sr_context *c, int part) {
+    return c->ranks->rank - c->part.index + part;
 }
 
 /* Drops the first sends that are over; it also lets MPI continue with the others. */
@@ -16,7 +17,7 @@ static srnn_status test_sends(sr_context *c) {
     size_t over = 0;
     bool done = true;
     while (over < c->pending) {
-        SR_TRY(sr_ranks_test(c->ranks, &c->sends[over], &done));
+        SR_TRY(sr_ranks_test(c->ranks, &c->sends[over].request, &done));
         if (!done)
             break;
         over++;
@@ -31,7 +32,7 @@ static srnn_status make_room(sr_context *c) {
     if (c->pending < c->capacity)
         return SRNN_OK;
     const size_t capacity = c->capacity ? 2 * c->capacity : SENDS;
-    sr_link_request *more = realloc(c->sends, capacity * sizeof *more);
+    sr_context_send *more = realloc(c->sends, capacity * sizeof *more);
     if (!more)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu messages between context ranks",
                        capacity);
@@ -40,47 +41,54 @@ static srnn_status make_room(sr_context *c) {
     return SRNN_OK;
 }
 
-static srnn_status send(void *context, sr_neighbour to, const void *data, size_t bytes) {
+static srnn_status send(void *context, int to, const void *data, size_t bytes) {
     sr_context *c = context;
     SR_TRY(test_sends(c));
     SR_TRY(make_room(c));
-    SR_TRY(sr_ranks_send(c->ranks, &c->sends[c->pending], rank_of(c, to), TAG, data, bytes));
+    sr_context_send *sent = &c->sends[c->pending];
+    sent->data = data;
+    SR_TRY(sr_ranks_send(c->ranks, &sent->request, rank_of(c, to), TAG, data, bytes));
     c->pending++;
     return SRNN_OK;
 }
 
-static srnn_status receive(void *context, sr_neighbour from, void *data, size_t bytes) {
+static srnn_status receive(void *context, int from, void *data, size_t bytes) {
     sr_context *c = context;
     sr_link_request request;
     SR_TRY(sr_ranks_receive(c->ranks, &request, rank_of(c, from), TAG, data, bytes));
     return sr_ranks_wait(c->ranks, &request);
 }
 
-static srnn_status settle(void *context) {
+static srnn_status settle(void *context, const void *data) {
     sr_context *c = context;
+    size_t left = 0;
     for (size_t i = 0; i < c->pending; i++)
-        SR_TRY(sr_ranks_wait(c->ranks, &c->sends[i]));
-    c->pending = 0;
+        if (!data || c->sends[i].data == data)
+            SR_TRY(sr_ranks_wait(c->ranks, &c->sends[i].request));
+        else
+            c->sends[left++] = c->sends[i];
+    c->pending = left;
     return SRNN_OK;
 }
 
 /* ---- on GPUs: everything is queued, and can be captured */
 
-static srnn_status send_on_device(void *context, sr_neighbour to, const void *data, size_t bytes) {
+static srnn_status send_on_device(void *context, int to, const void *data, size_t bytes) {
     const sr_context *c = context;
     SR_TRY(sr_collective_fork(c->collective));
     return sr_collective_send(c->collective, data, bytes, rank_of(c, to));
 }
 
-static srnn_status receive_on_device(void *context, sr_neighbour from, void *data, size_t bytes) {
+static srnn_status receive_on_device(void *context, int from, void *data, size_t bytes) {
     const sr_context *c = context;
     SR_TRY(sr_collective_fork(c->collective)); /* what was launched may still read `data` */
     SR_TRY(sr_collective_receive(c->collective, data, bytes, rank_of(c, from)));
     return sr_collective_join(c->collective);
 }
 
-static srnn_status settle_on_device(void *context) {
+static srnn_status settle_on_device(void *context, const void *data) {
     const sr_context *c = context;
+    (void)data;
     return sr_collective_join(c->collective);
 }
 

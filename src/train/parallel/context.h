@@ -11,12 +11,17 @@
 #include "ops/collective.h"
 #include "ranks/ranks.h"
 
+typedef struct sr_context_send {
+    sr_link_request request;
+    const void *data;
+} sr_context_send;
+
 typedef struct sr_context {
     sr_ranks *ranks;
     int count;  /* ranks that share a row; 1: rows are whole */
     int tokens; /* of each row on this rank */
     sr_row_part part;
-    sr_link_request *sends; /* (pending), owned: what neighbours have not received yet */
+    sr_context_send *sends; /* (pending), owned: what other parts have not received yet */
     size_t pending, capacity;
     sr_collective *collective; /* of all ranks, on GPUs; else NULL */
 } sr_context;

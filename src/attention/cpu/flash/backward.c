@@ -46,7 +46,10 @@ static int64_t groups_of(const srnn_problem *p) {
 }
 
 /* The first key tile of a group: groups have about the same number of (query, key) tile pairs. */
-static int64_t group_start(const srnn_problem *p, int64_t group, int64_t groups) {
+static int64_t group_start(const srnn_plan *plan, int64_t group, int64_t groups) {
+    const srnn_problem *p = &plan->core;
+    if (plan->earlier.gap)
+        return tiles_in(p->T) * group / groups;
     const int64_t tiles = tiles_in(p->T), window = p->attention.window;
     const int64_t most = window && tiles_in(window) + 1 < tiles ? tiles_in(window) + 1 : tiles;
     int64_t pairs = most * (most + 1) / 2 + (tiles - most) * most, before = 0, tile = 0;
@@ -282,11 +285,12 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     const workspace *w = &x->workers[worker];
     tile_strides ld = tile_strides_of(p);
     int64_t tiles = tiles_in(p->T), group = task % x->groups, head = task / x->groups;
-    int64_t from = group_start(p, group, x->groups), past = group_start(p, group + 1, x->groups);
+    const srnn_plan *plan = x->call->plan;
+    int64_t from = group_start(plan, group, x->groups);
+    int64_t past = group_start(plan, group + 1, x->groups);
     const int64_t window = p->attention.window;
     int heads = p->H / p->Hkv;
     position at = {.b = head / p->Hkv, .kv = (int)(head % p->Hkv)};
-    const srnn_plan *plan = x->call->plan;
     at.gap = plan->earlier.gap;
     at.first = (at.gap ? plan->earlier.first : plan->first) + at.b * p->T;
     const int64_t begin = at.gap ? 0 : from; /* the first query tile that sees a key tile */
@@ -334,8 +338,8 @@ static void add_decay(const context *x, int64_t head, int64_t tile) {
     double *sum = x->row_work.d_decay + head * p->T + tile * TILE;
     for (int64_t r = 0; r < rows_in(p, tile); r++) {
         sum[r] = 0.0;
-        for (int64_t group = 0; group < x->groups && group_start(p, group, x->groups) <= tile;
-             group++)
+        for (int64_t group = 0;
+             group < x->groups && group_start(x->call->plan, group, x->groups) <= tile; group++)
             sum[r] += x->d_decay[((group * heads + head) * tiles + tile) * TILE + r];
     }
 }
@@ -349,9 +353,10 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             heads = (int64_t)p->B * p->H;
     real *sum = x->d_queries + (head * tiles + tile) * TILE * ld.d;
     (void)worker;
-    const bool all = x->call->plan->earlier.gap > 0;
-    for (int64_t group = 1; group < x->groups && (all || group_start(p, group, x->groups) <= tile);
-         group++) {
+    const srnn_plan *plan = x->call->plan;
+    const bool all = plan->earlier.gap > 0;
+    for (int64_t group = 1;
+         group < x->groups && (all || group_start(plan, group, x->groups) <= tile); group++) {
         const real *part = x->d_queries + ((group * heads + head) * tiles + tile) * TILE * ld.d;
         for (int64_t n = 0; n < TILE * ld.d; n++)
             sum[n] += part[n];
@@ -363,6 +368,25 @@ static void queries_task(void *untyped, int64_t task, int worker) {
         add_decay(x, head / (p->H / p->Hkv), tile);
 }
 
+/* The gradients of sums, of the call's outputs or as another rank has them. */
+static void sums_backward(context *x) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->core;
+    const sr_saved *saved = &call->saved, *d_sums = call->plan->earlier.d_sums;
+    const size_t rows = (size_t)p->B * (size_t)p->H * (size_t)p->T;
+    if (call->plan->earlier.visitors) {
+        x->row_work.d_numerator = saved->numerator;
+        x->row_work.d_row_sum = saved->row_sum;
+        return;
+    }
+    SR_ISA_REAL(sr_epilogue_backward)(&x->row_work, call);
+    if (!d_sums)
+        return;
+    memcpy(d_sums->numerator, x->row_work.d_numerator, rows * (size_t)p->Dv * sizeof(real));
+    memcpy(d_sums->row_sum, x->row_work.d_row_sum, rows * sizeof(real));
+    memcpy(d_sums->maximum, saved->maximum, rows * sizeof(real));
+}
+
 srnn_status flash_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
@@ -371,7 +395,7 @@ srnn_status flash_backward(const sr_attention_call *call) {
     x.call = call;
     x.rule = score_rule_of(&p->attention);
     SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
-    SR_ISA_REAL(sr_epilogue_backward)(&x.row_work, call);
+    sums_backward(&x);
     sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
     sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
     SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);

@@ -182,12 +182,15 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
     const sr_attention_call *call = x->call;
     const srnn_problem *p = &call->plan->core;
     tile_strides ld = tile_strides_of(p);
-    for (int64_t r = 0, past; r < q->rows; r = past) {
-        for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
+    const sr_earlier_keys *earlier = &call->plan->earlier;
+    const int32_t *first = earlier->gap ? call->plan->first + q->b * p->T + q->t : q->first;
+    const int64_t at = q->at - earlier->gap, written = earlier->visitors ? 0 : q->rows;
+    for (int64_t r = 0, past; r < written; r = past) {
+        for (past = r + 1; past < written && first[past] == first[r];)
             past++;
         SR_ISA_REAL(sr_epilogue_rows)
         ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r, w->maximum + r,
-                          q->at + r - q->first[r] + 1},
+                          at + r - first[r] + 1},
          &x->row_work, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},
@@ -240,7 +243,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = q.scaled ? (real)-INFINITY : 0;
-    if (plan->earlier.gap)
+    if (plan->earlier.gap && !plan->earlier.visitors)
         load_rows(w, &q, x->call);
 
     for (int64_t tile = from; tile < past; tile++) {
@@ -261,6 +264,10 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     }
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
+    /* A maximum of 0 would hide the sums that these are added to. */
+    for (int64_t r = 0; plan->earlier.visitors && x->subtract && r < q.rows; r++)
+        if (first_key(q.first[r], q.at + r, window) >= keys_seen)
+            w->maximum[r] = (real)-INFINITY;
     write_outputs(x, w, &q);
 }
 
@@ -283,7 +290,8 @@ srnn_status flash_forward(const sr_attention_call *call) {
     int workers = workers_for(p, p->T);
     sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
     sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
-    SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
+    if (!plan->earlier.visitors)
+        SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
     return SRNN_OK;
 }
 

@@ -298,10 +298,13 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
         const double row_sum = (double)results.row_sum[r];
         const double maximum = results.maximum ? (double)results.maximum[r] : 0.0;
-        row_facts facts = {.numerator = results.numerator + r * results.ld,
-                           .row = {row_sum, keys_seen(a, results.length + r), logit,
-                                   cumulative ? cumulative[r] : 0.0, REAL_LEAST,
-                                   sr_row_sink(a, sink, maximum)}};
+        row_facts facts = {
+            .numerator = results.numerator + r * results.ld,
+            .row = {
+                row_sum,
+                keys_seen(a, results.length + r + sr_tokens_before(call->plan, rows.b, rows.t + r)),
+                logit, cumulative ? cumulative[r] : 0.0, REAL_LEAST,
+                sr_row_sink(a, sink, maximum)}};
         const sr_row_factors f = facts.factors = factors_of(a, &facts.row, wide);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)
@@ -606,10 +609,11 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     for (int h = first; h < first + heads; h++) {
         const int64_t at = sr_row_index(p, p->H, b, h, t), from = (int64_t)(h - first) * p->Dv;
         const real *z = gate_numbers(x->call, b, h, t);
-        const int64_t start = x->call->plan->first[b * p->T + t];
+        const int64_t seen =
+            t - x->call->plan->first[b * p->T + t] + 1 + sr_tokens_before(x->call->plan, b, t);
         row_facts facts = {.numerator = (const real *)x->call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)x->call->saved.row_sum)[at],
-                                   keys_seen(&p->attention, t - start + 1), z ? (double)*z : 0.0,
+                                   keys_seen(&p->attention, seen), z ? (double)*z : 0.0,
                                    x->row_work->cumulative ? x->row_work->cumulative[at] : 0.0,
                                    REAL_LEAST, saved_sink(x->call, h, at)}};
         facts.factors = factors_of(&p->attention, &facts.row, true);
@@ -688,7 +692,7 @@ static void document_backward(const outputs_context *x, const sr_document_range 
                                        : 0.0;
         row_facts facts = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)call->saved.row_sum)[at],
-                                   keys_seen(a, t + 1), logit,
+                                   keys_seen(a, document->before + t + 1), logit,
                                    row_work->cumulative ? row_work->cumulative[at] : 0.0,
                                    REAL_LEAST, saved_sink(call, h, at)}};
         facts.factors = factors_of(a, &facts.row, wide);

@@ -43,7 +43,7 @@ void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan
     TAKE(beta, delta, k_rows);
     TAKE(pooled_k, pool, k_rows * D);
     TAKE(pooled_v, pool, k_rows * Dv);
-    TAKE(angles, rotated, (size_t)p->T * D);
+    TAKE(angles, rotated, (1 + (size_t)p->B) * (size_t)p->T * D);
     TAKE(norm_workspace, a->norm_width == SRNN_NORM_WIDTH_ROW,
          (size_t)(p->B > p->threads ? p->B : p->threads) * (size_t)p->H * SR_NORM_WORKSPACE * Dv);
     TAKE(d_before, backward && a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW,
@@ -127,7 +127,8 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
                     (sr_rows){document->b, h, document->start + t, count});
         for (int64_t r = 0; r < count; r++) {
             if (power)
-                factor[r] *= pow((double)(position_of(x) + t + r + 1), -exponent);
+                factor[r] *=
+                    pow((double)(position_of(x) + document->before + t + r + 1), -exponent);
             x->row_work->value_factor[base + t + r] = (real)factor[r];
         }
     }
@@ -286,20 +287,27 @@ static void inverse_task(void *context, int64_t task, int worker) {
     }
 }
 
-/* Cosines and sines of TOKENS tokens of a document, or of the piece of one that is fed. */
+/* Cosines and sines of TOKENS tokens of a document, or of the piece of one that is fed; or of those
+ * of the document that row table - 1 continues. */
 static void turn_task(void *context, int64_t task, int worker) {
     const prepare_context *x = context;
     const srnn_problem *p = &x->plan->problem;
     const bool chunks = p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
-    const int64_t half = p->D / 2, unit = chunks ? p->attention.pool : 1, from = task * TOKENS;
+    const int64_t strips = (p->T + TOKENS - 1) / TOKENS, table = task / strips;
+    const int64_t before = table ? sr_tokens_before(x->plan, table - 1, 0) : 0;
+    const int64_t half = p->D / 2, unit = chunks ? p->attention.pool : 1;
+    const int64_t from = task % strips * TOKENS;
     const int64_t past = p->T - from < TOKENS ? p->T : from + TOKENS;
+    real *const angles = x->row_work->angles + table * p->T * half * 2;
     (void)worker;
+    if (table && !before)
+        return;
     for (int64_t c = 0; c < half; c++) {
         const double speed = pow(p->rope_theta, -2.0 * (double)c / p->D);
         for (int64_t t = from; t < past; t++) {
-            const double angle = (double)((position_of(x) + t) / unit) * speed;
-            x->row_work->angles[(t * half + c) * 2] = (real)cos(angle);
-            x->row_work->angles[(t * half + c) * 2 + 1] = (real)sin(angle);
+            const double angle = (double)((position_of(x) + before + t) / unit) * speed;
+            angles[(t * half + c) * 2] = (real)cos(angle);
+            angles[(t * half + c) * 2 + 1] = (real)sin(angle);
         }
     }
 }
@@ -316,6 +324,7 @@ void SR_ISA_REAL(sr_prologue_prepare)(const sr_row_workspace *row_work, const sr
     if (row_work->q_inverse)
         sr_for_tokens(inverse_task, &context, p);
     if (row_work->angles)
-        sr_parallel(turn_task, &context, (p->T + TOKENS - 1) / TOKENS,
+        sr_parallel(turn_task, &context,
+                    (p->T + TOKENS - 1) / TOKENS * (plan->continues ? 1 + p->B : 1),
                     sr_workers_worth(50.0 * (double)p->T * p->D, p->threads));
 }

@@ -25,7 +25,8 @@ typedef struct sr_row_workspace {
     real *beta;                /* (B, Hkv, T): the delta rule's */
     real *pooled_k, *pooled_v; /* (B, Hkv, T, D) and (.., Dv): running averages */
     double *norm_workspace; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
-    real *angles;           /* (T, D/2, 2): cosine and sine of the tokens of a document */
+    real *angles;           /* (1 + B, T, D/2, 2): cosine and sine of the tokens of a document; of
+                               those that rows continue (sr_plan_continue), at 1 + b */
     /* Backward only: */
     double *d_before;     /* (B, H, T, Dv): of the input of a norm over several heads */
     real *d_numerator;    /* (B, H, T, Dv) */

@@ -431,7 +431,7 @@ static void value_power_backward(const sr_row_workspace *row_work, const sr_atte
             const sr_document_range *document = &call->plan->documents[n];
             int64_t base = sr_row_index(p, heads, document->b, h, document->start);
             for (int64_t t = 0; t < document->length; t++)
-                sum -= row_work->value_dot[base + t] * log((double)(t + 1));
+                sum -= row_work->value_dot[base + t] * log((double)(document->before + t + 1));
         }
         double c = sr_sigmoid((double)((const real *)call->in->value_power)[h]);
         ((real *)call->gradients->value_power)[h] = (real)(sum * c * (1.0 - c));

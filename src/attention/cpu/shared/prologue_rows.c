@@ -197,7 +197,8 @@ static void rope_row(real *out, const real *x, const real *angles, int D, int wi
 static const real *angles_of(const sr_row_workspace *row_work, const srnn_plan *plan, int64_t b,
                              int64_t t) {
     const srnn_problem *p = &plan->problem;
-    return row_work->angles + (t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
+    const int64_t table = sr_tokens_before(plan, b, t) ? 1 + b : 0;
+    return row_work->angles + (table * p->T + t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
 }
 
 void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,

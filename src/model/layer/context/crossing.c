@@ -2,6 +2,7 @@
 #include "model/layer/context/crossing.h"
 
 #include "attention/earlier.h"
+#include "equation/facts.h"
 #include "model/layer/context/ring.h"
 #include "model/layer/rwkv7.h"
 
@@ -25,14 +26,39 @@ static srnn_status check_width(const sr_row_part *part, int width) {
                          part->count, shortest, part->T, width - 1);
 }
 
-/* *bytes of a state; 0: there is none, and keys and values visit the parts after instead. */
-static srnn_status measure_state(size_t *bytes, const srnn_problem *problem) {
+srnn_status sr_crossing_state_bytes(size_t *bytes, const srnn_problem *problem) {
     int64_t sizes[4];
-    const srnn_status status = srnn_states_sizes(sizes, problem);
-    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
     *bytes = 0;
-    if (status == SRNN_OK)
-        *bytes = (size_t)(sizes[0] * sizes[1] * sizes[2] * sizes[3]) * sizeof(float);
+    SR_TRY(sr_states_sizes(sizes, problem));
+    *bytes = (size_t)(sizes[0] * sizes[1] * sizes[2] * sizes[3]) * sizeof(float);
+    return SRNN_OK;
+}
+
+/* Whether a ring is faster than handing on states of this size: operations of a rank, and what it
+ * sends, in the operations of the time that a byte takes between processes. */
+static bool ring_pays(const srnn_problem *p, size_t state_bytes, sr_crossing_rows rows) {
+    enum { OPERATIONS_PER_BYTE = 32, PASSES = 3 }; /* backward is about two forward passes */
+    const int64_t half = (rows.T + 1) / 2, window = p->attention.window;
+    const double tokens = (double)p->B * rows.T / rows.parts;
+    const double numbers = (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    const double heads = p->H + (sr_shares_queries(&p->attention) ? p->H : p->Hkv);
+    const double keys = (double)(window && window < half ? window : half);
+    const sr_ring_numbers ring = sr_ring_numbers_of(p, rows.T, rows.parts);
+    const double sent = (ring.forward + ring.backward) * p->B / rows.parts * sizeof(float);
+    const double by_pairs = 2.0 * p->H * (p->D + p->Dv) * keys * tokens * PASSES;
+    const double by_states = 2.0 * numbers * heads * tokens * PASSES;
+    return by_pairs + OPERATIONS_PER_BYTE * sent <
+           by_states + OPERATIONS_PER_BYTE * 2.0 * (double)state_bytes;
+}
+
+/* *bytes of a state; 0: there is none, or it does not pay. A form that was requested decides. */
+static srnn_status choose(size_t *bytes, const srnn_problem *problem, sr_crossing_rows rows) {
+    const srnn_status status = sr_crossing_state_bytes(bytes, problem);
+    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
+    const bool both = status == SRNN_OK && !refusal && problem->dtype == SRNN_F32;
+    if (both && (problem->form == SRNN_FORM_PARALLEL ||
+                 (problem->form == SRNN_FORM_AUTO && ring_pays(problem, *bytes, rows))))
+        *bytes = 0;
     if (status == SRNN_OK || !refusal)
         return SRNN_OK;
     char why[512];
@@ -44,21 +70,12 @@ static srnn_status measure_state(size_t *bytes, const srnn_problem *problem) {
 }
 
 srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
-                                const sr_layer_wiring *w, int C) {
+                                const sr_layer_wiring *w, int C, sr_crossing_rows rows) {
     const size_t row = (size_t)problem->B * sr_element_bytes(problem->dtype);
     *bytes = (sr_crossing_bytes){.shift = w->shift_count ? row * (size_t)C : 0};
     for (int i = 0; i < w->conv_count; i++)
         bytes->convs[i] = row * (size_t)(w->convs[i].width - 1) * (size_t)w->convs[i].to.count;
-    return measure_state(&bytes->state, problem);
-}
-
-static srnn_status make_ring(sr_attention_layer *layer) {
-    if ((int64_t)layer->T * layer->part.count != layer->part.T)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "a ring of keys and values needs parts of the same length, and rows of %d "
-                       "tokens have no %d of them: use another row length",
-                       layer->part.T, layer->part.count);
-    return sr_ring_create(&layer->ring, layer);
+    return choose(&bytes->state, problem, rows);
 }
 
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
@@ -66,11 +83,10 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     if (layer->part.count < 2)
         return SRNN_OK;
-    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C));
+    const sr_crossing_rows rows = {layer->part.T, layer->part.count};
+    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C, rows));
     if (layer->problem.form == SRNN_FORM_AUTO)
         layer->problem.form = c->each.state ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
-    if (!c->each.state)
-        SR_TRY(make_ring(layer));
     for (int i = 0; i < w->conv_count; i++)
         SR_TRY(check_width(&layer->part, w->convs[i].width));
     for (int side = 0; side < 2; side++) {
@@ -82,12 +98,20 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     return SRNN_OK;
 }
 
-srnn_status sr_crossing_check_plan(const sr_attention_layer *layer) {
+srnn_status sr_crossing_open(sr_attention_layer *layer) {
     char text[SR_ATTENTION_TEXT];
+    int64_t sizes[4];
     const srnn_plan *plan = layer->plan;
-    if (layer->ring)
-        return sr_plan_check_earlier(plan);
-    if (layer->part.count < 2 || plan->device->attention->carries_states(plan))
+    if (layer->part.count < 2)
+        return SRNN_OK;
+    sr_plan_continue(layer->plan, NULL, layer->part.first);
+    if (!layer->crossing.each.state) {
+        SR_TRY(sr_plan_check_earlier(plan));
+        return sr_ring_create(&layer->ring, layer);
+    }
+    /* Kernels of other devices count a row's own tokens alone. */
+    if (plan->device->attention->carries_states(plan) &&
+        (sr_device_is_host(plan->device) || srnn_states_sizes(sizes, &plan->problem) == SRNN_OK))
         return SRNN_OK;
     srnn_attention_print(text, sizeof text, &layer->attention);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
@@ -121,15 +145,17 @@ sr_layer_piece sr_crossing_piece(const sr_attention_layer *layer, const sr_layer
 static srnn_status send(const sr_attention_layer *layer, sr_neighbour to, const void *data,
                         size_t bytes) {
     const sr_row_part *part = &layer->part;
-    return sr_row_part_has(part, to) && bytes ? part->send(part->context, to, data, bytes)
-                                              : SRNN_OK;
+    return sr_row_part_has(part, to) && bytes
+               ? part->send(part->context, sr_row_part_next(part, to), data, bytes)
+               : SRNN_OK;
 }
 
 static srnn_status receive(const sr_attention_layer *layer, sr_neighbour from, void *data,
                            size_t bytes) {
     const sr_row_part *part = &layer->part;
-    return sr_row_part_has(part, from) && bytes ? part->receive(part->context, from, data, bytes)
-                                                : SRNN_OK;
+    return sr_row_part_has(part, from) && bytes
+               ? part->receive(part->context, sr_row_part_next(part, from), data, bytes)
+               : SRNN_OK;
 }
 
 /* What crosses is there from an earlier forward pass, or nothing crosses. */

@@ -2,7 +2,8 @@
  * its ends travels.
  *
  * A layer hands to the next part what later tokens need of its own: the recurrent state after its
- * last token, and the last inputs of convolutions. Their gradients come back the same way. */
+ * last token, and the last inputs of convolutions. Their gradients come back the same way. Without
+ * a state parts exchange keys, values and queries (ring.h). */
 #ifndef SR_MODEL_LAYER_CONTEXT_PART_H
 #define SR_MODEL_LAYER_CONTEXT_PART_H
 
@@ -21,12 +22,13 @@ typedef struct sr_row_part {
     int first;        /* tokens of each row before this part's */
     int T;            /* tokens of a whole row */
 
-    /* Messages between neighbours; those to one neighbour arrive in the order in which they were
-     * sent. What is sent stays unchanged until settle has returned. Only receive and settle
-     * wait; on a GPU work that is launched later does. */
-    srnn_status (*send)(void *context, sr_neighbour to, const void *data, size_t bytes);
-    srnn_status (*receive)(void *context, sr_neighbour from, void *data, size_t bytes);
-    srnn_status (*settle)(void *context);
+    /* Messages between parts, by their index; those to one part arrive in the order in which they
+     * were sent. What is sent stays unchanged until settle has returned for the same address, or
+     * for NULL, which stands for all. Only receive and settle wait; on a GPU work that is launched
+     * later does. */
+    srnn_status (*send)(void *context, int to, const void *data, size_t bytes);
+    srnn_status (*receive)(void *context, int from, void *data, size_t bytes);
+    srnn_status (*settle)(void *context, const void *data);
     /* Called before the host waits for the device: it fails where another rank hangs. NULL: no
      * call. Not called while a step is captured. */
     srnn_status (*wait)(void *context);
@@ -35,6 +37,10 @@ typedef struct sr_row_part {
 
 static inline int sr_row_part_has(const sr_row_part *part, sr_neighbour which) {
     return which == SR_NEIGHBOUR_BEFORE ? part->index > 0 : part->index + 1 < part->count;
+}
+
+static inline int sr_row_part_next(const sr_row_part *part, sr_neighbour which) {
+    return which == SR_NEIGHBOUR_BEFORE ? part->index - 1 : part->index + 1;
 }
 
 /* The first token of part `index` of `count` of a row of T tokens, and of index + 1 its end. */

@@ -1,74 +1,183 @@
-/* ring.c: keys and values of the earlier parts of a row, block after block. */
+/* ring.c: keys and values, or queries, of the parts of a row visit other parts. */
 #include "model/layer/context/ring.h"
 
 #include "attention/earlier.h"
 #include "base/memory.h"
+#include "model/layer/context/sums.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A block holds the keys and values of a part: rows (B*T) of K + V numbers. */
+/* A block has rows of columns: K + V + G of keys, values and their gates, Q + 1 of queries and
+ * their positions, S more of the gradients of their sums. */
 struct sr_layer_ring {
-    int64_t rows, Q, K, V; /* tokens; columns of queries, keys and values */
-    int blocks, next;      /* earlier parts that this one sees, and the part after */
-    float *own;            /* this part's block */
-    float *arrived[2];     /* earlier ones, alternating: one is computed while it is sent on */
-    float *d_sent[2];      /* gradients of earlier blocks */
-    float *d_arrived;      /* of a block, from the parts after */
-    float *d_queries;      /* (rows, Q): what one block adds */
-    int32_t *first;        /* (rows), as in sr_earlier_keys */
+    int64_t Q, K, V, G, S; /* columns of queries, keys, values, value gates, and sums (sums.h) */
+    int64_t block;         /* K + V + G */
+    int reach;             /* how many parts back a token sees at most */
+    float *own;            /* this part's keys, values and gates */
+    float *arrived;        /* those of an earlier part */
+    float *d_sent[2];      /* their gradients; the last two are on their way */
+    float *d_arrived;      /* of own ones, from a later part */
+    float *visit[2];       /* this part's queries, and the second half of them */
+    float *visitors;       /* those of a later part */
+    float *returned[2];    /* their sums, or the gradients of queries; as d_sent */
+    float *gathered;       /* the same of this part's, from an earlier one */
+    float *d_queries;      /* (B*T, Q): what one call adds, */
+    float *d_keys;         /* (B*T, block): and writes */
+    void *sums;            /* of visitors, as forward saves them */
+    int32_t *first;        /* (B*T), as in sr_earlier_keys */
     size_t bytes;
     void *memory;
 };
 
-int sr_ring_blocks(const srnn_attention *a, int index, int tokens) {
-    const int64_t window = a->window;
-    if (!window)
-        return index;
-    const int64_t seen = window < 2 ? 0 : (window - 2) / tokens + 1;
-    return seen < index ? (int)seen : index;
+/* ---- who computes what */
+
+/* How many parts of `tokens` tokens back a token sees at most. */
+static int reach_of(const srnn_attention *a, int tokens, int parts) {
+    const int64_t window = a->window, seen = window < 2 ? 0 : (window - 2) / tokens + 1;
+    return window && seen < parts - 1 ? (int)seen : parts - 1;
+}
+
+/* Some parts of a row: their number and the reach. */
+typedef struct circle {
+    int parts, reach;
+} circle;
+
+static bool meets(circle c, int part, int distance) {
+    return part >= 0 && part < c.parts && distance <= c.reach;
+}
+
+/* In step s: the part whose keys `part` computes; whose queries; who computes its keys; who its
+ * queries; -1: none. */
+static int keys_in(circle c, int part, int s) {
+    return meets(c, part - s, s) ? part - s : -1;
+}
+static int queries_in(circle c, int part, int s) {
+    return meets(c, part + c.parts - s, c.parts - s) ? part + c.parts - s : -1;
+}
+static int reader_in(circle c, int part, int s) {
+    return meets(c, part + s, s) ? part + s : -1;
+}
+static int helper_in(circle c, int part, int s) {
+    return meets(c, part - c.parts + s, c.parts - s) ? part - c.parts + s : -1;
+}
+
+/* Whether the queries of a pair of parts are divided in step s. */
+static bool is_halved(circle c, int s) {
+    return 2 * s == c.parts;
+}
+
+static circle circle_of(const sr_attention_layer *layer) {
+    return (circle){layer->part.count, layer->ring->reach};
+}
+
+/* Tokens of a part of a row. */
+typedef struct extent {
+    int64_t start, tokens;
+} extent;
+
+static extent extent_of(int T, int index, int parts) {
+    const int64_t start = sr_row_part_start(T, index, parts);
+    return (extent){start, sr_row_part_start(T, index + 1, parts) - start};
+}
+
+/* Of a part's queries, those that its helper of a step computes. */
+static extent visiting(extent queries, bool halved) {
+    const int64_t kept = halved ? queries.tokens / 2 : 0;
+    return (extent){queries.start + kept, queries.tokens - kept};
+}
+
+static int shortest_part(int T, int parts) {
+    return T / parts;
+}
+
+sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
+    const circle c = {parts, reach_of(&p->attention, shortest_part(T, parts), parts)};
+    const double Q = (double)p->H * p->D, S = (double)sr_sums_columns(p);
+    const bool gates = sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention);
+    const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0));
+    sr_ring_numbers n = {0};
+    for (int part = 0; part < parts; part++)
+        for (int s = 1; 2 * s <= parts; s++) {
+            const int from = keys_in(c, part, s), visitor = queries_in(c, part, s);
+            if (from >= 0) {
+                n.forward += (double)extent_of(T, from, parts).tokens * keys;
+                n.backward += (double)extent_of(T, from, parts).tokens * 2 * keys;
+            }
+            if (visitor >= 0) {
+                const extent all = extent_of(T, visitor, parts);
+                const double tokens = (double)visiting(all, is_halved(c, s)).tokens;
+                n.forward += tokens * (Q + 1 + S);
+                n.backward += tokens * (Q + 1 + S + Q);
+            }
+        }
+    return n;
 }
 
 /* ---- memory */
 
-static float *take(sr_layer_ring *ring, int64_t columns) {
+static float *take(sr_layer_ring *ring, int64_t rows, int64_t columns) {
     enum { ALIGNMENT = 64 };
     char *at = ring->memory ? (char *)ring->memory + ring->bytes : NULL;
-    const size_t size = (size_t)(ring->rows * columns) * sizeof(float);
+    const size_t size = (size_t)(rows * columns) * sizeof(float);
     ring->bytes += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return (float *)(void *)at;
 }
 
-static void lay_out(sr_layer_ring *ring) {
-    const int64_t block = ring->K + ring->V;
+/* Whether this part helps others, or is helped, in any step. */
+static bool in_any_step(circle c, int part, int (*other)(circle c, int part, int s)) {
+    for (int s = 1; 2 * s <= c.parts; s++)
+        if (other(c, part, s) >= 0)
+            return true;
+    return false;
+}
+
+static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
+    const circle c = {layer->part.count, ring->reach};
+    const int index = layer->part.index;
+    const int64_t B = layer->B, block = ring->block, rows = B * layer->T;
+    /* Blocks of other parts may have a token more; a row of zeros stands around them. */
+    const int64_t longest = B * (layer->T + 1) + 2;
+    const int64_t asked = ring->Q + 1 + ring->S;
+    const int64_t answer = ring->S > ring->Q ? ring->S : ring->Q;
+    const bool helps = in_any_step(c, index, queries_in);
+    const bool helped = in_any_step(c, index, helper_in);
     ring->bytes = 0;
-    ring->own = take(ring, block);
+    ring->own = take(ring, rows, block);
+    ring->arrived = take(ring, longest, block);
+    ring->d_arrived = take(ring, rows, block);
+    ring->d_keys = take(ring, rows, block);
+    ring->d_queries = take(ring, rows, ring->Q);
+    ring->first = (int32_t *)(void *)take(ring, rows, 1);
     for (int i = 0; i < 2; i++) {
-        ring->arrived[i] = take(ring, block);
-        ring->d_sent[i] = take(ring, block);
+        ring->d_sent[i] = take(ring, longest, block);
+        ring->visit[i] = take(ring, helped ? rows : 0, asked);
+        ring->returned[i] = take(ring, helps ? longest : 0, answer);
     }
-    ring->d_arrived = take(ring, block);
-    ring->d_queries = take(ring, ring->Q);
-    ring->first = (int32_t *)(void *)take(ring, 1);
+    ring->gathered = take(ring, helped ? rows : 0, answer);
+    ring->visitors = take(ring, helps ? longest : 0, asked);
+    const size_t sums = helps || helped ? srnn_plan_saved_bytes(layer->plan) : 0;
+    ring->sums = take(ring, (int64_t)(sums / sizeof(float)), 1);
 }
 
 srnn_status sr_ring_create(sr_layer_ring **out, const sr_attention_layer *layer) {
     const sr_wire_place *places = layer->wiring.places;
+    const sr_row_part *part = &layer->part;
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **out));
     sr_layer_ring *ring = memory;
-    *ring = (sr_layer_ring){.rows = (int64_t)layer->B * layer->T,
-                            .Q = places[SR_OPERAND_Q].at.count,
-                            .K = places[SR_OPERAND_K].at.count,
-                            .V = places[SR_OPERAND_V].at.count};
-    const int index = layer->part.index;
-    ring->blocks = sr_ring_blocks(&layer->attention, index, layer->T);
-    ring->next =
-        index + 1 < layer->part.count ? sr_ring_blocks(&layer->attention, index + 1, layer->T) : 0;
-    lay_out(ring);
+    *ring = (sr_layer_ring){
+        .Q = places[SR_OPERAND_Q].at.count,
+        .K = places[SR_OPERAND_K].at.count,
+        .V = places[SR_OPERAND_V].at.count,
+        .G = places[SR_OPERAND_VALUE_GATE].at.count,
+        .S = sr_sums_columns(&layer->plan->problem),
+        .reach = reach_of(&layer->attention, shortest_part(part->T, part->count), part->count)};
+    ring->block = ring->K + ring->V + ring->G;
+    lay_out(ring, layer);
     *out = ring;
-    SR_TRY(sr_alloc(&ring->memory, ring->bytes, 1));
-    lay_out(ring);
+    SR_TRY(sr_alloc_zero(&ring->memory, ring->bytes, 1));
+    lay_out(ring, layer);
     return SRNN_OK;
 }
 
@@ -83,144 +192,415 @@ size_t sr_ring_bytes(const sr_layer_ring *ring) {
     return ring->bytes;
 }
 
-/* ---- blocks */
+/* ---- rows of tensors, whose heads stand side by side */
 
-static size_t block_bytes(const sr_layer_ring *ring) {
-    return (size_t)(ring->rows * (ring->K + ring->V)) * sizeof(float);
+static float *row_of(srnn_tensor t, int64_t b, int64_t row) {
+    return (float *)t.data + b * t.batch + row * t.time;
 }
 
-/* Rows of a tensor of a layer, whose heads stand side by side, or of a block. */
-static float *row_of(srnn_tensor t, int64_t row) {
-    return (float *)t.data + row * t.time;
+static void copy_row(float *to, const float *from, int64_t columns) {
+    memcpy(to, from, (size_t)columns * sizeof *to);
 }
 
-static void copy_rows(srnn_tensor to, srnn_tensor from, int64_t rows, int64_t columns) {
-    for (int64_t row = 0; row < rows; row++)
-        memcpy(row_of(to, row), row_of(from, row), (size_t)columns * sizeof(float));
+static void add_row(float *to, const float *from, int64_t columns) {
+    for (int64_t c = 0; c < columns; c++)
+        to[c] += from[c];
 }
 
-static void add_rows(srnn_tensor to, srnn_tensor from, int64_t rows, int64_t columns) {
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t c = 0; c < columns; c++)
-            row_of(to, row)[c] += row_of(from, row)[c];
+/* Heads of `width` numbers in rows of `columns`, `tokens` of them per row of the batch. */
+static srnn_tensor heads_at(float *rows, int64_t columns, int64_t tokens, int64_t width) {
+    return (srnn_tensor){.data = rows, .batch = tokens * columns, .head = width, .time = columns};
 }
 
-/* Heads of `width` numbers in the columns of rows with this stride, from `first` on. */
-static srnn_tensor heads_at(float *rows, int64_t first, int64_t stride, int64_t T, int64_t width) {
-    return (srnn_tensor){.data = rows + first, .batch = T * stride, .head = width, .time = stride};
-}
-
-/* k and v of a block in place of the operands' own. */
-static srnn_operands with_block(const sr_attention_layer *layer, const srnn_operands *in,
-                                float *block) {
+/* k, v and value gates of a block in place of the operands' own. */
+static srnn_operands with_keys(const sr_attention_layer *layer, const srnn_operands *in,
+                               float *block, int64_t tokens) {
     const sr_layer_ring *ring = layer->ring;
     srnn_operands out = *in;
-    out.k = heads_at(block, 0, ring->K + ring->V, layer->T, layer->problem.D);
-    out.v = heads_at(block, ring->K, ring->K + ring->V, layer->T, layer->problem.Dv);
+    out.k = heads_at(block, ring->block, tokens, layer->problem.D);
+    out.v = heads_at(block + ring->K, ring->block, tokens, layer->problem.Dv);
+    if (ring->G)
+        out.value_gate = heads_at(block + ring->K + ring->V, ring->block, tokens, 1);
+    return out;
+}
+
+static srnn_operands with_queries(const sr_attention_layer *layer, const srnn_operands *in,
+                                  float *block, int64_t columns, int64_t tokens) {
+    srnn_operands out = *in;
+    out.q = heads_at(block, columns, tokens, layer->problem.D);
     return out;
 }
 
 static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
     const sr_layer_ring *ring = layer->ring;
-    const srnn_operands own = with_block(layer, in, ring->own);
-    copy_rows(own.k, in->k, ring->rows, ring->K);
-    copy_rows(own.v, in->v, ring->rows, ring->V);
+    float *to = ring->own;
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = 0; t < layer->T; t++, to += ring->block) {
+            copy_row(to, row_of(in->k, b, t), ring->K);
+            copy_row(to + ring->K, row_of(in->v, b, t), ring->V);
+            if (ring->G)
+                copy_row(to + ring->K + ring->V, row_of(in->value_gate, b, t), ring->G);
+        }
 }
 
-/* Where the keys of the part `back` parts before stand. A document that begins in this part, or
- * between, sees none of them. */
-static sr_earlier_keys keys_before(const sr_attention_layer *layer, int back) {
-    const int64_t T = layer->T, gap = back * T;
-    for (int64_t row = 0; row < layer->ring->rows; row++) {
-        const int64_t start = gap + row % T - layer->positions[row];
-        layer->ring->first[row] = (int32_t)(start < 0 ? 0 : start < T ? start : T);
+/* The queries from token `from` on, and what backward has left of their sums (NULL: forward). */
+static void pack_visit(const sr_attention_layer *layer, float *to, const srnn_operands *in,
+                       int64_t from, const sr_saved *d_sums) {
+    const sr_layer_ring *ring = layer->ring;
+    const int64_t columns = ring->Q + 1 + (d_sums ? ring->S : 0);
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = from; t < layer->T; t++, to += columns) {
+            copy_row(to, row_of(in->q, b, t), ring->Q);
+            memcpy(to + ring->Q, &layer->positions[b * layer->T + t], sizeof *to);
+            if (d_sums)
+                sr_sums_out(to + ring->Q + 1, d_sums, &layer->plan->problem, b, t);
+        }
+}
+
+/* ---- blocks of other parts, which may have a token more or less than the plan */
+
+/* Token `shift` of a block stands where the plan has its first; of the block, from .. past - 1 take
+ * part in the call. */
+typedef struct view {
+    int64_t shift, from, past;
+} view;
+
+enum { VIEWS = 2 };
+
+/* All keys of a block end with the plan's last token. */
+static int view_keys(view views[VIEWS], int64_t tokens, int64_t T) {
+    views[0] = tokens > T ? (view){0, 0, T} : (view){tokens - T, 0, tokens};
+    views[1] = (view){1, T, T + 1};
+    return tokens > T ? 2 : 1;
+}
+
+static int view_queries(view views[VIEWS], int64_t tokens, int64_t T) {
+    views[0] = (view){0, 0, tokens < T ? tokens : T};
+    views[1] = (view){1, T, T + 1};
+    return tokens > T ? 2 : 1;
+}
+
+static int64_t clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x < high ? x : high;
+}
+
+/* Where keys of `block` stand that the first `queries` tokens of this part see. A document that
+ * begins after them sees none. */
+static sr_earlier_keys keys_of(const sr_attention_layer *layer, extent block, view v,
+                               int64_t queries) {
+    const int64_t T = layer->T, start = layer->part.first;
+    for (int64_t row = 0; row < layer->B * T; row++) {
+        const int64_t document = start + row % T - layer->positions[row] - block.start;
+        const int64_t first = clamp(document, v.from, v.past);
+        layer->ring->first[row] = (int32_t)(row % T < queries ? first - v.shift : T);
     }
-    return (sr_earlier_keys){gap, layer->ring->first};
+    return (sr_earlier_keys){.gap = start - block.start - v.shift, .first = layer->ring->first};
+}
+
+/* The same of this part's keys and visiting queries. */
+static sr_earlier_keys keys_for(const sr_attention_layer *layer, extent visitors, view v,
+                                int64_t columns) {
+    const sr_layer_ring *ring = layer->ring;
+    const int64_t T = layer->T, start = layer->part.first;
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t row = t + v.shift;
+            int32_t position = 0;
+            int64_t first = T;
+            if (row >= v.from && row < v.past) {
+                memcpy(&position, ring->visitors + (b * visitors.tokens + row) * columns + ring->Q,
+                       sizeof position);
+                first = clamp(visitors.start + row - position - start, 0, T);
+            }
+            ring->first[b * T + t] = (int32_t)first;
+        }
+    return (sr_earlier_keys){.gap = visitors.start + v.shift - start, .first = ring->first};
 }
 
 /* ---- messages */
 
-static srnn_status send(const sr_attention_layer *layer, sr_neighbour to, const float *block) {
-    return layer->part.send(layer->part.context, to, block, block_bytes(layer->ring));
+static srnn_status send(const sr_attention_layer *layer, int to, const float *rows, int64_t tokens,
+                        int64_t columns) {
+    return layer->part.send(layer->part.context, to, rows,
+                            (size_t)(layer->B * tokens * columns) * sizeof *rows);
 }
 
-static srnn_status receive(const sr_attention_layer *layer, sr_neighbour from, float *block) {
-    return layer->part.receive(layer->part.context, from, block, block_bytes(layer->ring));
+static srnn_status receive(const sr_attention_layer *layer, int from, float *rows, int64_t tokens,
+                           int64_t columns) {
+    return layer->part.receive(layer->part.context, from, rows,
+                               (size_t)(layer->B * tokens * columns) * sizeof *rows);
 }
 
-/* What was sent from the buffers is not read any longer. */
-static srnn_status settle(const sr_attention_layer *layer) {
-    return layer->part.settle(layer->part.context);
+/* What was sent from this buffer is not read any longer. */
+static srnn_status settle(const sr_attention_layer *layer, const float *buffer) {
+    return layer->part.settle(layer->part.context, buffer);
 }
 
-static srnn_status begin(const sr_attention_layer *layer, const srnn_operands *in) {
-    SR_TRY(settle(layer));
+static srnn_status send_keys(const sr_attention_layer *layer, const srnn_operands *in) {
+    const sr_layer_ring *ring = layer->ring;
+    const circle c = circle_of(layer);
+    SR_TRY(settle(layer, ring->own));
     pack_own(layer, in);
-    return layer->ring->next > 0 ? send(layer, SR_NEIGHBOUR_AFTER, layer->ring->own) : SRNN_OK;
+    for (int s = 1; 2 * s <= c.parts; s++) {
+        const int reader = reader_in(c, layer->part.index, s);
+        if (reader >= 0)
+            SR_TRY(send(layer, reader, ring->own, layer->T, ring->block));
+    }
+    return SRNN_OK;
 }
 
-/* *block = that of the part `back` parts before, which the part after receives too if it sees
- * it. */
-static srnn_status next_block(const sr_attention_layer *layer, float **block, int back) {
-    *block = layer->ring->arrived[back % 2];
-    if (back > 2)
-        SR_TRY(settle(layer));
-    SR_TRY(receive(layer, SR_NEIGHBOUR_BEFORE, *block));
-    return back < layer->ring->next ? send(layer, SR_NEIGHBOUR_AFTER, *block) : SRNN_OK;
+/* `d_sums`: as in pack_visit. */
+static srnn_status send_queries(const sr_attention_layer *layer, const srnn_operands *in,
+                                const sr_saved *d_sums) {
+    const sr_layer_ring *ring = layer->ring;
+    const circle c = circle_of(layer);
+    bool packed[2] = {false, false};
+    for (int s = 1; 2 * s <= c.parts; s++) {
+        const int helper = helper_in(c, layer->part.index, s), half = is_halved(c, s);
+        const extent sent = visiting((extent){0, layer->T}, half);
+        if (helper < 0)
+            continue;
+        if (!packed[half])
+            SR_TRY(settle(layer, ring->visit[half]));
+        if (!packed[half])
+            pack_visit(layer, ring->visit[half], in, sent.start, d_sums);
+        packed[half] = true;
+        SR_TRY(send(layer, helper, ring->visit[half], sent.tokens,
+                    ring->Q + 1 + (d_sums ? ring->S : 0)));
+    }
+    return SRNN_OK;
 }
 
-/* ---- attention */
+/* Keys of another part, with a row of zeros before them. */
+static srnn_status receive_keys(const sr_attention_layer *layer, float **block, int from,
+                                extent at) {
+    const int64_t columns = layer->ring->block;
+    *block = layer->ring->arrived + columns;
+    return receive(layer, from, *block, at.tokens, columns);
+}
 
-srnn_status sr_ring_attend(const sr_attention_layer *layer, srnn_tensor o, const srnn_operands *in,
-                           void *saved) {
-    SR_TRY(begin(layer, in));
-    SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
-    for (int back = 1; back <= layer->ring->blocks; back++) {
-        float *block;
-        SR_TRY(next_block(layer, &block, back));
-        const srnn_operands there = with_block(layer, in, block);
-        const sr_earlier_keys keys = keys_before(layer, back);
+/* ---- forward */
+
+static extent part_extent(const sr_attention_layer *layer, int part) {
+    return extent_of(layer->part.T, part, layer->part.count);
+}
+
+static srnn_status attend_keys(const sr_attention_layer *layer, srnn_tensor o,
+                               const srnn_operands *in, void *saved, int from, bool halved) {
+    const extent at = part_extent(layer, from);
+    const int64_t columns = layer->ring->block;
+    const int64_t queries = halved ? layer->T / 2 : layer->T;
+    view views[VIEWS];
+    float *block;
+    SR_TRY(receive_keys(layer, &block, from, at));
+    const int count = queries ? view_keys(views, at.tokens, layer->T) : 0;
+    for (int i = 0; i < count; i++) {
+        const srnn_operands there =
+            with_keys(layer, in, block + views[i].shift * columns, at.tokens);
+        const sr_earlier_keys keys = keys_of(layer, at, views[i], queries);
         SR_TRY(sr_attention_earlier_forward(layer->plan, o, &there, saved, &keys));
     }
     return SRNN_OK;
 }
 
-/* Adds what the parts after give to the gradients of a block's keys and values. */
-static srnn_status add_arrived(const sr_attention_layer *layer, const srnn_operands *to) {
+static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_operands *in,
+                                   int visitor, bool halved, int s) {
     const sr_layer_ring *ring = layer->ring;
-    SR_TRY(receive(layer, SR_NEIGHBOUR_AFTER, ring->d_arrived));
-    const srnn_operands from = with_block(layer, to, ring->d_arrived);
-    add_rows(to->k, from.k, ring->rows, ring->K);
-    add_rows(to->v, from.v, ring->rows, ring->V);
+    const extent at = visiting(part_extent(layer, visitor), halved);
+    const int64_t columns = ring->Q + 1;
+    const sr_saved sums = sr_plan_saved(layer->plan, ring->sums);
+    float *const out = ring->returned[s % 2];
+    view views[VIEWS];
+    SR_TRY(receive(layer, visitor, ring->visitors, at.tokens, columns));
+    SR_TRY(settle(layer, out));
+    const int calls = view_queries(views, at.tokens, layer->T);
+    for (int i = 0; i < calls; i++) {
+        const view v = views[i];
+        const srnn_operands there =
+            with_queries(layer, in, ring->visitors + v.shift * columns, columns, at.tokens);
+        const sr_earlier_keys keys = keys_for(layer, at, v, columns);
+        SR_TRY(sr_attention_visitors_forward(layer->plan, &there, ring->sums, &keys));
+        for (int64_t b = 0; b < layer->B; b++)
+            for (int64_t row = v.from; row < v.past; row++)
+                sr_sums_out(out + (b * at.tokens + row) * ring->S, &sums, &layer->plan->problem, b,
+                            row - v.shift);
+    }
+    return send(layer, visitor, out, at.tokens, ring->S);
+}
+
+static srnn_status add_sums(const sr_attention_layer *layer, void *saved, int helper, bool halved) {
+    const sr_layer_ring *ring = layer->ring;
+    const extent sent = visiting((extent){0, layer->T}, halved);
+    const sr_saved sums = sr_plan_saved(layer->plan, saved);
+    const float *row = ring->gathered;
+    SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, ring->S));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = sent.start; t < layer->T; t++, row += ring->S)
+            sr_sums_add(&sums, row, &layer->plan->problem, b, t);
     return SRNN_OK;
 }
 
-/* The gradients of the block that is `back` parts before, which go to its part. */
-static srnn_status block_back(const sr_attention_layer *layer, const srnn_operands *gradients,
-                              srnn_tensor d_o, const srnn_operands *in, const void *saved,
-                              int back) {
+/* o of what is saved. */
+static srnn_status finish(const sr_attention_layer *layer, srnn_tensor o, const srnn_operands *in,
+                          void *saved) {
+    const extent own = {layer->part.first - layer->T, layer->T};
+    const sr_earlier_keys none = keys_of(layer, own, (view){0, 0, layer->T}, 0);
+    return sr_attention_earlier_forward(layer->plan, o, in, saved, &none);
+}
+
+srnn_status sr_ring_attend(const sr_attention_layer *layer, srnn_tensor o, const srnn_operands *in,
+                           void *saved) {
+    const circle c = circle_of(layer);
+    const int index = layer->part.index;
+    bool helped = false;
+    SR_TRY(send_keys(layer, in));
+    SR_TRY(send_queries(layer, in, NULL));
+    SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
+    for (int s = 1; 2 * s <= c.parts; s++) {
+        const int from = keys_in(c, index, s), visitor = queries_in(c, index, s);
+        const int helper = helper_in(c, index, s);
+        if (from >= 0)
+            SR_TRY(attend_keys(layer, o, in, saved, from, is_halved(c, s)));
+        if (visitor >= 0)
+            SR_TRY(attend_visitors(layer, in, visitor, is_halved(c, s), s));
+        if (helper >= 0)
+            SR_TRY(add_sums(layer, saved, helper, is_halved(c, s)));
+        helped = helped || helper >= 0;
+    }
+    return helped ? finish(layer, o, in, saved) : SRNN_OK;
+}
+
+/* ---- backward */
+
+/* What one call is about. */
+typedef struct back {
+    const sr_attention_layer *layer;
+    const srnn_operands *gradients, *in;
+    srnn_tensor d_o;
+    const void *saved;
+} back;
+
+/* The gradients of the keys of an earlier part, which go to it. */
+static srnn_status keys_back(const back *b, int from, bool halved, int s) {
+    const sr_attention_layer *layer = b->layer;
     const sr_layer_ring *ring = layer->ring;
-    float *block, *d_block = ring->d_sent[back % 2];
-    SR_TRY(next_block(layer, &block, back));
-    const srnn_operands there = with_block(layer, in, block);
-    srnn_operands out = with_block(layer, gradients, d_block);
-    const sr_earlier_keys keys = keys_before(layer, back);
-    out.q = heads_at(ring->d_queries, 0, ring->Q, layer->T, layer->problem.D);
-    SR_TRY(sr_attention_earlier_backward(layer->plan, &out, d_o, &there, saved, &keys));
-    add_rows(gradients->q, out.q, ring->rows, ring->Q);
-    if (back == 1 && ring->next > 0)
-        SR_TRY(add_arrived(layer, gradients)); /* those of the own block come first */
-    if (back < ring->next)
-        SR_TRY(add_arrived(layer, &out));
-    return send(layer, SR_NEIGHBOUR_BEFORE, d_block);
+    const extent at = part_extent(layer, from);
+    const int64_t T = layer->T, columns = ring->block, queries = halved ? T / 2 : T;
+    float *const sent = ring->d_sent[s % 2];
+    view views[VIEWS];
+    float *block;
+    SR_TRY(receive_keys(layer, &block, from, at));
+    SR_TRY(settle(layer, sent));
+    memset(sent, 0, (size_t)(layer->B * at.tokens * columns) * sizeof *sent);
+    const int count = queries ? view_keys(views, at.tokens, T) : 0;
+    for (int i = 0; i < count; i++) {
+        const view v = views[i];
+        const srnn_operands there = with_keys(layer, b->in, block + v.shift * columns, at.tokens);
+        const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
+        const srnn_operands out = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
+        const sr_earlier_keys where = keys_of(layer, at, v, queries);
+        SR_TRY(sr_attention_earlier_backward(layer->plan, &out, b->d_o, &there, b->saved, &where));
+        for (int64_t row = 0; row < layer->B; row++) {
+            for (int64_t t = 0; t < queries; t++)
+                add_row(row_of(b->gradients->q, row, t), row_of(out.q, row, t), ring->Q);
+            for (int64_t t = v.from; t < v.past; t++)
+                copy_row(sent + (row * at.tokens + t) * columns,
+                         ring->d_keys + (row * T + t - v.shift) * columns, columns);
+        }
+    }
+    return send(layer, from, sent, at.tokens, columns);
+}
+
+/* Gradients of this part's keys and values, of which `block` has what others saw. */
+static void add_keys(const back *b, float *block) {
+    const sr_attention_layer *layer = b->layer;
+    const srnn_operands from = with_keys(layer, b->gradients, block, layer->T);
+    for (int64_t row = 0; row < layer->B; row++)
+        for (int64_t t = 0; t < layer->T; t++) {
+            add_row(row_of(b->gradients->k, row, t), row_of(from.k, row, t), layer->ring->K);
+            add_row(row_of(b->gradients->v, row, t), row_of(from.v, row, t), layer->ring->V);
+            if (layer->ring->G)
+                add_row(row_of(b->gradients->value_gate, row, t), row_of(from.value_gate, row, t),
+                        layer->ring->G);
+        }
+}
+
+static srnn_status visitors_back(const back *b, int visitor, bool halved, int s) {
+    const sr_attention_layer *layer = b->layer;
+    const sr_layer_ring *ring = layer->ring;
+    const extent at = visiting(part_extent(layer, visitor), halved);
+    const int64_t T = layer->T, columns = ring->Q + 1 + ring->S;
+    const sr_saved sums = sr_plan_saved(layer->plan, ring->sums);
+    float *const out = ring->returned[s % 2];
+    view views[VIEWS];
+    SR_TRY(receive(layer, visitor, ring->visitors, at.tokens, columns));
+    SR_TRY(settle(layer, out));
+    const int calls = view_queries(views, at.tokens, T);
+    for (int i = 0; i < calls; i++) {
+        const view v = views[i];
+        const srnn_operands there =
+            with_queries(layer, b->in, ring->visitors + v.shift * columns, columns, at.tokens);
+        const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
+        const srnn_operands wanted = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
+        for (int64_t row = 0; row < layer->B; row++)
+            for (int64_t t = v.from; t < v.past; t++)
+                sr_sums_in(&sums, ring->visitors + (row * at.tokens + t) * columns + ring->Q + 1,
+                           &layer->plan->problem, row, t - v.shift);
+        const sr_earlier_keys where = keys_for(layer, at, v, columns);
+        SR_TRY(sr_attention_visitors_backward(layer->plan, &wanted, &there, ring->sums, &where));
+        add_keys(b, ring->d_keys);
+        for (int64_t row = 0; row < layer->B; row++)
+            for (int64_t t = v.from; t < v.past; t++)
+                copy_row(out + (row * at.tokens + t) * ring->Q,
+                         ring->d_queries + (row * T + t - v.shift) * ring->Q, ring->Q);
+    }
+    return send(layer, visitor, out, at.tokens, ring->Q);
+}
+
+static srnn_status add_queries(const back *b, int helper, bool halved) {
+    const sr_attention_layer *layer = b->layer;
+    const sr_layer_ring *ring = layer->ring;
+    const extent sent = visiting((extent){0, layer->T}, halved);
+    const float *row = ring->gathered;
+    SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, ring->Q));
+    for (int64_t b_row = 0; b_row < layer->B; b_row++)
+        for (int64_t t = sent.start; t < layer->T; t++, row += ring->Q)
+            add_row(row_of(b->gradients->q, b_row, t), row, ring->Q);
+    return SRNN_OK;
+}
+
+static srnn_status step_back(const back *b, int s) {
+    const sr_attention_layer *layer = b->layer;
+    const circle c = circle_of(layer);
+    const int index = layer->part.index, from = keys_in(c, index, s);
+    const int visitor = queries_in(c, index, s), reader = reader_in(c, index, s);
+    const int helper = helper_in(c, index, s);
+    if (from >= 0)
+        SR_TRY(keys_back(b, from, is_halved(c, s), s));
+    if (visitor >= 0)
+        SR_TRY(visitors_back(b, visitor, is_halved(c, s), s));
+    if (reader >= 0) {
+        float *const block = layer->ring->d_arrived;
+        SR_TRY(receive(layer, reader, block, layer->T, layer->ring->block));
+        add_keys(b, block);
+    }
+    return helper >= 0 ? add_queries(b, helper, is_halved(c, s)) : SRNN_OK;
 }
 
 srnn_status sr_ring_attend_back(const sr_attention_layer *layer, const srnn_operands *gradients,
                                 srnn_tensor d_o, const srnn_operands *in, const void *saved) {
-    SR_TRY(begin(layer, in));
-    SR_TRY(srnn_attention_backward(layer->plan, gradients, d_o, in, saved));
-    for (int back = 1; back <= layer->ring->blocks; back++)
-        SR_TRY(block_back(layer, gradients, d_o, in, saved, back));
-    return layer->ring->blocks == 0 && layer->ring->next > 0 ? add_arrived(layer, gradients)
-                                                             : SRNN_OK;
+    const back b = {layer, gradients, in, d_o, saved};
+    const circle c = circle_of(layer);
+    SR_TRY(send_keys(layer, in));
+    if (in_any_step(c, layer->part.index, helper_in)) {
+        const sr_saved d_sums = sr_plan_saved(layer->plan, layer->ring->sums);
+        SR_TRY(
+            sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved, layer->ring->sums));
+        SR_TRY(send_queries(layer, in, &d_sums));
+    } else {
+        SR_TRY(srnn_attention_backward(layer->plan, gradients, d_o, in, saved));
+    }
+    for (int s = 1; 2 * s <= c.parts; s++)
+        SR_TRY(step_back(&b, s));
+    return SRNN_OK;
 }
