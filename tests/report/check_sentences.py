@@ -786,7 +786,7 @@ class Check:
                     self.expect(word == leading[title].by_name[name].kind, "claim:", text)
 
     def some(self, cell, kind):
-        some = [e for e in cell.compared if PAPER.get(e.name) == kind]
+        some = [e for e in cell.compared if cell.baseline and PAPER.get(e.name) == kind]
         short = [e for e in some if e.kind in ("worse", "unstable")]
         return some, short, [e for e in some if cell.keeps_up(e)]
 
