@@ -127,6 +127,19 @@ static bool has_cell(const sr_records *records, const char *task) {
     return false;
 }
 
+/* The length of a shell word, whose spaces are between quotation marks. */
+static size_t word_length(const char *word) {
+    bool quoted = false;
+    size_t n = 0;
+    for (; word[n] && (quoted || word[n] != ' '); n++) {
+        if (word[n] == '\'')
+            quoted = !quoted;
+        else if (!quoted && word[n] == '\\' && word[n + 1])
+            n++;
+    }
+    return n;
+}
+
 /* The files of `--text` in the study's command; else the default text. */
 static void write_text_name(FILE *out, const sr_records *records) {
     const char *command = sr_json_text_of(records->plan, "command");
@@ -135,9 +148,9 @@ static void write_text_name(FILE *out, const sr_records *records) {
     char path[SR_PATH_BYTES];
     if (given) {
         given += strlen(" --text ");
+        snprintf(path, sizeof path, "%.*s", (int)word_length(given), given);
         fputs("<code>", out);
-        for (size_t n = strcspn(given, " "); n > 0; n--, given++)
-            sr_escape_html(out, (char[]){*given, '\0'});
+        sr_escape_html(out, path);
         fputs("</code>", out);
     } else {
         fputs("the King James Bible", out);
