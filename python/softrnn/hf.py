@@ -9,6 +9,7 @@ all layers, or by layers, "0-3:norm,4-:order:2".
 """
 
 import re
+import sys
 import weakref
 from functools import partial
 from pathlib import Path
@@ -218,13 +219,20 @@ def _holds_keys_alone(cache: Any) -> bool:
 GenerationMixin._prepare_cache_for_generation = _prepare_states
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _makes_windows(name: str) -> bool:
+    """Whether the Python module of a model makes masks of sliding windows; Moshi has one in its configuration alone."""
+    return hasattr(sys.modules.get(name), "create_sliding_window_causal_mask")
+
+
 def _window_of_mask(module: Any, keywords: Dict[str, Any]) -> Optional[int]:
     """The sliding window of a layer that has it in its mask without naming it to its attention, as Phi-3.5-MoE and Qwen 2 MoE
     do; None: there is none."""
-    kinds = getattr(module.config, "layer_types", None)
-    if "sliding_window" in keywords or kinds and kinds[module.layer_idx] != "sliding_attention":
+    window: Optional[int] = getattr(module.config, "sliding_window", None) or None
+    if window is None or "sliding_window" in keywords or not _makes_windows(type(module).__module__):
         return None
-    return getattr(module.config, "sliding_window", None) or None
+    kinds = getattr(module.config, "layer_types", None)
+    return window if not kinds or kinds[module.layer_idx] == "sliding_attention" else None
 
 
 def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float, tokens: Optional[int]) -> None:

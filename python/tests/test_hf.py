@@ -449,15 +449,21 @@ class Transformers(unittest.TestCase):
             num_key_value_heads=2, sliding_window=8)))
 
     def test_windows_of_masks_alone_are_refused(self):
-        """These models do not name the window to their attention, which would see every token."""
+        """These models do not name the window to their attention, which would see every token; Moshi does see every token."""
         torch.manual_seed(0)
-        sizes = dict(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                     num_key_value_heads=2, sliding_window=8, num_experts_per_tok=1, bos_token_id=1, eos_token_id=2)
-        models = [transformers.PhimoeForCausalLM(transformers.PhimoeConfig(num_local_experts=2, **sizes)),
+        sizes = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                     sliding_window=8, bos_token_id=1, eos_token_id=2)
+        experts = dict(intermediate_size=64, num_experts_per_tok=1, **sizes)
+        models = [transformers.PhimoeForCausalLM(transformers.PhimoeConfig(num_local_experts=2, **experts)),
                   transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
                       num_experts=2, moe_intermediate_size=32, shared_expert_intermediate_size=32, use_sliding_window=True,
-                      max_window_layers=2, **sizes))]
+                      max_window_layers=2, **experts))]
         ids = torch.randint(1, 97, (1, 13))
+        moshi = transformers.MoshiForCausalLM(transformers.MoshiConfig(ffn_dim=64, head_dim=8, **sizes)).eval()
+        with torch.no_grad():
+            expected = moshi(ids).logits
+            moshi.set_attn_implementation("softrnn")
+            torch.testing.assert_close(moshi(ids, use_cache=False).logits, expected, atol=1e-5, rtol=1e-4)
         for model in models:
             with torch.no_grad():
                 expected = model.eval()(ids[:, :8]).logits
