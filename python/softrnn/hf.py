@@ -9,6 +9,7 @@ all layers, or by layers, "0-3:norm,4-:order:2".
 """
 
 import re
+import sys
 import weakref
 from functools import partial
 from pathlib import Path
@@ -218,8 +219,29 @@ def _holds_keys_alone(cache: Any) -> bool:
 GenerationMixin._prepare_cache_for_generation = _prepare_states
 
 
-def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float) -> None:
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _makes_windows(name: str) -> bool:
+    """Whether the Python module of a model makes masks of sliding windows; Moshi has one in its configuration alone."""
+    return hasattr(sys.modules.get(name), "create_sliding_window_causal_mask")
+
+
+def _window_of_mask(module: Any, keywords: Dict[str, Any]) -> Optional[int]:
+    """The sliding window of a layer that has it in its mask without naming it to its attention, as Phi-3.5-MoE and Qwen 2 MoE
+    do; None: there is none."""
+    window: Optional[int] = getattr(module.config, "sliding_window", None) or None
+    if window is None or "sliding_window" in keywords or not _makes_windows(type(module).__module__):
+        return None
+    kinds = getattr(module.config, "layer_types", None)
+    return window if not kinds or kinds[module.layer_idx] == "sliding_attention" else None
+
+
+def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float, tokens: Optional[int]) -> None:
+    """tokens: of the whole sequence, or None where more may follow."""
+    window = _window_of_mask(module, keywords)
     reasons = {
+        f"a sliding window of {window} tokens, which it has in its mask alone": window is not None and
+                                                                               (tokens is None or window < tokens),
+        "attention to chosen keys alone": any(keywords.get(name) is not None for name in ("indices", "block_indices")),
         "dropout of weights": dropout > 0,
         "a bias of positions": keywords.get("position_bias") is not None,
         "attention in both directions": not getattr(module, "is_causal", True) or keywords.get("is_causal") is False,
@@ -311,7 +333,7 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     T, D = query.shape[2:]
     memory = getattr(key, "softrnn_memory", None)
     sinks = {"sinks": keywords["s_aux"]} if keywords.get("s_aux") is not None else {}
-    _refuse_what_is_not_here(module, keywords, dropout)
+    _refuse_what_is_not_here(module, keywords, dropout, key.shape[2] if memory is None else None)
     _refuse_weights(module, module.config, keywords)
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")

@@ -448,6 +448,42 @@ class Transformers(unittest.TestCase):
             vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, sliding_window=8)))
 
+    def test_windows_of_masks_alone_are_refused(self):
+        """These models do not name the window to their attention, which would see every token; Moshi does see every token."""
+        torch.manual_seed(0)
+        sizes = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                     sliding_window=8, bos_token_id=1, eos_token_id=2)
+        experts = dict(intermediate_size=64, num_experts_per_tok=1, **sizes)
+        models = [transformers.PhimoeForCausalLM(transformers.PhimoeConfig(num_local_experts=2, **experts)),
+                  transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
+                      num_experts=2, moe_intermediate_size=32, shared_expert_intermediate_size=32, use_sliding_window=True,
+                      max_window_layers=2, **experts))]
+        ids = torch.randint(1, 97, (1, 13))
+        moshi = transformers.MoshiForCausalLM(transformers.MoshiConfig(ffn_dim=64, head_dim=8, **sizes)).eval()
+        with torch.no_grad():
+            expected = moshi(ids).logits
+            moshi.set_attn_implementation("softrnn")
+            torch.testing.assert_close(moshi(ids, use_cache=False).logits, expected, atol=1e-5, rtol=1e-4)
+        for model in models:
+            with torch.no_grad():
+                expected = model.eval()(ids[:, :8]).logits
+                model.set_attn_implementation("softrnn")
+                torch.testing.assert_close(model(ids[:, :8], use_cache=False).logits, expected, atol=1e-5, rtol=1e-4)
+                with self.assertRaises(softrnn.UnsupportedError) as caught:
+                    model(ids, use_cache=False)
+                self.assertIn("a sliding window of 8 tokens, which it has in its mask alone", str(caught.exception))
+                with self.assertRaises(softrnn.UnsupportedError):
+                    model.generate(ids, max_new_tokens=3)
+
+    def test_chosen_keys_are_refused(self):
+        """An indexer gives each query some of the keys (DeepSeek-V3.2 and others)."""
+        layer = self.llama(attn_implementation="softrnn").model.layers[0].self_attn
+        q, k, v = torch.randn(3, 1, 4, 6, 8)
+        for name in ("indices", "block_indices"):
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                softrnn.hf.attention_forward(layer, q, k, v, None, **{name: torch.zeros(1, 6, 2, dtype=torch.long)})
+            self.assertIn("attention to chosen keys alone", str(caught.exception))
+
     def test_models_whose_cache_holds_other_states(self):
         """Layers that are no attention keep what they need in transformers' own cache."""
         if not hasattr(transformers, "Lfm2Config"):

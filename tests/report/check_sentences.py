@@ -26,8 +26,16 @@ ATTENTION = {"softmax": "softmax", "norm": "norm", "norm clamp": "norm,clamp=5",
              "bare": "softmax,normaliser=none", "elu": "linear_elu",
              "relu": "linear_relu", "order 1": "order:1", "order 2": "order:2", "order 4": "order:4", "gate": "gate",
              "both gates": "gated_softmax", "value gate": "gated_softmax_no_out_gate", "rms": "softmax,norm=rms",
-             "mamba2": "mamba2", "changed mamba2": "mamba2,norm=l2", "gla": "gla", "forget": "forget", "delta": "delta_net", "wide": "gate"}
+             "hybrid": "1*gla,1*softmax", "mamba2": "mamba2", "changed mamba2": "mamba2,norm=l2", "gla": "gla", "forget": "forget", "delta": "delta_net", "wide": "gate"}
 SYSTEMS = ["mamba2", "changed mamba2", "gla", "forget", "delta"]
+
+
+TUNED = [0.001, 0.002, 0.004]
+
+
+def plain_name(name):
+    """A variant's name without its optimizer."""
+    return re.sub(" (adamw|muon)$", "", name)
 
 
 # ---- studies
@@ -35,17 +43,32 @@ SYSTEMS = ["mamba2", "changed mamba2", "gla", "forget", "delta"]
 class Study:
     """A study's file and the endings of its runs."""
 
-    def __init__(self, variants, tasks=("text",), seeds=3, sizes=(), rates=(), title="A made study"):
-        self.variants, self.tasks, self.sizes, self.rates = list(variants), list(tasks), list(sizes), list(rates)
-        self.seeds, self.title = list(range(1, seeds + 1)), title
+    def __init__(self, variants, tasks=("text",), seeds=3, sizes=(), rates=(), title="A made study", optimizers=(), tuned=False,
+                 tests=()):
+        self.given, self.optimizers = list(variants), list(optimizers)
+        self.variants = self.given + [f"{name} {other}" for other in self.optimizers[1:] for name in self.given]
+        self.tasks, self.sizes, self.rates, self.tests = list(tasks), list(sizes), list(rates), list(tests)
+        self.seeds, self.title, self.tuned = list(range(1, seeds + 1)), title, tuned
         self.endings = {}
+
+    def settings(self, name):
+        """What the runs of a variant have of their own."""
+        plain = plain_name(name)
+        found = {"mlp-hidden": "80"} if plain == "wide" else {}
+        if self.optimizers:
+            found["optimizer"] = name[len(plain) + 1:] or self.optimizers[0]
+        return found
+
+    def alike(self, name):
+        """Whether a variant differs from the baseline in its attention alone."""
+        return self.settings(name) == self.settings("softmax")
 
     def text(self):
         lines = [f"title: {json.dumps(self.title)}", "baseline: softmax", f"seeds: {self.seeds}", "variants:"]
-        for name in self.variants:
+        for name in self.given:
             own = ", settings: {mlp-hidden: 80}" if name == "wide" else ""
             lines.append(f'  "{name}": {{attention: "{ATTENTION[name]}"{own}}}')
-        lines += ["settings: {layers: 1, heads: 2, hidden: 16, steps: 8, batch: 2, mlp-hidden: 32}", "tasks:"]
+        lines += ["settings: {layers: 2, heads: 2, hidden: 16, steps: 8, batch: 2, mlp-hidden: 32}", "tasks:"]
         for task in self.tasks:
             measure = "accuracy" if task.startswith("recall") else "loss"
             lines += [f"  {task}:", f'    title: "Task {task}"', f"    measure: {measure}",
@@ -54,6 +77,10 @@ class Study:
             lines += ["sizes:"] + [f"  {size}: {{hidden: {16 * (i + 1)}}}" for i, size in enumerate(self.sizes)]
         if self.rates:
             lines.append(f"learning-rates: {self.rates}")
+        if self.optimizers:
+            lines.append(f"optimizers: {self.optimizers}")
+        if self.tuned:
+            lines.append(f"tune: {{learning-rate: {TUNED}, per: variant}}")
         return "\n".join(lines) + "\n"
 
     def runs(self):
@@ -94,6 +121,29 @@ class Study:
         (folder / "endings").write_text("".join(
             f"{self.run_id(*run)} {e[0]} {e[1]} {e[2]} {e[3]}\n" for run, e in self.endings.items()))
         subprocess.run([make_records, folder / "made.yaml", folder / "endings", folder], check=True)
+        self.write_tests(folder)
+        if self.tuned:
+            self.write_tuning(folder)
+
+    def accuracy_in(self, data, variant, seed):
+        """Of a run in a test."""
+        return random.Random(f"{data} {variant} {seed}").random()
+
+    def write_tests(self, folder):
+        for run, ending in self.endings.items():
+            if self.tests and ending[0] == "finished":
+                found = [{"data": data, "chance": 0.1, "loss": 1.0, "accuracy": self.accuracy_in(data, run[3], run[4])}
+                         for data in self.tests]
+                (folder / "runs" / self.run_id(*run) / "tests.json").write_text(json.dumps({"tests": found}))
+
+    def write_tuning(self, folder):
+        """Every other variant's rate is the smallest of the list; the last variant has none."""
+        rates = [{"task": task, "size": size, "variant": variant, "learning_rate": TUNED[i % 2], "edge": i % 2 == 0,
+                  "trials": [{"learning_rate": rate, "round": 1, "losses": [2.5]} for rate in TUNED]}
+                 for task in self.tasks for size in self.sizes or [""] for i, variant in enumerate(self.variants[:-1])]
+        flops = sum(run["flops"] for run in json.loads((folder / "study.json").read_text())["runs"])
+        made = {"format": "softrnn-tuning", "version": 1, "runs": 42, "tokens": 1, "flops": 0.37 * flops, "seconds": 1, "rates": rates}
+        (folder / "tuning.json").write_text(json.dumps(made))
 
 
 def shapes(dice):
@@ -153,12 +203,23 @@ def shapes(dice):
     yield made("one order", Study(["softmax", "order 2", "gate", "rms"]))
     yield made("one order twice", Study(["softmax", "order 1", "elu", "relu"]))
     yield made("more parameters", Study(["softmax", "wide", "gate"]), effects={"wide": -0.5}, noise=0.002)
+    yield made("own settings in one axis", Study(["softmax", "wide", "rms", "bare"]), noise=0.002)
+    yield made("two optimizers", Study(paper[:6], both, optimizers=["adamw", "muon"]))
+    yield made("two optimizers of one variant", Study(["softmax"], optimizers=["muon", "adamw"]), effects={"softmax adamw": -0.5})
+    yield made("hybrids", Study(["softmax", "gla", "hybrid", "wide"], both, seeds=2))
+    yield made("tuned", Study(paper, both, tuned=True))
+    yield made("tuned in part, with optimizers", Study(gates, tuned=True, optimizers=["adamw", "muon"]),
+               status=lambda *run: dice.choice(["finished", "finished", "unrequested", "diverged"]))
+    yield made("tests", Study(gates, both, tests=["mqar:length=64,pairs=4", "mqar:length=128,pairs=4", "mqar:length=128,pairs=8"]),
+               status=lambda *run: dice.choice(["finished", "finished", "finished", "failed", "diverged"]))
+    yield made("one test", Study(gates[:3], tests=["parity:length=256,shortest=256"]))
     yield made("the baseline alone", Study(["softmax"]))
     yield made("nothing ended", Study(gates), status=lambda *run: "waiting")
     for n in range(ANY):
         names = ["softmax"] + dice.sample([x for x in ATTENTION if x != "softmax"], dice.randint(0, 8))
         study = Study(names, dice.choice([["text"], both]), dice.randint(1, 4), dice.choice([(), ["small", "wide"]]),
-                      dice.choice([(), [0.0003, 0.001, 0.01]]))
+                      dice.choice([(), [0.0003, 0.001, 0.01]]), optimizers=dice.choice([(), (), ["adamw", "muon"]]))
+        names = study.variants
         words = dice.choices(["waiting", "unrequested", "running", "failed", "diverged", "nan"], k=3)
         share, of_variants = dice.choice([0, 0.1, 0.5]), dice.random() < 0.5
         own = {name: dice.random() for name in names}
@@ -217,6 +278,8 @@ class Cell:
         self.title = f"Task {self.task}" + (f", {self.size}" if self.size else "")
         if at_best:
             self.title += ", each variant at its best learning rate"
+        elif summary["tuned"]:
+            self.title += ", learning rates tuned"
         elif len(rates) > 1:
             self.title += f", learning rate {self.rate:g}"
 
@@ -336,6 +399,8 @@ class Check:
             self.orders(index, cell)
             self.axes(index, cell)
             self.marks(index, cell)
+            self.tests(index, cell)
+            self.tuning(index, cell)
         self.headline()
         self.warnings()
         self.question()
@@ -455,7 +520,7 @@ class Check:
 
     def orders(self, index, cell):
         drawn = (self.folder / "figures" / f"{index + 1}-{cell.task}-orders.svg").exists()
-        orders = {ORDERS[e.name] for e in cell.entries if e.name in ORDERS and finite(e.mean)}
+        orders = {ORDERS[plain_name(e.name)] for e in cell.entries if plain_name(e.name) in ORDERS and finite(e.mean)}
         self.expect(drawn == (len(orders) > 1), cell.title, "orders", orders, "drawn:", drawn)
 
     def axes(self, index, cell):
@@ -468,6 +533,7 @@ class Check:
         for row in rows:
             entry = cell.by_name[row["variant"]]
             self.expect(not entry.is_baseline and row["baseline"] != row["here"], path.name, row)
+            self.expect(self.study.alike(entry.name), path.name, entry.name, "has settings of its own")
             self.expect(row["verdict"] == entry.kind, path.name, row, "but", entry.kind)
             for column, value in (("difference", entry.difference), ("from", entry.low), ("to", entry.high)):
                 self.expect((row[column] == "") == (value is None) and
@@ -489,6 +555,38 @@ class Check:
                                  ("it includes zero", ("unclear",)), ("too few runs to judge", ("too few",)),
                                  ("Squares", ("unstable",))):
                 self.expect((words in text) == bool(cell.of(*kinds)), path.name, words)
+
+    def tests(self, index, cell):
+        """Means of the finished runs in each test, and a figure for each setting in which the tests differ."""
+        path = self.folder / "tables" / f"{index + 1}-{cell.task}-tests.csv"
+        runs = [r for r, e in self.study.endings.items() if e[0] == "finished" and (r[0], r[1]) == (cell.task, cell.size) and
+                r[3] in cell.by_name and (r[2] is None or abs(r[2] - cell.by_name[r[3]].data["learning_rate"]) < 1e-12)]
+        self.expect(path.exists() == bool(self.study.tests and runs), path.name, "exists:", path.exists())
+        if not path.exists():
+            return
+        rows = list(csv.DictReader(path.open(newline="")))
+        self.expect([row["test"] for row in rows] == self.study.tests, path.name, rows)
+        for row in rows:
+            for name in cell.by_name:
+                found = [self.study.accuracy_in(row["test"], name, r[4]) for r in runs if r[3] == name]
+                want = sum(found) / len(found) if found else None
+                self.expect((row[name] == "") == (want is None) and (want is None or abs(float(row[name]) - want) < 1e-6),
+                            path.name, name, row[name], "but", want)
+        for setting in {x.split("=")[0] for data in self.study.tests for x in data.split(":")[1].split(",")}:
+            values = {re.search(rf"{setting}=(\d+)", data)[1] for data in self.study.tests}
+            drawn = list((self.folder / "figures").glob(f"{index + 1}-{cell.task}-tests-*-{setting}.svg"))
+            self.expect(bool(drawn) == (len(values) > 1), "tests against", setting, "drawn:", drawn, values)
+
+    def tuning(self, index, cell):
+        path = self.folder / "tables" / f"{index + 1}-{cell.task}-tuning.csv"
+        self.expect(path.exists() == self.study.tuned, path.name, "exists:", path.exists())
+        rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
+        self.expect(not rows or {row["variant"] for row in rows} == set(cell.by_name), path.name, rows)
+        for row in rows:
+            place = self.study.variants.index(row["variant"])
+            known = place < len(self.study.variants) - 1
+            self.expect(row["learning rate"] == (f"{TUNED[place % 2]:g}" if known else ""), path.name, row)
+            self.expect(row["at the end of the list"] == (["yes", "no"][place % 2] if known else ""), path.name, row)
 
     # -- the headline
 
@@ -611,7 +709,7 @@ class Check:
         found = re.search(r"[Oo]f (\d+) systems, (.+?)(?:; |\.$)", text)
         if not found:
             return
-        some = [e for e in cell.compared if e.name in SYSTEMS]
+        some = [e for e in cell.compared if plain_name(e.name) in SYSTEMS]
         want = {"better": 0, "keep": 0, "worse": 0, "unstable": 0, "cannot": 0, "too few": 0}
         for entry in some:
             want[entry.kind if entry.kind != "unclear" else "keep" if cell.keeps_up(entry) else "cannot"] += 1
@@ -636,21 +734,31 @@ class Check:
         self.expect("Stale" not in text, "warnings:", text)
 
     def question(self):
-        found = re.search(r"Here (\d+) small models?", self.page.text)
+        found = re.search(r"Here (\d+) small (model is trained|models that differ in their (.+?) are trained)", self.page.text)
         used = {e.name for c in self.cells for e in c.entries}
-        self.expect(int(found[1]) == len(used), "question:", found[0], "but", len(used))
+        self.expect(found and int(found[1]) == len(used), "question:", found and found[0], "but", len(used))
+        attention = len({ATTENTION[plain_name(name)] for name in used}) > 1
+        settings = len({str(self.study.settings(name)) for name in used}) > 1
+        layers = any(plain_name(name) in SYSTEMS for name in self.study.variants)
+        words = (None if len(used) < 2 else "settings alone" if not attention else "attention and in settings of their own" if settings
+                 else "attention" if layers else "attention alone")
+        self.expect(found and found[3] == words, "question:", found and found[0], "but", words)
+        compared = "compared with softmax, the baseline." in " ".join(self.page.text.split())
+        self.expect(compared == (len(used) > 1 and "softmax" in used), "question: compared with the baseline:", compared)
         runs = {e.data["runs"] for c in self.cells for e in c.entries}
-        seeds = re.search(r"each with (?:(\d+) to )?(\d+) seeds", self.page.text)
+        seeds = re.search(r"(?:each )?with (?:(\d+) to )?(\d+) seeds of random", self.page.text)
         said = {int(x) for x in seeds.groups() if x} if seeds else {1} if runs == {1} else set()
         self.expect(said == ({min(runs), max(runs)} if runs else set()), "question:", seeds and seeds[0], "but", runs)
-        alone = "differ in their attention alone" in self.page.text
-        self.expect(not alone or "wide" not in self.study.variants, "question: attention alone")
         of_paper = sum(name in PAPER for name in used)
         about = of_paper > 0 and 2 * of_paper >= len(used - {"softmax"})
         self.expect(("arxiv.org" in self.html) == about, "question: the paper", of_paper, "of", len(used))
 
     def reading(self):
         text = " ".join(self.page.paragraphs)
+        tuned = re.search(r"(\d+) runs, ([0-9]+) % of what the comparison costs", text)
+        self.expect(bool(tuned) == self.study.tuned and (not tuned or tuned.groups() == ("42", "37")), "reading:", tuned)
+        best = any(c.at_best for c in self.cells)
+        self.expect(("were not tuned" in text) == (len(self.study.variants) > 1 and not self.study.tuned and not best), "reading: tuned")
         intervals = any(e.most is not None for c in self.cells for e in c.entries)
         self.expect(("confidence interval1 of that" in text) == intervals, "reading:", intervals)
         self.expect(("none of them is judged" in text) == (not intervals), "reading:", intervals)
@@ -678,7 +786,7 @@ class Check:
                     self.expect(word == leading[title].by_name[name].kind, "claim:", text)
 
     def some(self, cell, kind):
-        some = [e for e in cell.compared if PAPER.get(e.name) == kind]
+        some = [e for e in cell.compared if cell.baseline and PAPER.get(e.name) == kind]
         short = [e for e in some if e.kind in ("worse", "unstable")]
         return some, short, [e for e in some if cell.keeps_up(e)]
 

@@ -456,6 +456,9 @@ static void the_text_is_named(void **state) {
     expect_text(plain, "report.html", "</b>: the King James Bible; loss in nats");
     expect_after(plain, "study.json", "softrnn study --out", "softrnn study --text my.txt --out",
                  "</b>: <code>my.txt</code>; loss in nats");
+    expect_after(plain, "study.json", "softrnn study --out",
+                 "softrnn study --text 'it'\\\\''s my Übung.txt' --out",
+                 "</b>: <code>&#39;it&#39;\\&#39;&#39;s my Übung.txt&#39;</code>; loss in nats");
     report_again(plain, SRNN_OK);
 }
 

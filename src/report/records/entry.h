@@ -10,6 +10,8 @@
 
 typedef struct sr_variant_record {
     const char *name, *attention, *text;
+    const json_t *settings;    /* of its runs alone; NULL: none */
+    bool trained_alike;        /* these are the baseline's: attention is all that differs */
     bool by_layers;            /* the text form gives variants by layers */
     bool known;                /* this program can parse the text form as one variant */
     srnn_attention descriptor; /* if known */

@@ -11,6 +11,27 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The settings that only this variant has; NULL: none. */
+static const json_t *own_settings(const json_t *variant) {
+    const json_t *settings = sr_json_object_of(variant, "settings");
+    return json_object_size(settings) ? settings : NULL;
+}
+
+bool sr_variant_same_settings(const sr_variant_record *a, const sr_variant_record *b) {
+    return a->settings == b->settings || json_equal(a->settings, b->settings);
+}
+
+static void find_trained_alike(sr_records *records) {
+    static const sr_variant_record none = {0};
+    const sr_variant_record *baseline = &none;
+    for (size_t i = 0; i < records->variant_count; i++)
+        if (records->variants[i].style == 0)
+            baseline = &records->variants[i];
+    for (size_t i = 0; i < records->variant_count; i++)
+        records->variants[i].trained_alike =
+            sr_variant_same_settings(&records->variants[i], baseline);
+}
+
 static srnn_status read_variants(sr_records *records) {
     void *memory;
     const size_t count = sr_json_count_of(records->plan, "variants");
@@ -25,10 +46,12 @@ static srnn_status read_variants(sr_records *records) {
         variant->name = sr_json_text_of(object, "name");
         variant->attention = sr_json_text_of(object, "attention");
         variant->text = sr_json_text_of(object, "text");
+        variant->settings = own_settings(object);
         variant->by_layers = json_is_true(json_object_get(object, "by_layers"));
         variant->known = srnn_attention_parse(&variant->descriptor, variant->text) == SRNN_OK;
         variant->style = strcmp(variant->name, baseline) == 0 ? 0 : style++;
     }
+    find_trained_alike(records);
     return SRNN_OK;
 }
 

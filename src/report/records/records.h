@@ -55,6 +55,9 @@ typedef struct sr_records {
 srnn_status sr_records_read(sr_records *records, const char *folder);
 void sr_records_free(sr_records *records);
 
+/* True if the runs of both have the same settings apart from their attention. */
+bool sr_variant_same_settings(const sr_variant_record *a, const sr_variant_record *b);
+
 /* The variant in the cell, or NULL. */
 const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant);
 

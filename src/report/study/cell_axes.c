@@ -65,7 +65,7 @@ static size_t count_steps(step *last, const char *from, const char *to) {
 /* The one axis in which the entry differs from the baseline; false: none or several. */
 static bool find_step(step *found, const sr_cell_record *cell, const sr_entry *entry) {
     return cell->baseline && sr_entry_compared(entry) && entry->variant->known &&
-           cell->baseline->variant->known &&
+           entry->variant->trained_alike && cell->baseline->variant->known &&
            count_steps(found, cell->baseline->variant->text, entry->variant->text) == 1;
 }
 

@@ -19,6 +19,8 @@ static int order_of(const sr_entry *entry) {
 
 /* True if the two variants differ in nothing but their order. */
 static bool same_but_order(const sr_entry *a, const sr_entry *b) {
+    if (!sr_variant_same_settings(a->variant, b->variant))
+        return false;
     char texts[2][TEXT];
     const sr_entry *const both[] = {a, b};
     for (size_t i = 0; i < 2; i++) {

@@ -67,7 +67,10 @@ static srnn_status put_rates(sr_page *page, const sr_records *records, const sr_
         const double rate = sr_json_number_of(object, "learning_rate");
         sr_table_cell(table, "%s", cell->entries[i].variant->name);
         sr_table_number(table, rate, sr_format_size(rate).text);
-        sr_table_cell(table, "%s", json_is_true(json_object_get(object, "edge")) ? "yes" : "no");
+        sr_table_cell(table, "%s",
+                      !object                                         ? ""
+                      : json_is_true(json_object_get(object, "edge")) ? "yes"
+                                                                      : "no");
     }
     return sr_page_table(page, table);
 }

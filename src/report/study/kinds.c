@@ -35,7 +35,8 @@ bool sr_kind_unbounded(const srnn_attention *a) {
 }
 
 bool sr_entry_is(const sr_entry *entry, sr_kind *kind) {
-    return entry->variant->known && sr_entry_compared(entry) && kind(&entry->variant->descriptor);
+    return entry->variant->known && entry->variant->trained_alike && sr_entry_compared(entry) &&
+           kind(&entry->variant->descriptor);
 }
 
 bool sr_cell_has_softmax(const sr_cell_record *cell) {
@@ -60,7 +61,7 @@ const sr_entry *sr_cell_extreme_order(const sr_cell_record *cell, bool most) {
 static bool is_of_paper(const sr_variant_record *variant) {
     sr_kind *const kinds[] = {sr_kind_linear, sr_kind_truncated, sr_kind_normed, sr_kind_unbounded};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        if (variant->known && kinds[k](&variant->descriptor))
+        if (variant->known && variant->trained_alike && kinds[k](&variant->descriptor))
             return true;
     return false;
 }

@@ -13,7 +13,8 @@ bool sr_kind_truncated(const srnn_attention *attention); /* truncated exp, witho
 bool sr_kind_normed(const srnn_attention *attention);    /* a norm in place of the denominator */
 bool sr_kind_unbounded(const srnn_attention *attention); /* neither denominator nor norm */
 
-/* True if the entry has a verdict and is of the kind. */
+/* True if the entry has a verdict, is of the kind, and differs from the baseline in nothing but its
+ * attention. */
 bool sr_entry_is(const sr_entry *entry, sr_kind *kind);
 
 /* True if the paper's claims apply to most variants that the study compares with plain softmax. */

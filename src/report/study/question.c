@@ -46,6 +46,13 @@ static seed_range find_seeds(const sr_records *records) {
     return range;
 }
 
+static bool uses_baseline(const sr_records *records) {
+    for (size_t i = 0; i < records->variant_count; i++)
+        if (records->variants[i].used && records->variants[i].style == 0)
+            return true;
+    return false;
+}
+
 static size_t count_used(const sr_records *records) {
     size_t count = 0;
     for (size_t i = 0; i < records->variant_count; i++)
@@ -53,31 +60,64 @@ static size_t count_used(const sr_records *records) {
     return count;
 }
 
-/* True if a variant has its own settings, such as another width of its MLP. */
-static bool has_settings(const sr_records *records) {
-    for (size_t i = 0; i < sr_json_count_of(records->plan, "variants"); i++)
-        if (json_object_size(
-                json_object_get(sr_json_element_of(records->plan, "variants", i), "settings")) > 0)
-            return true;
-    return false;
+/* What the models of a study differ in. */
+typedef struct differences {
+    bool attention;
+    bool settings; /* of the variant's own, such as its optimizer, or another width of its MLP */
+} differences;
+
+static void add_differences(differences *all, const sr_variant_record *a,
+                            const sr_variant_record *b) {
+    all->attention = all->attention || strcmp(a->text, b->text) != 0;
+    all->settings = all->settings || !sr_variant_same_settings(a, b);
+}
+
+static differences find_differences(const sr_records *records) {
+    const sr_variant_record *first = NULL;
+    differences all = {false, false};
+    for (size_t i = 0; i < records->variant_count; i++) {
+        const sr_variant_record *variant = &records->variants[i];
+        if (!variant->used)
+            continue;
+        first = first ? first : variant;
+        add_differences(&all, first, variant);
+    }
+    return all;
+}
+
+/* The layers of other systems differ in more than their attention. */
+static void write_models(FILE *out, const sr_records *records) {
+    const size_t count = count_used(records);
+    const differences differ = find_differences(records);
+    const bool layers = sr_study_has_systems(records);
+    if (count == 1) {
+        fputs("Here 1 small model is trained", out);
+        return;
+    }
+    fprintf(out,
+            "Here %zu small models that differ in their %s%s are trained on the same data in the "
+            "same order from the same initial weights",
+            count, differ.attention ? "attention" : "settings",
+            differ.attention && differ.settings ? " and in settings of their own"
+            : differ.attention && layers        ? ""
+                                                : " alone");
 }
 
 static void write_design(FILE *out, const sr_records *records) {
     const seed_range seeds = find_seeds(records);
-    const size_t count = count_used(records);
-    const bool alone = !sr_study_has_systems(records) && !has_settings(records);
-    fprintf(out,
-            "Here %zu small model%s that differ in their attention%s are trained on the same data "
-            "in the same order from the same initial weights",
-            count, count == 1 ? "" : "s", alone ? " alone" : "");
+    const char *each = count_used(records) > 1 ? "each " : "";
+    write_models(out, records);
     if (seeds.most > 1 && seeds.least < seeds.most)
-        fprintf(out, ", each with %s to %s seeds of random numbers",
+        fprintf(out, ", %swith %s to %s seeds of random numbers", each,
                 sr_format_count(seeds.least).text, sr_format_count(seeds.most).text);
     else if (seeds.most > 1)
-        fprintf(out, ", each with %s seeds of random numbers", sr_format_count(seeds.most).text);
-    fputs(", and compared with <b>", out);
-    sr_escape_html(out, sr_json_text_of(records->plan, "baseline"));
-    fputs("</b>, the baseline.</p>\n", out);
+        fprintf(out, ", %swith %s seeds of random numbers", each, sr_format_count(seeds.most).text);
+    if (count_used(records) > 1 && uses_baseline(records)) {
+        fputs(", and compared with <b>", out);
+        sr_escape_html(out, sr_json_text_of(records->plan, "baseline"));
+        fputs("</b>, the baseline", out);
+    }
+    fputs(".</p>\n", out);
 }
 
 static bool has_cell(const sr_records *records, const char *task) {
@@ -85,6 +125,19 @@ static bool has_cell(const sr_records *records, const char *task) {
         if (strcmp(records->cells[i].task, task) == 0)
             return true;
     return false;
+}
+
+/* The length of a shell word, whose spaces are between quotation marks. */
+static size_t word_length(const char *word) {
+    bool quoted = false;
+    size_t n = 0;
+    for (; word[n] && (quoted || word[n] != ' '); n++) {
+        if (word[n] == '\'')
+            quoted = !quoted;
+        else if (!quoted && word[n] == '\\' && word[n + 1])
+            n++;
+    }
+    return n;
 }
 
 /* The files of `--text` in the study's command; else the default text. */
@@ -95,9 +148,9 @@ static void write_text_name(FILE *out, const sr_records *records) {
     char path[SR_PATH_BYTES];
     if (given) {
         given += strlen(" --text ");
+        snprintf(path, sizeof path, "%.*s", (int)word_length(given), given);
         fputs("<code>", out);
-        for (size_t n = strcspn(given, " "); n > 0; n--, given++)
-            sr_escape_html(out, (char[]){*given, '\0'});
+        sr_escape_html(out, path);
         fputs("</code>", out);
     } else {
         fputs("the King James Bible", out);
