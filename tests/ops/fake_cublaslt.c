@@ -165,18 +165,14 @@ static uint64_t op_columns(const layout *m, int32_t transpose) {
     return transpose ? m->rows : m->columns;
 }
 
-static int is_scale(const void *factor) {
-    return factor && (uintptr_t)factor % 16 == 0;
-}
-
 /* Operands of 8 bits on Hopper: the first transposed and the second not, one of them E4M3, each
- * with a scale, aligned to 16 bytes; rows of 16 bytes and more; results of 16 bits or float. */
+ * with a scale; rows of 16 bytes and more; results of 16 bits or float. */
 static int small_fit(const description *desc, const layout *a, const layout *b, const layout *d) {
     const int64_t step = d->type == 0 ? 4 : 8; /* numbers of 16 bytes */
     return a->type >= 28 && b->type >= 28 && a->type + b->type < 58 && desc->transpose[0] == 1 &&
-           desc->transpose[1] == 0 && is_scale(desc->factor[0]) && is_scale(desc->factor[1]) &&
-           a->rows % 16 == 0 && a->columns % 16 == 0 && a->stride % 16 == 0 &&
-           b->stride % 16 == 0 && d->stride % step == 0 && (d->type == 0 || d->type == 14);
+           desc->transpose[1] == 0 && desc->factor[0] && desc->factor[1] && a->rows % 16 == 0 &&
+           a->columns % 16 == 0 && a->stride % 16 == 0 && b->stride % 16 == 0 &&
+           d->stride % step == 0 && (d->type == 0 || d->type == 14);
 }
 
 static int types_fit(const description *desc, const layout *a, const layout *b, const layout *d) {
@@ -318,6 +314,8 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
     if (((const layout *)a_layout)->type >= 28) {
         if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0)
             return 7;
+        if (((uintptr_t)how->factor[0] | (uintptr_t)how->factor[1]) % 16 != 0)
+            return 15; /* only here, as 13.1 does: the heuristic accepts such scales */
         factor *= *how->factor[0] * *how->factor[1];
     }
     fake_taken = (int)(chosen - FIRST_NAME);

@@ -121,7 +121,7 @@ static void small_numbers(void **state) {
     /* 0, 0.5, -1 and 1.5 in E4M3 and in E5M2 */
     static const uint8_t codes[2][4] = {{0x00, 0x30, 0xb8, 0x3c}, {0x00, 0x38, 0xbc, 0x3e}};
     static const double numbers[4] = {0, 0.5, -1, 1.5};
-    static _Alignas(16) float a_scale = 0.25f, b_scale = 8;
+    static _Alignas(16) float a_scale = 0.25f, b_scale = 8, scales[4] = {1, 1, 1, 1};
     const int64_t M = 5, N = 16, K = 32;
     for (int kind = 0; kind < 4; kind++) {
         bool started = false;
@@ -165,6 +165,10 @@ static void small_numbers(void **state) {
                     numbers[(i / N * (K + 16) + k) * 7 % 4] * numbers[(i % N * K + k) * 5 / 3 % 4];
             assert_true(fabs((double)d[i] - (double)c[i] - 2 * sum) < 1e-3);
         }
+        sr_cublaslt_fp8 behind = fp8; /* a scale that is not aligned is refused late */
+        behind.a_scale = &scales[1];
+        assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &behind, &place),
+                         allowed ? SRNN_ERR_UNSUPPORTED : SRNN_OK);
     }
 }
 

@@ -12,6 +12,7 @@ enum {
     ROWS_LEAST = 128,    /* of a piece */
     PART_OF_MEMORY = 256 /* the workspace is this part of the GPU's memory */
 };
+static_assert(SCALE_BYTES % 16 == 0, "as sr_cublaslt_fp8 requires");
 static_assert(SCALES * SCALE_BYTES <= PARTS_AT, "scales end before the parts");
 static_assert(PARTS_AT + SR_FP8_PARTS * sizeof(uint32_t) <= HEADER_BYTES, "the header holds both");
 

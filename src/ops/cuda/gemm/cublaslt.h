@@ -29,8 +29,9 @@ typedef enum sr_fp8_format { SR_FP8_NONE = 0, SR_FP8_E4M3, SR_FP8_E5M2 } sr_fp8_
  * along K, which is a multiple of 16, as are strides and addresses; not both E5M2. */
 typedef struct sr_cublaslt_fp8 {
     sr_fp8_format a, b;
-    const float *a_scale, *b_scale; /* (1), device memory: what their numbers are multiplied by */
-    bool fast;                      /* sums may have fewer bits than float */
+    /* (1), device memory, aligned to 16 bytes: what their numbers are multiplied by */
+    const float *a_scale, *b_scale;
+    bool fast; /* sums may have fewer bits than float */
 } sr_cublaslt_fp8;
 
 /* Launches the GEMM; fp8: of operands of 8 bits, or NULL. *started = false: the library does not
