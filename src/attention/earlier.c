@@ -2,31 +2,23 @@
 #include "attention/earlier.h"
 
 #include "equation/facts.h"
+#include "equation/support.h"
 
-/* Everything else that belongs to a key would have to travel with it. */
-const char *sr_attention_earlier_refusal(const srnn_attention *a) {
-    if (a->decay != SRNN_DECAY_NONE)
-        return "decays";
-    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
-        return "time steps on values";
-    if (a->write != SRNN_WRITE_ADD)
-        return "a delta rule";
-    if (a->skip != SRNN_SKIP_NONE)
-        return "skips";
-    if (a->levels != SRNN_LEVELS_NONE)
-        return "levels";
-    if (a->pool)
-        return "pooling";
-    if (a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS)
-        return "rotations inside the equation";
-    if (a->share != SRNN_SHARE_KV)
-        return "shared queries";
-    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        return "values by their position";
-    if (a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
-        a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE)
-        return "running sums of gates";
-    return NULL;
+/* What a pair and a row need from the key, its value and its value gate alone: everything else
+ * that belongs to a key would have to travel with it (equation/support.h). */
+static const char COMPUTES[] =
+    "score=exp|linear|taylor|power|sigmoid clamp=any score_bias=any cap=any window=any "
+    "position=rope|none share=kv scale=inverse_sqrt|one value_gate=off|sigmoid "
+    "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
+    "normaliser=row_sum|row_sum_min1|row_length|none detach=off|on epsilon=any "
+    "sink=none|zero|learned output_gate=none|sigmoid|inverse_exp post_gate=off|sigmoid "
+    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "
+    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "
+    "norm_epsilon=any";
+
+const char *sr_attention_earlier_refusal(const srnn_attention *attention) {
+    const sr_axis *missing = NULL;
+    return sr_computes(COMPUTES, attention, &missing) ? NULL : missing->name;
 }
 
 srnn_status sr_plan_check_earlier(const srnn_plan *plan) {
@@ -34,8 +26,8 @@ srnn_status sr_plan_check_earlier(const srnn_plan *plan) {
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &plan->problem.attention);
     if (refusal)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: keys of other ranks are not taken with %s", text,
-                       refusal);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: keys of other ranks are not taken with this %s",
+                       text, refusal);
     const sr_attention_kernels *kernels = plan->device->attention;
     return kernels->takes_earlier && kernels->takes_earlier(plan)
                ? SRNN_OK

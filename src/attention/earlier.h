@@ -6,7 +6,8 @@
 
 #include "attention/kernel.h"
 
-/* Why earlier keys cannot be added one block after the other; NULL: they can. */
+/* The axis whose value needs more of earlier keys than the keys, values and value gates that
+ * travel; NULL: blocks of them can be added one after the other. */
 const char *sr_attention_earlier_refusal(const srnn_attention *attention);
 
 /* Fails where the plan's kernel or variant does not take earlier keys. */

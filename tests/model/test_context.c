@@ -490,7 +490,7 @@ static void as_documented(void **state) {
 static void what_is_missing(void **state) {
     (void)state;
     char why[512];
-    assert_non_null(strstr(refusal(why, "0:gla,1-:forget"), "with decays keys do not travel"));
+    assert_non_null(strstr(refusal(why, "0:gla,1-:forget"), "with this decay keys do not travel"));
     assert_non_null(strstr(refusal(why, "avey_causal,chunk=4,chunks=3"), "avey"));
     assert_non_null(strstr(refusal(why, "gla,short_conv=16"), "15 tokens before"));
 }

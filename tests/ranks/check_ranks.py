@@ -249,7 +249,7 @@ def case_context(here):
     near(here / "ring-one", here / "ring-4x1")
     near(here / "ring-one", here / "ring-2x2")
     for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
-                                    (2, ["--context-ranks", 2, "--attention", "forget"], "with decays keys do not travel"),
+                                    (2, ["--context-ranks", 2, "--attention", "forget"], "with this decay keys do not travel"),
                                     (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
                                     (2, ["--context-ranks", 2, "--attention", "softmax", "--qk-clip", 1], "qk-clip needs"),
                                     (2, ["--context-ranks", 2, "--length", 5, "--attention", "mamba2"], "3 tokens before")):

@@ -65,7 +65,7 @@ static srnn_status choose(size_t *bytes, const srnn_problem *problem, sr_crossin
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     return SR_FAIL(status,
                    "context ranks hand a recurrent state or keys and values from part to part of a "
-                   "row; with %s keys do not travel, and there is no such state: %s",
+                   "row; with this %s keys do not travel, and there is no such state: %s",
                    refusal, why);
 }
 
