@@ -1,27 +1,27 @@
 /* partial.cu: sums over all tokens from those of threads. */
 #include "attention/cuda/chunks/lanes.h"
 
-/* Block n owns column n: thread i adds every 256th term of all blocks, slots and heads from i on,
- * then threads add in pairs through shared memory. */
+/* Block n owns column n: thread i adds the terms of every 256th block of the kernel before, from i
+ * on, slot by slot and head by head, then threads add in pairs through shared memory. */
 __global__ void add_partial(float *out, const __grid_constant__ chunk_partial partial,
                             const __grid_constant__ chunk_columns to) {
     __shared__ float sums[SR_AXES_THREADS];
-    const uint32_t slots = (uint32_t)(partial.threads * partial.each / to.numbers);
-    const uint32_t merged = (uint32_t)to.merged, column = blockIdx.x;
-    const uint32_t repeats = (uint32_t)to.numbers / merged / (uint32_t)to.columns; /* heads that
-                                                                                      share it */
-    const uint32_t within_block = slots * repeats * merged;
-    const uint32_t terms = (uint32_t)partial.blocks * within_block;
+    const int slots = partial.threads * partial.each / to.numbers, column = (int)blockIdx.x;
+    const int step = to.columns * to.merged; /* from head to head that shares the column */
+    const bool merges = to.merged > 1;       /* then the inner loop is over what is merged */
+    const int inner = merges ? to.merged : to.numbers / step, across = merges ? 1 : step;
+    const int outer = merges ? to.numbers / step : 1;
     float sum = 0;
-#pragma unroll 4
-    for (uint32_t n = threadIdx.x; n < terms; n += SR_AXES_THREADS) {
-        const uint32_t block = n / within_block, inside = n - block * within_block;
-        const uint32_t slot = inside / (repeats * merged), rest = inside - slot * repeats * merged;
-        const uint32_t repeat = rest / merged, within = rest - repeat * merged;
-        const float *const from = partial.sums + ((int64_t)block * partial.kinds + to.kind) *
-                                                     partial.threads * partial.each;
-        sum += from[slot * (uint32_t)to.numbers +
-                    (repeat * (uint32_t)to.columns + column) * merged + within];
+    for (int block = (int)threadIdx.x; block < partial.blocks; block += SR_AXES_THREADS) {
+        const float *const from =
+            partial.sums + column * to.merged +
+            ((int64_t)block * partial.kinds + to.kind) * partial.threads * partial.each;
+        for (int n = 0; n < slots * outer; n++) {
+            const float *const terms = from + n / outer * to.numbers + n % outer * step;
+#pragma unroll 8
+            for (int i = 0; i < inner; i++)
+                sum += terms[i * across];
+        }
     }
     sums[threadIdx.x] = sum;
     for (int half = SR_AXES_THREADS / 2; half > 0; half /= 2) {
