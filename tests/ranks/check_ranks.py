@@ -4,6 +4,7 @@
 Usage: check_ranks.py PROGRAM CASE. The cases are the functions below whose names begin with case_; their docstrings
 describe them. Exit 77: a dependency of the case is missing. SOFTRNN_KILLS says how often case_killed kills (3).
 """
+import ctypes
 import json
 import os
 import random
@@ -328,16 +329,20 @@ def case_gpus_lost(here):
         check(code != 0 and "rank 1 on" in output and words in output, f"{variable}: exit code {code}\n{output}")
 
 
+PR_SET_THP_DISABLE = 41
+
+
 def measure(ranks, name, sharding, *train):
     """Bytes per rank as reported by the program and as used by rank 1, and the number of parameters."""
     ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed memory is returned to the system
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # huge pages, where there are any, count whole; inherited
     started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
     wait_for(lambda: len(records(name)) > 2, "a step")
     status, used = Path("/proc") / str(processes(name)[1]) / "status", []
-    last = len(records(name)) + 8  # on a busy machine a step takes seconds, and all of one must be seen
-    while len(used) < 500 or len(records(name)) < last:  # the minimum: between messages, which need memory too
+    last = len(records(name)) + 4  # on a busy machine a step takes seconds, and all of one must be seen
+    while len(used) < 200 or len(records(name)) < last:  # the minimum: between messages, which need memory too
         used.append(int(status.read_text().split("RssAnon:")[1].split()[0]) * 1024)
-        time.sleep(0.01)
+        time.sleep(0.025)
     os.kill(started.pid, signal.SIGUSR1)
     _, output = end(started)
     return {"told": float(output.split("memory ")[1].split(" MB")[0]) * 1e6, "used": min(used),
