@@ -27,7 +27,7 @@ struct sr_pass {
     int32_t *starts; /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
     sr_row_part part;
     float *losses;        /* (rows), device memory */
-    float *stream_errors; /* (rows): of sr_lesson_streams_back, which nobody reads; or NULL */
+    float *stream_errors; /* (rows): of sr_lesson_streams_back, not read; or NULL */
     int32_t *hits;        /* (rows), device memory */
     int32_t *host_hits;   /* (rows) */
     float *x;             /* (rows, C): what the last norm reads */
