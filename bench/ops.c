@@ -216,8 +216,9 @@ static srnn_status embed(bench *b) {
 
 static srnn_status embed_back(bench *b) {
     b->bytes = 12.0 * (double)(b->size.rows * b->size.C);
-    return b->backend->embed_backward(
-        b->backend, b->at.g, sr_matrix_of(b->at.d, b->size.rows, b->size.C, SRNN_F32), b->at.ids);
+    return b->backend->embed_backward(b->backend, b->at.g,
+                                      sr_matrix_of(b->at.d, b->size.rows, b->size.C, SRNN_F32),
+                                      b->at.ids);
 }
 
 static srnn_status stats_losses(bench *b) {

@@ -14,8 +14,9 @@ static int fail(void) {
 }
 
 static srnn_operands from(float *q, float *k, float *v, int t) {
-    return (srnn_operands){
-        .q = {.data = q + t * D}, .k = {.data = k + t * D}, .v = {.data = v + t * D}};
+    return (srnn_operands){.q = {.data = q + t * D},
+                           .k = {.data = k + t * D},
+                           .v = {.data = v + t * D}};
 }
 
 static double largest_difference(const float *a, const float *b) {

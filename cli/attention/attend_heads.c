@@ -96,8 +96,10 @@ static srnn_status read_operands(attention_call *call, const attend_request *req
 
 static srnn_status add_array(sr_safetensors_writer *writer, const char *name, const void *data,
                              srnn_dtype dtype, const sr_shape *shape) {
-    sr_tensor tensor = {
-        .name = name, .dtype = dtype_in_files(dtype), .rank = shape->rank, .data = data};
+    sr_tensor tensor = {.name = name,
+                        .dtype = dtype_in_files(dtype),
+                        .rank = shape->rank,
+                        .data = data};
     memcpy(tensor.shape, shape->sizes, (size_t)shape->rank * sizeof *tensor.shape);
     return sr_safetensors_writer_add(writer, &tensor);
 }

@@ -289,10 +289,11 @@ static srnn_status compute(layer_run *run) {
     SR_TRY(sr_attention_layer_finish(run->layer, y, (sr_matrix){0}, x, &weights, run->saved));
     if (!run->request->backward)
         return SRNN_OK;
-    return sr_attention_layer_backward(
-        run->layer, sr_matrix_of(run->d_x, rows, s->dims.C, SRNN_F32), &gradients,
-        sr_matrix_of(run->d_y, rows, s->dims.C, SRNN_F32), x, &weights, run->saved, run->scratch,
-        NULL);
+    return sr_attention_layer_backward(run->layer,
+                                       sr_matrix_of(run->d_x, rows, s->dims.C, SRNN_F32),
+                                       &gradients,
+                                       sr_matrix_of(run->d_y, rows, s->dims.C, SRNN_F32), x,
+                                       &weights, run->saved, run->scratch, NULL);
 }
 
 /* Copies an array to the host, where the writer reads it; the copies live in `host`. */
@@ -320,8 +321,9 @@ static srnn_status add_results(sr_safetensors_writer *writer, const layer_run *r
         const sr_tensor_spec *spec = &run->table.specs[i];
         char name[NAME_MAX_BYTES];
         snprintf(name, sizeof name, "d.%s", spec->name);
-        sr_tensor gradient = {
-            .name = name, .rank = spec->rank, .data = run->gradients + spec->start};
+        sr_tensor gradient = {.name = name,
+                              .rank = spec->rank,
+                              .data = run->gradients + spec->start};
         memcpy(gradient.shape, spec->shape, sizeof spec->shape);
         SR_TRY(add_array(writer, run, host + 2 * count + spec->start, gradient));
     }

@@ -132,10 +132,11 @@ double bench_backward_flops(const srnn_problem *p) {
 enum { HOST_SIZE = 1024, DEVICE_SIZE = 8192 };
 
 static srnn_status product_fill(bench_product *product, const srnn_problem *problem) {
-    const sr_backend_settings numbers = {
-        .device = problem->device ? srnn_device_name(problem->device) : NULL,
-        .threads = problem->threads,
-        .bf16 = problem->dtype == SRNN_BF16};
+    const sr_backend_settings numbers = {.device = problem->device
+                                                       ? srnn_device_name(problem->device)
+                                                       : NULL,
+                                         .threads = problem->threads,
+                                         .bf16 = problem->dtype == SRNN_BF16};
     SR_TRY(sr_backend_create(&product->backend, &numbers));
     srnn_device *device = product->backend->device;
     product->size = sr_device_is_host(device) ? HOST_SIZE : DEVICE_SIZE;

@@ -96,8 +96,8 @@ static json_t *learned_json(const srnn_attention *attention) {
     if (!plain)
         add_own_layer(list, attention);
     for (size_t i = 0; i < count; i++)
-        sr_json_append(
-            list, json_pack("{s:s, s:s}", "name", learned[i].name, "tensors", learned[i].tensors));
+        sr_json_append(list, json_pack("{s:s, s:s}", "name", learned[i].name, "tensors",
+                                       learned[i].tensors));
     return list;
 }
 

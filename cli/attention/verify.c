@@ -332,8 +332,9 @@ static void list_methods(verification *v) {
     for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
         for (size_t k = 0; list[k]; k++)
             if ((int)list[k]->form == form && list[k]->dtype == v->dtype)
-                add_method(
-                    v, (method){list[k]->name, (srnn_form)form, {form_words[form], list[k]->name}});
+                add_method(v, (method){list[k]->name,
+                                       (srnn_form)form,
+                                       {form_words[form], list[k]->name}});
     add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"KV cache", "by token"}});
     add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"state", "chunked"}});
     add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"state", "recurrent"}});

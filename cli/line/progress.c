@@ -57,8 +57,10 @@ void progress_show(progress_bar *bar, double share, const char *text) {
         return;
     bar->last_seconds = time;
     share = fmin(fmax(share, 0), 1);
-    const progress_state state = {
-        share, share > 0 ? (time - bar->start_seconds) * (1 - share) / share : INFINITY, text};
+    const progress_state state = {share,
+                                  share > 0 ? (time - bar->start_seconds) * (1 - share) / share
+                                            : INFINITY,
+                                  text};
     char line[512];
     progress_line(line, sizeof line, bar->on_terminal ? terminal_columns() : NO_TERMINAL, &state);
     if (bar->on_terminal) /* the last code clears the rest of a longer previous line */

@@ -69,10 +69,10 @@ static srnn_status evaluate_source(sr_evaluation *result, sr_model *model, const
     const sr_split split = (sr_split)r->split;
     const int64_t rows = source->rows[split];
     if (rows == 0)
-        return SR_FAIL(
-            SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
-            sr_split_name(split),
-            sr_split_name(split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
+                       sr_split_name(split),
+                       sr_split_name(split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION
+                                                             : SR_SPLIT_TRAIN));
     const sr_evaluation_rows what = {.source = source,
                                      .split = split,
                                      .B = r->B,
@@ -222,8 +222,9 @@ static srnn_status evaluate_tensor(sr_evaluation *result, sr_model *model, const
     if (status == SRNN_OK && r->logits)
         status = sr_alloc(&logits, count * (size_t)model->config.V, sizeof(float));
     if (status == SRNN_OK)
-        status = sr_evaluate_batch(
-            result, model, &(sr_batch){.B = B, .ids = ids, .targets = ids + count}, T, logits);
+        status =
+            sr_evaluate_batch(result, model,
+                              &(sr_batch){.B = B, .ids = ids, .targets = ids + count}, T, logits);
     if (status == SRNN_OK && r->logits)
         status = write_logits(r->logits, logits, B, T, model->config.V);
     free(ids);

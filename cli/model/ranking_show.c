@@ -128,9 +128,9 @@ static void show_budget(const json_t *record) {
     json_t *layer;
     if (!json_is_number(json_object_get(record, "budget_bytes")))
         return;
-    printf(
-        "\n%.0f bytes with a budget of %.0f:", json_number_value(json_object_get(record, "bytes")),
-        json_number_value(json_object_get(record, "budget_bytes")));
+    printf("\n%.0f bytes with a budget of %.0f:",
+           json_number_value(json_object_get(record, "bytes")),
+           json_number_value(json_object_get(record, "budget_bytes")));
     json_array_foreach(json_object_get(record, "layers"), index, layer) {
         if (!json_is_true(json_object_get(layer, "keep")))
             continue;

@@ -9,9 +9,10 @@
 
 /* The first given option that a resumed run does not accept, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
-    static const char *const ends[] = {
-        "--resume", "--stop-step", "--stop-tokens",   "--stop-seconds", "--threads",
-        "--device", "--shard",     "--rank-patience", "--recompute",    "--context-ranks"};
+    static const char *const ends[] = {"--resume",       "--stop-step",     "--stop-tokens",
+                                       "--stop-seconds", "--threads",       "--device",
+                                       "--shard",        "--rank-patience", "--recompute",
+                                       "--context-ranks"};
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)

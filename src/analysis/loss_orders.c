@@ -175,10 +175,11 @@ static srnn_status measure(work *w, sr_loss_order *layers) {
 
 srnn_status sr_loss_orders_measure(sr_loss_order *layers, const sr_loss_orders_request *r) {
     const sr_model_config *c = &r->model->config;
-    work w = {
-        .request = r,
-        .survey = {.orders = 1, .most_order = r->most_order, .apart = (int64_t)r->rows * r->T},
-        .trial = {.ids = r->ids, .targets = r->targets, .B = r->rows, .T = r->T}};
+    work w = {.request = r,
+              .survey = {.orders = 1,
+                         .most_order = r->most_order,
+                         .apart = (int64_t)r->rows * r->T},
+              .trial = {.ids = r->ids, .targets = r->targets, .B = r->rows, .T = r->T}};
     bool any = false;
     for (int layer = 0; layer < c->L; layer++) {
         layers[layer] = (sr_loss_order){.order = -1, .low = -1, .high = -1};

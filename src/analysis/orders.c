@@ -159,10 +159,10 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
     /* A strongly truncated model may generate bytes that are not UTF-8. */
     const bool plain = sr_text_is_utf8(text.data, text.count);
     if (status == SRNN_OK)
-        sr_json_append(
-            texts,
-            json_pack("{si, so}", "order", order, "text",
-                      plain ? json_stringn(text.count ? text.data : "", text.count) : json_null()));
+        sr_json_append(texts,
+                       json_pack("{si, so}", "order", order, "text",
+                                 plain ? json_stringn(text.count ? text.data : "", text.count)
+                                       : json_null()));
     sr_bytes_free(&text);
     return status;
 }
@@ -248,8 +248,9 @@ srnn_status sr_orders_measure(json_t **record, const sr_orders_request *r) {
     const int T = sr_token_rows_length(r->rows);
     const int64_t wanted = r->trial_tokens / T;
     trial_rows rows = {.T = T, .most = wanted < 1 ? 1 : (int)wanted};
-    sr_survey survey = {
-        .orders = r->orders, .most_order = r->most_order, .apart = (int64_t)rows.most * T};
+    sr_survey survey = {.orders = r->orders,
+                        .most_order = r->most_order,
+                        .apart = (int64_t)rows.most * T};
     void *memory;
     *record = NULL;
     SR_TRY(sr_alloc(&memory, 2 * (size_t)rows.most * (size_t)T, sizeof(int32_t)));

@@ -14,8 +14,9 @@ struct srnl_layer {
 };
 
 void srnl_layer_usual(srnl_layer_sizes *sizes, const srnn_attention *attention) {
-    const sr_layer_sizes given = {
-        .Dv = sizes->value_size, .rank = sizes->rank, .levels = sizes->levels};
+    const sr_layer_sizes given = {.Dv = sizes->value_size,
+                                  .rank = sizes->rank,
+                                  .levels = sizes->levels};
     const sr_layer_sizes usual =
         sr_layer_sizes_usual(attention, sizes->heads, sizes->kv_heads, sizes->key_size, &given);
     sizes->heads = usual.H;
@@ -171,14 +172,15 @@ bool srnl_layer_operand_at(const srnl_layer *layer, srnl_layer_operand *operand,
     const sr_wire_place *place = &layer->wiring.places[which];
     const srnn_problem problem = sr_layer_problem(&layer->attention, &layer->dims);
     const sr_shape shape = sr_operand_shape((sr_operand)which, &problem);
-    *operand = (srnl_layer_operand){
-        .name = sr_operand_at((sr_operand)which)->name,
-        .learned = name_in(layer, (int)sr_layer_operand_slot((sr_operand)which)),
-        .rank = shape.rank,
-        .over_tokens = place->there,
-        .convolved = place->convolved,
-        .first = place->at.first,
-        .columns = place->at.count};
+    *operand =
+        (srnl_layer_operand){.name = sr_operand_at((sr_operand)which)->name,
+                             .learned =
+                                 name_in(layer, (int)sr_layer_operand_slot((sr_operand)which)),
+                             .rank = shape.rank,
+                             .over_tokens = place->there,
+                             .convolved = place->convolved,
+                             .first = place->at.first,
+                             .columns = place->at.count};
     for (int axis = 0; axis < shape.rank; axis++)
         operand->sizes[axis] = shape.sizes[axis];
     return true;

@@ -77,8 +77,9 @@ srnn_status srnn_attention_states_backward(srnn_plan *plan, const srnn_operands 
                                            srnn_tensor d_o, const srnn_operands *in,
                                            const void *saved, const srnn_states *states) {
     SR_TRY(check_states(plan, states));
-    plan->states = (srnn_states){
-        .initial = states->initial, .d_final = states->d_final, .d_initial = states->d_initial};
+    plan->states = (srnn_states){.initial = states->initial,
+                                 .d_final = states->d_final,
+                                 .d_initial = states->d_initial};
     const srnn_status status = srnn_attention_backward(plan, gradients, d_o, in, saved);
     plan->states = (srnn_states){0};
     return status;

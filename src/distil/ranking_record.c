@@ -9,9 +9,11 @@
 
 /* In the order of sr_ranking_measure_name. */
 enum { ORDER = 5, LOSS_ORDER = 7, NUMBER = 8 };
-static const char *const names[SR_RANKING_MEASURES] = {
-    "entropy", "mean_distance", "last_tokens", "first_token", "order_2_error",
-    "order",   "order_2_rise",  "loss_order",  "number"};
+static const char *const names[SR_RANKING_MEASURES] = {"entropy",       "mean_distance",
+                                                       "last_tokens",   "first_token",
+                                                       "order_2_error", "order",
+                                                       "order_2_rise",  "loss_order",
+                                                       "number"};
 
 const char *sr_ranking_measure_name(int measure) {
     return names[measure];
@@ -34,10 +36,11 @@ static double order_value(int order) {
 static double value_of(const sr_ranking_result *result, int layer, int measure) {
     const sr_focus *f = &result->layers[layer].focus;
     const sr_loss_order *o = &result->layers[layer].orders;
-    const double values[SR_RANKING_MEASURES] = {
-        f->entropy,   f->distance,           f->near,
-        f->first,     f->order_error,        order_value(f->order),
-        rise_at_2(o), order_value(o->order), layer};
+    const double values[SR_RANKING_MEASURES] = {f->entropy,     f->distance,
+                                                f->near,        f->first,
+                                                f->order_error, order_value(f->order),
+                                                rise_at_2(o),   order_value(o->order),
+                                                layer};
     return f->measured || measure == NUMBER ? values[measure] : NAN;
 }
 

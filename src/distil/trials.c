@@ -118,8 +118,9 @@ static srnn_status run_with(sr_trials *t, sr_trial *trial, sr_pass *pass, int64_
 }
 
 srnn_status sr_trials_run(sr_trials *t, sr_trial *trial) {
-    const sr_pass_setup setup = {
-        .B = t->settings.B, .T = t->settings.T, .lesson = {.teacher = t->teacher}};
+    const sr_pass_setup setup = {.B = t->settings.B,
+                                 .T = t->settings.T,
+                                 .lesson = {.teacher = t->teacher}};
     sr_pass *pass;
     int64_t *counts;
     trial->cost = (sr_replacement_cost){0, 0};

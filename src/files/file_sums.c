@@ -57,9 +57,9 @@ srnn_status sr_file_sum_make(sr_file_sum *sum, const char *folder, const char *n
 }
 
 static srnn_status add_sum(json_t *sums, const sr_file_sum *sum, const char *folder) {
-    sr_json_set(
-        sums, sum->name,
-        json_pack("{s:I, s:I}", "bytes", (json_int_t)sum->bytes, "crc32", (json_int_t)sum->crc));
+    sr_json_set(sums, sum->name,
+                json_pack("{s:I, s:I}", "bytes", (json_int_t)sum->bytes, "crc32",
+                          (json_int_t)sum->crc));
     return sr_json_complete(sums, folder);
 }
 

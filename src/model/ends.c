@@ -53,8 +53,9 @@ srnn_status sr_ends_norm(const sr_model *model, void *normed, const sr_rmsnorm *
     if (plain_norm(&model->config))
         return backend->rmsnorm_forward(backend, normed, norm);
     const sr_norm general = general_norm(model, norm);
-    return backend->norm_forward(
-        backend, sr_matrix_of(normed, norm->rows, norm->C, backend->number), &general);
+    return backend->norm_forward(backend,
+                                 sr_matrix_of(normed, norm->rows, norm->C, backend->number),
+                                 &general);
 }
 
 srnn_status sr_ends_norm_back(const sr_model *model, const sr_rmsnorm_gradient *out, float *d_bias,
@@ -68,9 +69,10 @@ srnn_status sr_ends_norm_back(const sr_model *model, const sr_rmsnorm_gradient *
                                        .d_bias = d_bias,
                                        .scratch = out->scratch,
                                        .adds = true};
-    SR_TRY(backend->norm_backward(
-        backend, &gradient, sr_matrix_of((void *)d_normed, norm->rows, norm->C, backend->number),
-        &general));
+    SR_TRY(
+        backend->norm_backward(backend, &gradient,
+                               sr_matrix_of((void *)d_normed, norm->rows, norm->C, backend->number),
+                               &general));
     return backend->narrow(backend, out->narrow, out->d_x, norm->rows * norm->C);
 }
 

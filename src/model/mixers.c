@@ -87,9 +87,10 @@ sr_layer_flops sr_attention_layer_flops(const sr_model_config *c, int layer, dou
     const double keys = (a->pool ? T / a->pool : T) / 2;
     const size_t numbers = srnn_attention_state_numbers(a, s->D, s->Dv);
     const double readings = (double)s->H * (s->levels ? s->levels : 1);
-    return (sr_layer_flops){
-        .pairs = 2.0 * s->H * (s->D + s->Dv) * keys,
-        .state = numbers ? 2.0 * (double)numbers * (readings + states_of(c, layer)) : INFINITY};
+    return (sr_layer_flops){.pairs = 2.0 * s->H * (s->D + s->Dv) * keys,
+                            .state = numbers
+                                         ? 2.0 * (double)numbers * (readings + states_of(c, layer))
+                                         : INFINITY};
 }
 
 /* Whichever is less, as form=auto chooses. */

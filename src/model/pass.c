@@ -37,8 +37,9 @@ srnn_status sr_pass_embed(sr_pass *pass) {
     const sr_model *model = pass->model;
     if (pass->contexts)
         return sr_contexts_make(pass->contexts, pass->saved[0].x, pass->ids);
-    return sr_ends_embed(
-        model, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32), pass->ids);
+    return sr_ends_embed(model,
+                         sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
+                         pass->ids);
 }
 
 srnn_status sr_pass_forward(sr_pass *pass) {
@@ -109,9 +110,9 @@ static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t firs
                               (size_t)(logits.rows * logits.columns) *
                                   sr_element_bytes(logits.dtype)));
     if (pass->setup.lesson.objective == SR_OBJECTIVE_TEXT)
-        SR_TRY(backend->cross_entropy(
-            backend, pass->losses + first, NULL, logits,
-            &(sr_cross_entropy){pass->targets + first, pass->scale, pass->setup.lesson.z_loss}));
+        SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
+                                      &(sr_cross_entropy){pass->targets + first, pass->scale,
+                                                          pass->setup.lesson.z_loss}));
     else
         SR_TRY(sr_lesson_diverge(pass, logits, first, pass->scale));
     return sr_ends_logits_back(pass->model, logits, capped);
@@ -205,9 +206,10 @@ static srnn_status layers_backward(sr_pass *pass) {
 static srnn_status embed_back(sr_pass *pass) {
     if (pass->contexts)
         return sr_contexts_make_back(pass->contexts, pass->gradient.embedding, pass->d.wide);
-    return sr_ends_embed_back(
-        pass->model, pass->gradient.embedding,
-        sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);
+    return sr_ends_embed_back(pass->model, pass->gradient.embedding,
+                              sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C,
+                                           SRNN_F32),
+                              pass->ids);
 }
 
 static srnn_status count_losses(sr_pass *pass) {

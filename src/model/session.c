@@ -291,8 +291,10 @@ static srnn_status logits_after(sr_session *session, int t) {
 /* The same where every sequence has one token: norm and head at once. */
 static srnn_status logits_of_one(sr_session *session) {
     const sr_linear head = head_of(session);
-    const sr_norm_linear of = {
-        .norm = last_norm(session), .normed = session->normed, .layers = &head, .count = 1};
+    const sr_norm_linear of = {.norm = last_norm(session),
+                               .normed = session->normed,
+                               .layers = &head,
+                               .count = 1};
     return session->backend->norm_linear_forward(session->backend, logits_of(session), &of);
 }
 
@@ -423,8 +425,9 @@ static srnn_status losses_of_tile(sr_session *session, float *losses, int32_t *h
     const sr_model_config *c = &session->model->config;
     const sr_linear head = head_of(session);
     const sr_matrix logits = sr_matrix_of(session->logits, rows, c->V, backend->number);
-    const sr_matrix normed = sr_matrix_of(
-        sr_number_at(session->normed, first * c->C, backend->number), rows, c->C, backend->number);
+    const sr_matrix normed =
+        sr_matrix_of(sr_number_at(session->normed, first * c->C, backend->number), rows, c->C,
+                     backend->number);
     const size_t count = (size_t)rows;
     SR_TRY(sr_device_copy_in(device, session->targets, targets + first, count * sizeof *targets));
     SR_TRY(backend->linear_forward(backend, logits, (sr_matrix){0}, normed, &head, 1));

@@ -37,8 +37,9 @@ static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T,
     const int shared = together && together->context_ranks ? together->context_ranks : 1;
     *e = (evaluator){.B = B, .T = T, .front = sr_model_config_prefix_tokens(&model->config)};
     SR_TRY(sr_context_open(&e->context, ranks, model->backend, shared, T));
-    const sr_pass_setup setup = {
-        .B = B, .T = e->context.tokens, .part = sr_context_part(&e->context)};
+    const sr_pass_setup setup = {.B = B,
+                                 .T = e->context.tokens,
+                                 .part = sr_context_part(&e->context)};
     SR_TRY(sr_pass_create(&e->pass, model, &setup));
     SR_TRY(numbers(&e->before, (size_t)B, sizeof *e->before));
     e->positions = (int64_t)B * T;
@@ -154,8 +155,10 @@ static srnn_status add_source(sr_evaluation_parts *parts, evaluator *e, byte_cou
         SR_TRY(next_batch(parts, e, &result));
         if (!result)
             continue;
-        sr_batch batch = {
-            .B = rows->B, .ids = e->ids, .targets = e->targets, .offsets = e->offsets};
+        sr_batch batch = {.B = rows->B,
+                          .ids = e->ids,
+                          .targets = e->targets,
+                          .offsets = e->offsets};
         SR_TRY(sr_source_batch(source, &batch, rows->split, i));
         forget_repeats(&batch, source, rows->split, i);
         if (!source->exact)
@@ -335,8 +338,9 @@ static srnn_status stream_text(sr_evaluation *result, sr_model *model, const sr_
                                int T) {
     const int front = sr_model_config_prefix_tokens(&model->config);
     const int64_t positions = stream_positions(tokens, front);
-    const sr_session_setup setup = {
-        .B = 1, .T = positions < T ? (int)positions : T, .losses = true};
+    const sr_session_setup setup = {.B = 1,
+                                    .T = positions < T ? (int)positions : T,
+                                    .losses = true};
     text_piece piece = {0};
     sr_session *session = NULL;
     SR_TRY(check_positions(model, positions));

@@ -230,8 +230,9 @@ static srnn_status multiply_by_itself(sr_muon *muon, sr_matrix product, sr_matri
         return backend->linear_forward(backend, product, (sr_matrix){0}, x,
                                        &(sr_linear){.weight = x.data, .N = n}, 1);
     SR_TRY(sr_device_zero(backend->device, muon->square, (size_t)(n * n) * sizeof(float)));
-    SR_TRY(backend->linear_backward_weight(
-        backend, &(sr_linear_gradient){.weight = muon->square, .N = n}, 1, x, x));
+    SR_TRY(backend->linear_backward_weight(backend,
+                                           &(sr_linear_gradient){.weight = muon->square, .N = n}, 1,
+                                           x, x));
     return backend->narrow(backend, product.data, muon->square, n * n);
 }
 

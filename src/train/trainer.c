@@ -347,8 +347,10 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
 
 static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const sr_source *source,
                                sr_split split, int64_t number) {
-    sr_batch batch = {
-        .B = trainer->settings.B, .ids = to->ids, .targets = to->targets, .offsets = to->offsets};
+    sr_batch batch = {.B = trainer->settings.B,
+                      .ids = to->ids,
+                      .targets = to->targets,
+                      .offsets = to->offsets};
     to->source = NULL;
     if (source->T != trainer->settings.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run needs %d",

@@ -748,9 +748,10 @@ probe_errors probe_errors_of(const attention_call *run, const attention_call *or
         if (!run->host.gradient[which])
             continue;
         const sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
-        errors.of[which] = relative_error(
-            run->host.gradient[which], sr_operand_dtype((sr_operand)which, &run->problem),
-            oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
+        errors.of[which] =
+            relative_error(run->host.gradient[which],
+                           sr_operand_dtype((sr_operand)which, &run->problem),
+                           oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
     }
     errors.of[PROBE_OUTPUT] = probe_output_error(run, oracle);
     return errors;

@@ -44,8 +44,9 @@ static sr_order_sums *sums_of(float q[LENGTH], float k[LENGTH], double scale) {
                                        .D = 1,
                                        .threads = 1,
                                        .scratch = (size_t)sr_order_sums_scratch(LENGTH)};
-    const srnn_operands in = {
-        .q = {q, LENGTH, LENGTH, 1}, .k = {k, LENGTH, LENGTH, 1}, .v = {k, LENGTH, LENGTH, 1}};
+    const srnn_operands in = {.q = {q, LENGTH, LENGTH, 1},
+                              .k = {k, LENGTH, LENGTH, 1},
+                              .v = {k, LENGTH, LENGTH, 1}};
     sr_logit_rows *rows;
     sr_order_sums *sums = calloc(1, sizeof *sums);
     assert_non_null(sums);
@@ -284,8 +285,10 @@ static srnn_status save_output(void *context, int layer, const srnn_operands *in
 }
 
 static void run_first_layer(saved_output *saved, sr_model *model, const int32_t *ids) {
-    const sr_pass_setup setup = {
-        .B = 1, .T = SAVED_T, .form = SRNN_FORM_PARALLEL, .observer = {save_output, saved}};
+    const sr_pass_setup setup = {.B = 1,
+                                 .T = SAVED_T,
+                                 .form = SRNN_FORM_PARALLEL,
+                                 .observer = {save_output, saved}};
     float losses[SAVED_T];
     sr_pass *pass;
     assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
@@ -498,12 +501,13 @@ static bool verdict_says(double error, int positions, const char *words) {
     srnn_attention softmax = {0};
     const sr_model_config config = {
         .L = 1, .H = 1, .Hkv = 1, .D = 4, .positions = positions, .attention = &softmax};
-    json_t *record = json_pack(
-        "{s[ff], si, s{sf}, s[{ss, si, s[{si, si, ss, sf, sf}], s{sf, sf}, s{sf, sf}}]}",
-        "tolerances", 1e-2, 1e-3, "most_order", 8, "data", "trial_loss", 2.0, "costs", "criterion",
-        "logits", "tolerance", 0, "layers", "layer", 0, "order", 4, "centre", "zero", "state_bytes",
-        1000.0, "memory_break_even_tokens", 10.0, "total", "state_bytes", 1000.0,
-        "memory_break_even_tokens", 10.0, "together", "loss", 2.1, "logits_error", error);
+    json_t *record =
+        json_pack("{s[ff], si, s{sf}, s[{ss, si, s[{si, si, ss, sf, sf}], s{sf, sf}, s{sf, sf}}]}",
+                  "tolerances", 1e-2, 1e-3, "most_order", 8, "data", "trial_loss", 2.0, "costs",
+                  "criterion", "logits", "tolerance", 0, "layers", "layer", 0, "order", 4, "centre",
+                  "zero", "state_bytes", 1000.0, "memory_break_even_tokens", 10.0, "total",
+                  "state_bytes", 1000.0, "memory_break_even_tokens", 10.0, "together", "loss", 2.1,
+                  "logits_error", error);
     assert_non_null(record);
     assert_int_equal(sr_orders_verdict(record, &config), SRNN_OK);
     const char *verdict = json_string_value(json_object_get(record, "verdict"));
@@ -528,11 +532,11 @@ static void verdict_names_layers(void **state) {
         .L = 7, .H = 1, .Hkv = 1, .D = 4, .positions = 32, .attention = softmax};
     json_t *layers = json_array();
     for (int layer = 3; layer < 7; layer += layer == 3 ? 2 : 1)
-        assert_int_equal(
-            json_array_append_new(layers, json_pack("{si, si, ss, sf, sf}", "layer", layer, "order",
-                                                    4, "centre", "zero", "state_bytes", 1000.0,
-                                                    "memory_break_even_tokens", 10.0)),
-            0);
+        assert_int_equal(json_array_append_new(layers, json_pack("{si, si, ss, sf, sf}", "layer",
+                                                                 layer, "order", 4, "centre",
+                                                                 "zero", "state_bytes", 1000.0,
+                                                                 "memory_break_even_tokens", 10.0)),
+                         0);
     json_t *record =
         json_pack("{s[ff], si, s{sf}, s[{ss, si, so, s{sf, sf}, s{sf, sf}}]}", "tolerances", 1e-2,
                   1e-3, "most_order", 8, "data", "trial_loss", 2.0, "costs", "criterion", "logits",

@@ -34,9 +34,9 @@ static void real_open(real *r, sr_model *model, const char *tokenizer_name) {
     bool more;
     r->model = model;
     assert_int_equal(sr_tokenizer_load(&tokenizer, path_of(tokenizer_name)), SRNN_OK);
-    assert_int_equal(
-        sr_token_rows_open_text(&rows, path_of("text/tinystories_sample.txt"), tokenizer, 1, T),
-        SRNN_OK);
+    assert_int_equal(sr_token_rows_open_text(&rows, path_of("text/tinystories_sample.txt"),
+                                             tokenizer, 1, T),
+                     SRNN_OK);
     assert_int_equal(sr_token_rows_next(rows, r->ids, r->targets, &more), SRNN_OK);
     assert_true(more);
     r->survey = (sr_survey){.orders = 8, .most_order = 2};
@@ -86,9 +86,9 @@ static void stories260K(void **state) {
     if (!getenv("SOFTRNN_REAL_DATA"))
         skip();
     assert_int_equal(sr_backend_create(&r.backend, &(sr_backend_settings){.threads = 0}), SRNN_OK);
-    assert_int_equal(
-        sr_model_load_llama2c(&model, r.backend, path_of("models/stories260K/stories260K.bin")),
-        SRNN_OK);
+    assert_int_equal(sr_model_load_llama2c(&model, r.backend,
+                                           path_of("models/stories260K/stories260K.bin")),
+                     SRNN_OK);
     real_open(&r, model, "models/stories260K/tok512.bin");
     check_converges(&r, SR_CENTRE_ROW_MIDDLE, 2, 2e-4);
     real_close(&r);

@@ -28,12 +28,13 @@ static void ok(srnn_status status) {
 
 static int train(void **state) {
     (void)state;
-    static const char *const values[][2] = {
-        {"data", text_file},     {"tokenizer", "bytes"}, {"attention", "order:2"},
-        {"steps", "4"},          {"batch", "2"},         {"length", "24"},
-        {"hidden", "16"},        {"mlp-hidden", "32"},   {"layers", "2"},
-        {"heads", "2"},          {"kv-heads", "2"},      {"head-size", "8"},
-        {"validate-every", "2"}, {"threads", "1"}};
+    static const char *const values[][2] = {{"data", text_file},      {"tokenizer", "bytes"},
+                                            {"attention", "order:2"}, {"steps", "4"},
+                                            {"batch", "2"},           {"length", "24"},
+                                            {"hidden", "16"},         {"mlp-hidden", "32"},
+                                            {"layers", "2"},          {"heads", "2"},
+                                            {"kv-heads", "2"},        {"head-size", "8"},
+                                            {"validate-every", "2"},  {"threads", "1"}};
     srnl_settings *settings;
     srnl_run *run;
     srnl_step step = {0};

@@ -195,9 +195,9 @@ static void visit(arrays *a, const char *attention, const int64_t *starts, int o
     add_sums(&sums, &more);
     for (int64_t row = 0; row < B * PART; row++)
         first[row] = PART; /* no keys: the outputs of what is saved */
-    assert_int_equal(
-        sr_attention_earlier_forward(plan, from(a->o, (int64_t)part * PART), &own, saved, &keys),
-        SRNN_OK);
+    assert_int_equal(sr_attention_earlier_forward(plan, from(a->o, (int64_t)part * PART), &own,
+                                                  saved, &keys),
+                     SRNN_OK);
     free(alone);
     srnn_plan_free(host);
 }
@@ -242,12 +242,12 @@ static void one_part(arrays *a, arrays *sum, const char *attention, const int64_
         if (other < part - 1)
             visit_back(a, attention, starts, part, other, d_saved);
         else
-            assert_int_equal(
-                other == part
-                    ? sr_attention_sums_backward(plan, &out, from(a->d_o, own), &in, saved, d_saved)
-                    : sr_attention_earlier_backward(plan, &out, from(a->d_o, own), &there, saved,
-                                                    &keys),
-                SRNN_OK);
+            assert_int_equal(other == part
+                                 ? sr_attention_sums_backward(plan, &out, from(a->d_o, own), &in,
+                                                              saved, d_saved)
+                                 : sr_attention_earlier_backward(plan, &out, from(a->d_o, own),
+                                                                 &there, saved, &keys),
+                             SRNN_OK);
         add(sum->d_q, a->d_q), add(sum->d_k, a->d_k), add(sum->d_v, a->d_v);
         if (other == part) /* the others write the same once more */
             add(sum->d_gate, a->d_gate);

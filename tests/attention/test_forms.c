@@ -272,9 +272,9 @@ static void documents_can_change(void **state) {
         assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
         assert_int_equal(srnn_plan_documents(plan, after, 5), SRNN_OK);
         srnn_operands in = call_operands(&moved);
-        assert_int_equal(
-            srnn_attention_forward(plan, (srnn_tensor){.data = moved.device.o}, &in, NULL),
-            SRNN_OK);
+        assert_int_equal(srnn_attention_forward(plan, (srnn_tensor){.data = moved.device.o}, &in,
+                                                NULL),
+                         SRNN_OK);
         check_same(specs[n], &made, &moved);
         assert_int_equal(srnn_plan_documents(plan, before + 1, 2), SRNN_ERR_ARGUMENT);
         srnn_plan_free(plan);

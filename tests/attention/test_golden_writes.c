@@ -47,8 +47,9 @@ static void load(attention_call *call, const written *w) {
         const size_t count = (size_t)sr_shape_numbers(&shape);
         if (!place(call, which))
             continue;
-        float *numbers = golden_numbers(
-            file, w->name, "core.", operand ? sr_operand_at((sr_operand)which)->name : "do", count);
+        float *numbers =
+            golden_numbers(file, w->name, "core.",
+                           operand ? sr_operand_at((sr_operand)which)->name : "do", count);
         put(place(call, which), p->dtype, numbers, count);
         free(numbers);
     }
@@ -87,8 +88,9 @@ static void check_form(const written *w, srnn_form form, srnn_dtype dtype) {
     assert_int_equal(srnn_attention_parse(&problem.attention, w->attention), SRNN_OK);
     assert_int_equal(call_create(&call, &problem), SRNN_OK);
     load(&call, w);
-    assert_int_equal(
-        form == SRNN_FORM_RECURRENT ? call_forward(&call) : call_forward_backward(&call), SRNN_OK);
+    assert_int_equal(form == SRNN_FORM_RECURRENT ? call_forward(&call)
+                                                 : call_forward_backward(&call),
+                     SRNN_OK);
     const sr_shape shape = sr_output_shape(&call.problem);
     const size_t count = (size_t)sr_shape_numbers(&shape);
     float *want = golden_numbers(file, w->name, "core.", "o", count);

@@ -133,8 +133,9 @@ static void check_variant(const char *spec) {
 
     numbers gradients = numbers_create();
     srnn_operands in = operands_of(f.in), out = operands_of(gradients);
-    assert_int_equal(
-        srnn_attention_backward(f.plan, &out, (srnn_tensor){.data = f.d_o}, &in, f.saved), SRNN_OK);
+    assert_int_equal(srnn_attention_backward(f.plan, &out, (srnn_tensor){.data = f.d_o}, &in,
+                                             f.saved),
+                     SRNN_OK);
     for (int i = 0; i < SR_OPERANDS; i++)
         if (sr_operand_used((sr_operand)i, f.attention))
             check_operand(&f, i, gradients.of[i], spec);

@@ -144,9 +144,9 @@ static srnn_problem problem_of(const char *spec, const way *w) {
 static void compare(const char *spec, const way *w, const poison *p, const attention_call *got,
                     const attention_call *clean) {
     if (p->operand != D_O)
-        check(
-            spec, w->name, p,
-            &(array){"the output", got->host.o, clean->host.o, H, clean->problem.Dv, false, false});
+        check(spec, w->name, p,
+              &(array){"the output", got->host.o, clean->host.o, H, clean->problem.Dv, false,
+                       false});
     for (int which = 0; w->backward && which < SR_OPERANDS; which++) {
         if (!clean->host.gradient[which] || !sr_operand_is_tensor((sr_operand)which))
             continue;

@@ -19,8 +19,9 @@ static void feed_three(srnn_state *state) {
     float numbers[H * 3 * D], o[H * 3 * D];
     for (int n = 0; n < H * 3 * D; n++)
         numbers[n] = (float)(n % 7) - 3;
-    const srnn_operands in = {
-        .q = {.data = numbers}, .k = {.data = numbers}, .v = {.data = numbers}};
+    const srnn_operands in = {.q = {.data = numbers},
+                              .k = {.data = numbers},
+                              .v = {.data = numbers}};
     assert_int_equal(srnn_state_feed(state, (srnn_tensor){.data = o}, &in, 3), SRNN_OK);
 }
 

@@ -206,9 +206,9 @@ static void callbacks_may_call(void **state) {
     float *o = filled((size_t)call.T * 64, NAN);
     srnn_plan *plan, *within;
     assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
-    assert_int_equal(
-        srnn_plan_create(&within, &(srnn_problem){.B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 1}),
-        SRNN_OK);
+    assert_int_equal(srnn_plan_create(&within,
+                                      &(srnn_problem){.B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 1}),
+                     SRNN_OK);
     questions = 0;
     srnn_stop_when(ask_within, &within);
     check_stopped(srnn_attention_forward(plan, (srnn_tensor){.data = o}, &in, NULL), o,

@@ -90,8 +90,9 @@ static void attention_may_be_another(void **state) {
     assert_int_equal(run_eval("--model model --text tried.txt --tokenizer bytes --attention gate"),
                      2);
     assert_true(said("softrnn train --model model --attention gate"));
-    assert_int_equal(
-        run_eval("--model model --text tried.txt --tokenizer bytes --attention sofmax"), 1);
+    assert_int_equal(run_eval(
+                         "--model model --text tried.txt --tokenizer bytes --attention sofmax"),
+                     1);
     assert_true(said("did you mean 'softmax'"));
 }
 

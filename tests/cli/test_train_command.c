@@ -247,8 +247,9 @@ static void tokenizers_follow(void **state) {
         2);
     assert_int_equal(shell("grep -q 'data prepare --tokenizer' said && test ! -e named/run.yaml"),
                      0);
-    assert_int_equal(
-        shell("$S train --out named --data text.txt --tokenizer bytes --steps 1 " SIZES), 0);
+    assert_int_equal(shell(
+                         "$S train --out named --data text.txt --tokenizer bytes --steps 1 " SIZES),
+                     0);
     assert_int_equal(shell("$S convert --in new/model --out d --tokenizer nothing"), 1);
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
@@ -370,8 +371,9 @@ static void converted_models_say_who_loads_them(void **state) {
 /* A model is not written into a folder that has a run, a model or other files. */
 static void converted_models_get_folders_of_their_own(void **state) {
     (void)state;
-    static const char *const cases[][2] = {
-        {"q", "holds a run"}, {"pm", "holds a model"}, {"notes", "holds other files"}};
+    static const char *const cases[][2] = {{"q", "holds a run"},
+                                           {"pm", "holds a model"},
+                                           {"notes", "holds other files"}};
     char command[256];
     assert_int_equal(shell("mkdir notes empty && echo mine > notes/list && cp -r q q2"), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -385,12 +387,12 @@ static void converted_models_get_folders_of_their_own(void **state) {
                            "test ! -e empty/lock"),
                      0);
     /* A folder that another process is using is unchanged. */
-    assert_int_equal(
-        shell("mkdir held && ! flock held/lock $S convert --in pm --out held 2>said && "
-              "grep -q 'held: another process is at work in this folder' said && "
-              "test \"$(ls held)\" = lock && $S convert --in pm --out held && "
-              "cmp held/model.safetensors empty/model.safetensors"),
-        0);
+    assert_int_equal(shell(
+                         "mkdir held && ! flock held/lock $S convert --in pm --out held 2>said && "
+                         "grep -q 'held: another process is at work in this folder' said && "
+                         "test \"$(ls held)\" = lock && $S convert --in pm --out held && "
+                         "cmp held/model.safetensors empty/model.safetensors"),
+                     0);
     /* Of several concurrent processes one writes it, undisturbed. */
     assert_int_equal(shell("for i in 1 2 3 4; do ($S convert --in pm --out raced 2>said$i && "
                            "echo $i >>first) & done; wait; test $(wc -l <first) = 1 && "
@@ -445,16 +447,16 @@ static void runs_are_shown(void **state) {
     assert_int_equal(
         shell("grep -q '^c norm-with-a-name-that-is-rather-long-for-a-column norm ' table"), 0);
     assert_int_equal(shell("grep -q '^  softmax *2  *[0-9.]* +- [0-9.]* ' table"), 0);
-    assert_int_equal(
-        shell("$S compare seed1 seed2 norm-with* --json | python3 -c 'import json, sys; "
-              "all = json.load(sys.stdin); assert len(all[\"runs\"]) == 3; "
-              "assert [g[\"seeds\"] for g in all[\"means\"]] == [2, 1]'"),
-        0);
-    assert_int_equal(
-        shell("$S report seed1 seed2 --out page && grep -q 'seed2' page/report.html && "
-              "grep -q '<th scope=\"row\">seed</th><td>1</td><td>2</td>' "
-              "page/report.html && test -s page/figures/training-loss.svg"),
-        0);
+    assert_int_equal(shell(
+                         "$S compare seed1 seed2 norm-with* --json | python3 -c 'import json, sys; "
+                         "all = json.load(sys.stdin); assert len(all[\"runs\"]) == 3; "
+                         "assert [g[\"seeds\"] for g in all[\"means\"]] == [2, 1]'"),
+                     0);
+    assert_int_equal(shell(
+                         "$S report seed1 seed2 --out page && grep -q 'seed2' page/report.html && "
+                         "grep -q '<th scope=\"row\">seed</th><td>1</td><td>2</td>' "
+                         "page/report.html && test -s page/figures/training-loss.svg"),
+                     0);
     assert_int_equal(shell("$S report seed1 text.txt --out nowhere"), 2);
     assert_int_equal(shell("test -e nowhere"), 1);
 }
@@ -559,10 +561,10 @@ static void damaged_checkpoints_are_refused(void **state) {
         "s/[{]/[/",
     };
     char command[512];
-    assert_int_equal(
-        shell("$S train --out j --data text.txt --steps 8 --stop-step 6 --save-every 2 "
-              "--keep 3 " SIZES),
-        0);
+    assert_int_equal(shell(
+                         "$S train --out j --data text.txt --steps 8 --stop-step 6 --save-every 2 "
+                         "--keep 3 " SIZES),
+                     0);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         snprintf(command, sizeof command,
                  "rm -rf k; cp -r j k && sed -i '%s' k/checkpoints/step-000000006/run.json && "
@@ -666,8 +668,9 @@ static void other_instruction_sets_are_reported(void **state) {
 /* Settings that would train something unintended are refused or reported. */
 static void misunderstandings_are_reported(void **state) {
     (void)state;
-    assert_int_equal(
-        shell("$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"), 2);
+    assert_int_equal(shell(
+                         "$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"),
+                     2);
     assert_int_equal(shell("grep -q 'divided among 2 heads' said"), 0);
     assert_int_equal(shell("$S train --out o --data text.txt --steps 2 " SIZES), 0);
     assert_int_equal(shell("$S convert --in o --out llama2c.bin && "
@@ -694,10 +697,10 @@ static void misunderstandings_are_reported(void **state) {
     assert_int_equal(shell("$S train --out task2 --data recall:pairs=2,length=16 --steps 1 " SIZES
                            "2>said && ! grep -q 'no effect' said"),
                      0);
-    assert_int_equal(
-        shell("$S train --out never --data text.txt --objective kl --teacher o --z-loss "
-              "0.1 --steps 1 " SIZES "2>said"),
-        2);
+    assert_int_equal(shell(
+                         "$S train --out never --data text.txt --objective kl --teacher o --z-loss "
+                         "0.1 --steps 1 " SIZES "2>said"),
+                     2);
     assert_int_equal(shell("grep -q 'z-loss 0.1 is a part of the cross entropy' said"), 0);
 }
 

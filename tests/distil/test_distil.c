@@ -730,9 +730,9 @@ static void training_rows_are_no_measure(void **state) {
     request.stages[SR_STAGE_ALIGN] = request.stages[SR_STAGE_TUNE] = false;
     begin(&request, &parts);
     run_all();
-    assert_int_equal(
-        sr_measurement_make(&record, &(sr_measurement_request){.folder = made, .threads = 1}),
-        SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_measurement_make(&record,
+                                         &(sr_measurement_request){.folder = made, .threads = 1}),
+                     SRNN_ERR_ARGUMENT);
     assert_non_null(strstr(srnn_error_detail(), "no rows that validate"));
     assert_null(record);
     sr_run_settings_free(&s);

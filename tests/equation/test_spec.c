@@ -284,8 +284,9 @@ static void long_words_and_short_buffers(void **state) {
     assert_int_equal(srnn_attention_print(small, 5, &(srnn_attention){0}), strlen("score=exp"));
     assert_string_equal(small, "scor");
     assert_int_equal(srnn_attention_print(NULL, 0, &(srnn_attention){0}), strlen("score=exp"));
-    assert_int_equal(
-        srnn_attention_print(text, sizeof text, &(srnn_attention){.norm = (srnn_norm)77}), 0);
+    assert_int_equal(srnn_attention_print(text, sizeof text,
+                                          &(srnn_attention){.norm = (srnn_norm)77}),
+                     0);
     assert_string_equal(text, "");
 }
 

@@ -7,8 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static sr_tokenizer *tokenizer;
     static sr_document_encoder *encoder;
     static const char *files[1];
-    static const sr_document_rules rules = {
-        .files = files, .field = "text", .replace_invalid = true, .end_token = -1};
+    static const sr_document_rules rules = {.files = files,
+                                            .field = "text",
+                                            .replace_invalid = true,
+                                            .end_token = -1};
     sr_document_reader *reader;
     sr_document_batch batch = {0};
     sr_tokens tokens = {0};

@@ -10,8 +10,9 @@ int main(void) {
     srnn_plan *plan;
     for (int i = 0; i < 3 * T * D; i++)
         numbers[i / (T * D)][i % (T * D)] = (float)i;
-    const srnn_operands in = {
-        .q = {.data = numbers[0]}, .k = {.data = numbers[1]}, .v = {.data = numbers[2]}};
+    const srnn_operands in = {.q = {.data = numbers[0]},
+                              .k = {.data = numbers[1]},
+                              .v = {.data = numbers[2]}};
     if (srnn_attention_parse(&problem.attention, "norm") != SRNN_OK ||
         srnn_plan_create(&plan, &problem) != SRNN_OK ||
         srnn_attention_forward(plan, (srnn_tensor){.data = o}, &in, NULL) != SRNN_OK) {

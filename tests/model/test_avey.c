@@ -61,8 +61,10 @@ static void odd_shares_are_rounded_up(void **state) {
         {5, 1, 1, 2, 3},          /* 5 of 5: there is no sixth */
     };
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
-        const sr_avey a = {
-            .chunk = 4, .chunks = 2, .expansion = cases[n].expansion, .share = cases[n].share};
+        const sr_avey a = {.chunk = 4,
+                           .chunks = 2,
+                           .expansion = cases[n].expansion,
+                           .share = cases[n].share};
         assert_int_equal(sr_avey_mixed(&a, cases[n].C), cases[n].mixed);
         assert_int_equal(sr_avey_joined(&a, cases[n].C), cases[n].joined);
     }
@@ -109,8 +111,10 @@ static void ranker_gradients(void **state) {
 /* The block of the golden file: norm, mixer, residual. */
 static void block(void **state) {
     (void)state;
-    const sr_model_config config = {
-        .C = E, .mixer = SR_MIXER_AVEY, .avey = avey, .norm_epsilon = SR_AVEY_EPSILON};
+    const sr_model_config config = {.C = E,
+                                    .mixer = SR_MIXER_AVEY,
+                                    .avey = avey,
+                                    .norm_epsilon = SR_AVEY_EPSILON};
     sr_tensor_table table = {0};
     sr_mixer mixer = {0};
     sr_block_pointers master = {0}, gradient = {0};

@@ -142,8 +142,9 @@ static void outputs_and_gradients(void **state) {
         const sr_matrix d_X = sr_matrix_of(d_x, ROWS, GOLDEN_C, SRNN_F32);
         const sr_layer_weights weights = {.master = &f.weight, .working = &f.weight};
         assert_int_equal(sr_attention_layer_attend(f.layer, X, &weights, f.saved, NULL), SRNN_OK);
-        assert_int_equal(
-            sr_attention_layer_finish(f.layer, Y, (sr_matrix){0}, X, &weights, f.saved), SRNN_OK);
+        assert_int_equal(sr_attention_layer_finish(f.layer, Y, (sr_matrix){0}, X, &weights,
+                                                   f.saved),
+                         SRNN_OK);
         expect(variant, "y", y, f.want_y, ROWS * GOLDEN_C);
         assert_int_equal(sr_attention_layer_backward(f.layer, d_X, &f.gradient, d_Y, X, &weights,
                                                      f.saved, f.scratch, NULL),

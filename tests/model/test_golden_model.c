@@ -72,8 +72,10 @@ static void fixture_open(fixture *f, size_t n, sr_recompute recompute) {
         memcpy(f->model->weights + spec->start, numbers, spec->count * sizeof *numbers);
         free(numbers);
     }
-    const sr_pass_setup setup = {
-        .B = GOLDEN_B, .T = GOLDEN_T, .train = true, .recompute = recompute};
+    const sr_pass_setup setup = {.B = GOLDEN_B,
+                                 .T = GOLDEN_T,
+                                 .train = true,
+                                 .recompute = recompute};
     assert_int_equal(sr_pass_create(&f->pass, f->model, &setup), SRNN_OK);
     load_batches(f);
 }
@@ -132,9 +134,9 @@ static void gradients_and_adamw(sr_recompute recompute) {
             float losses[ROWS];
             double loss = 0;
             assert_int_equal(sr_pass_zero_gradient(f.pass), SRNN_OK);
-            assert_int_equal(
-                sr_pass_gradients(f.pass, losses, f.ids[step], f.targets[step], 1.0 / ROWS),
-                SRNN_OK);
+            assert_int_equal(sr_pass_gradients(f.pass, losses, f.ids[step], f.targets[step],
+                                               1.0 / ROWS),
+                             SRNN_OK);
             for (int i = 0; i < ROWS; i++)
                 loss += (double)losses[i] / ROWS;
             if (!(fabs(loss - (double)want[step]) <= 1e-4))

@@ -97,9 +97,9 @@ static step step_of(sr_model *model, bool packed, sr_recompute recompute) {
         fail_msg("%s", srnn_error_detail());
     assert_int_equal(sr_pass_zero_gradient(pass), SRNN_OK);
     assert_int_equal(sr_pass_gradients(pass, s.losses, ids, targets, 1.0 / ROWS), SRNN_OK);
-    assert_int_equal(
-        sr_device_copy_out(model->backend->device, s.gradients, sr_pass_gradient(pass), bytes),
-        SRNN_OK);
+    assert_int_equal(sr_device_copy_out(model->backend->device, s.gradients, sr_pass_gradient(pass),
+                                        bytes),
+                     SRNN_OK);
     sr_pass_free(pass);
     return s;
 }

@@ -31,14 +31,14 @@ static learned learn(sr_backend *backend, sr_objective objective) {
     sr_pass *pass;
     sr_model *teacher = initialised(backend, "softmax", 1);
     sr_model *student = initialised(backend, "gated_softmax", 2);
-    const sr_pass_setup setup = {
-        .B = B,
-        .T = T,
-        .train = true,
-        .lesson = {.objective = objective,
-                   .teacher = teacher,
-                   .temperature = 1.5,
-                   .hidden_weight = objective == SR_OBJECTIVE_KL ? 0.3f : 0}};
+    const sr_pass_setup setup = {.B = B,
+                                 .T = T,
+                                 .train = true,
+                                 .lesson = {.objective = objective,
+                                            .teacher = teacher,
+                                            .temperature = 1.5,
+                                            .hidden_weight =
+                                                objective == SR_OBJECTIVE_KL ? 0.3f : 0}};
     small_ids(ids, ROWS, 23, 5);
     small_ids(targets, ROWS, 23, 6);
     targets[4] = -1;

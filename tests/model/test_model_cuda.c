@@ -35,10 +35,12 @@ static void check_working(const sr_model *model) {
     float *weights = malloc(count * sizeof *weights);
     uint16_t *working = malloc(count * sizeof *working);
     assert_true(weights && working);
-    assert_int_equal(
-        sr_device_copy_out(gpu->device, weights, model->weights, count * sizeof *weights), SRNN_OK);
-    assert_int_equal(
-        sr_device_copy_out(gpu->device, working, model->working, count * sizeof *working), SRNN_OK);
+    assert_int_equal(sr_device_copy_out(gpu->device, weights, model->weights,
+                                        count * sizeof *weights),
+                     SRNN_OK);
+    assert_int_equal(sr_device_copy_out(gpu->device, working, model->working,
+                                        count * sizeof *working),
+                     SRNN_OK);
     double size = 0;
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(working[i], sr_bf16_of(weights[i]));
@@ -323,9 +325,9 @@ static float *gradients_of(sr_model *model, const int32_t *ids, const int32_t *t
                      SRNN_OK);
     assert_int_equal(sr_pass_zero_gradient(pass), SRNN_OK);
     assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0 / (B * T)), SRNN_OK);
-    assert_int_equal(
-        sr_device_copy_out(model->backend->device, gradients, sr_pass_gradient(pass), bytes),
-        SRNN_OK);
+    assert_int_equal(sr_device_copy_out(model->backend->device, gradients, sr_pass_gradient(pass),
+                                        bytes),
+                     SRNN_OK);
     sr_pass_free(pass);
     return gradients;
 }

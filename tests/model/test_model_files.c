@@ -41,8 +41,9 @@ static void layers_have_their_own(void **state) {
     for (int layer = 0; layer < 6; layer++)
         assert_true(sr_attention_same(&config.attention[layer], &again.attention[layer]));
     free(text);
-    const char *const wrong[] = {
-        "0-1:norm", "0-9:norm", "0-3:norm,2-:softmax", "3-1:norm", "nonsense", "0-:nonsense", ""};
+    const char *const wrong[] = {"0-1:norm", "0-9:norm", "0-3:norm,2-:softmax",
+                                 "3-1:norm", "nonsense", "0-:nonsense",
+                                 ""};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_not_equal(sr_model_config_attention(&again, wrong[i]), SRNN_OK);
     sr_model_config_free(&config);
@@ -53,9 +54,9 @@ static void layers_have_their_own(void **state) {
 static void patterns_of_layers(void **state) {
     (void)state;
     sr_model_config config = {.L = 6, .H = 4, .Hkv = 2, .D = 6};
-    assert_int_equal(
-        sr_model_config_attention(&config, "2*gated_delta_net,short_conv=3,1*softmax,clamp=5"),
-        SRNN_OK);
+    assert_int_equal(sr_model_config_attention(&config,
+                                               "2*gated_delta_net,short_conv=3,1*softmax,clamp=5"),
+                     SRNN_OK);
     for (int layer = 0; layer < 6; layer++) {
         assert_int_equal(config.attention[layer].write == SRNN_WRITE_DELTA, layer % 3 < 2);
         assert_int_equal(config.attention[layer].wiring.short_conv, layer % 3 < 2 ? 3 : 0);
@@ -811,8 +812,9 @@ static void write_with(const sr_model *model, const char *name, sr_dtype dtype) 
     assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor tensor = {
-            .name = spec->name, .rank = spec->rank, .data = model->weights + spec->start};
+        sr_tensor tensor = {.name = spec->name,
+                            .rank = spec->rank,
+                            .data = model->weights + spec->start};
         memcpy(tensor.shape, spec->shape, sizeof spec->shape);
         if (strcmp(spec->name, name) != 0)
             assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
@@ -942,8 +944,9 @@ static void yarn_is_that_of_transformers(void **state) {
                 assert_true(fabs(angle / cases[i].frequency[c] - 1) < 1e-5);
                 assert_true(fabs(size / cases[i].amplitude - 1) < 1e-6);
             }
-            assert_int_equal(
-                sr_model_config_write(&config, sr_family_of(&config), SR_DTYPE_F32, path), SRNN_OK);
+            assert_int_equal(sr_model_config_write(&config, sr_family_of(&config), SR_DTYPE_F32,
+                                                   path),
+                             SRNN_OK);
             sr_model_config_free(&config);
         }
     }

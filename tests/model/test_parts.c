@@ -252,14 +252,16 @@ static void read_only_models(void **state) {
     for (int m = 0; m < MODELS; m++) {
         sr_model *model = make(cpu, &models[m]), *whole, *read;
         assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
-        assert_int_equal(
-            sr_model_load_as(&read, narrow, folder, &(sr_load_setup){.read_only = true}), SRNN_OK);
+        assert_int_equal(sr_model_load_as(&read, narrow, folder,
+                                          &(sr_load_setup){.read_only = true}),
+                         SRNN_OK);
         assert_non_null(read->weights); /* floats stay floats */
         sr_model_free(read);
         assert_int_equal(sr_model_save(model, folder, SR_DTYPE_BF16), SRNN_OK);
         assert_int_equal(sr_model_load(&whole, narrow, folder), SRNN_OK);
-        assert_int_equal(
-            sr_model_load_as(&read, narrow, folder, &(sr_load_setup){.read_only = true}), SRNN_OK);
+        assert_int_equal(sr_model_load_as(&read, narrow, folder,
+                                          &(sr_load_setup){.read_only = true}),
+                         SRNN_OK);
         assert_null(read->weights);
         assert_true(read->wide_numbers < read->table.numbers / 2);
         check_same_logits(whole, read);

@@ -15,10 +15,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const char *const models[] = {
-    "mamba2",         "mamba2_groups",        "mamba2_tied", "gla",
-    "gla_conv",       "gla_shared",           "delta_net",   "delta_net_gate",
-    "gated_deltanet", "gated_deltanet_shared"};
+static const char *const models[] = {"mamba2",         "mamba2_groups",
+                                     "mamba2_tied",    "gla",
+                                     "gla_conv",       "gla_shared",
+                                     "delta_net",      "delta_net_gate",
+                                     "gated_deltanet", "gated_deltanet_shared"};
 enum { MODELS = sizeof models / sizeof *models };
 
 static sr_backend *cpu;

@@ -24,8 +24,9 @@ template <class T> struct on_device {
                          SRNN_OK);
     }
     void fetch() {
-        assert_int_equal(
-            sr_device_copy_out(gpu->device, host.data(), there, host.size() * sizeof(T)), SRNN_OK);
+        assert_int_equal(sr_device_copy_out(gpu->device, host.data(), there,
+                                            host.size() * sizeof(T)),
+                         SRNN_OK);
     }
     ~on_device() {
         sr_device_release(gpu->device, there);
@@ -43,13 +44,13 @@ static void check(int64_t rows, int64_t columns, int64_t stride, sr_fp8_format f
     on_device<uint32_t> parts(SR_FP8_PARTS);
     for (size_t i = 0; i < x.host.size(); i++)
         x.host[i] = to_bf16((float)((i * 2654435761u >> 7) % 2001) / 100 - 10);
-    assert_int_equal(
-        sr_device_copy_in(gpu->device, x.there, x.host.data(), x.host.size() * sizeof(sr_bf16)),
-        SRNN_OK);
+    assert_int_equal(sr_device_copy_in(gpu->device, x.there, x.host.data(),
+                                       x.host.size() * sizeof(sr_bf16)),
+                     SRNN_OK);
     const sr_fp8_tensor to = {along.there, across.there, rounded.there, scale.there, parts.there};
-    assert_int_equal(
-        sr_cuda_fp8_quantize(gpu, &to, {x.there, rows, columns, stride, SRNN_BF16}, format),
-        SRNN_OK);
+    assert_int_equal(sr_cuda_fp8_quantize(gpu, &to, {x.there, rows, columns, stride, SRNN_BF16},
+                                          format),
+                     SRNN_OK);
     along.fetch();
     across.fetch();
     rounded.fetch();

@@ -298,8 +298,9 @@ static void check_losses(double z_loss) {
     double total = 1;
     int64_t counted = 2, hit = 3;
     const sr_cross_entropy of = {targets, 0.25f, (float)z_loss};
-    assert_int_equal(
-        cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32), &of), SRNN_OK);
+    assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
+                                        &of),
+                     SRNN_OK);
     assert_memory_equal(hits, want_hits, sizeof hits);
     assert_int_equal(cpu->stats_losses(cpu, &stats, loss, hits, targets, ROWS), SRNN_OK);
     for (int r = 0; r < ROWS; r++) {
@@ -548,9 +549,9 @@ static void short_convolution(void **state) {
                           .width = WIDTH,
                           .T = CONV_T};
     conv_loss(X, W, B, d_out, want);
-    assert_int_equal(
-        cpu->short_conv_forward(cpu, sr_matrix_of(out, CONV_ROWS, CHANNELS, SRNN_F32), &conv),
-        SRNN_OK);
+    assert_int_equal(cpu->short_conv_forward(cpu, sr_matrix_of(out, CONV_ROWS, CHANNELS, SRNN_F32),
+                                             &conv),
+                     SRNN_OK);
     close_to(out, want, N, 1e-6);
     /* The last tokens of a row alone, the ones before them as history. */
     for (int start = 1; start < CONV_T; start++) {
@@ -564,9 +565,9 @@ static void short_convolution(void **state) {
         piece.positions = conv_positions + CONV_T + start;
         piece.T = rows;
         piece.history = history;
-        assert_int_equal(
-            cpu->short_conv_forward(cpu, sr_matrix_of(tail, rows, CHANNELS, SRNN_F32), &piece),
-            SRNN_OK);
+        assert_int_equal(cpu->short_conv_forward(cpu, sr_matrix_of(tail, rows, CHANNELS, SRNN_F32),
+                                                 &piece),
+                         SRNN_OK);
         close_to(tail, want + (CONV_T + start) * CHANNELS, (size_t)rows * CHANNELS, 1e-6);
         float next[(WIDTH - 1) * CHANNELS];
         assert_int_equal(cpu->short_conv_history(cpu, next, &piece), SRNN_OK);
@@ -575,10 +576,11 @@ static void short_convolution(void **state) {
     slopes(s_x, X, N, X, W, B, d_out);
     slopes(s_w, W, NW, X, W, B, d_out);
     slopes(s_b, B, CHANNELS, X, W, B, d_out);
-    assert_int_equal(
-        cpu->short_conv_backward(cpu, sr_matrix_of(d_x, CONV_ROWS, CHANNELS, SRNN_F32), d_w, d_b,
-                                 sr_matrix_of(d_out, CONV_ROWS, CHANNELS, SRNN_F32), &conv),
-        SRNN_OK);
+    assert_int_equal(cpu->short_conv_backward(cpu, sr_matrix_of(d_x, CONV_ROWS, CHANNELS, SRNN_F32),
+                                              d_w, d_b,
+                                              sr_matrix_of(d_out, CONV_ROWS, CHANNELS, SRNN_F32),
+                                              &conv),
+                     SRNN_OK);
     close_to(d_x, s_x, N, 1e-6);
     close_to(d_w, s_w, NW, 1e-6);
     close_to(d_b, s_b, CHANNELS, 1e-6);

@@ -192,8 +192,10 @@ static linear_layers layers_of(const linear_case *c) {
         l.forward[i] =
             (sr_linear){sr_number_at(weight, at, gpu->number),
                         has_bias ? on_device(l.bias[i], c->N[i], SRNN_F32) : NULL, .N = c->N[i]};
-        l.back[i] = (sr_linear_gradient){
-            gradient + at, has_bias ? on_device(l.d_bias[i], c->N[i], SRNN_F32) : NULL, c->N[i]};
+        l.back[i] =
+            (sr_linear_gradient){gradient + at,
+                                 has_bias ? on_device(l.d_bias[i], c->N[i], SRNN_F32) : NULL,
+                                 c->N[i]};
     }
     return l;
 }
@@ -367,8 +369,10 @@ static void check_fp8(const fp8_case *c, bool adds) {
     both d_w = matrix(c->N, c->K, 0, 6, SRNN_F32);
     float *bias = numbers(c->N, 7, SRNN_F32), *d_bias = numbers(c->N, 8, SRNN_F32);
     const fp8_operands o = multiplied(c, x, w, d_y);
-    const sr_linear layer = {
-        .weight = w.device.data, .bias = on_device(bias, c->N, SRNN_F32), .N = c->N, .fp8 = true};
+    const sr_linear layer = {.weight = w.device.data,
+                             .bias = on_device(bias, c->N, SRNN_F32),
+                             .N = c->N,
+                             .fp8 = true};
     const sr_linear_gradient gradient = {d_w.device.data, on_device(d_bias, c->N, SRNN_F32), c->N};
     double *want_y = doubles(c->rows * c->N), *want_x = doubles(c->rows * c->K),
            *want_w = widened(d_w.host, c->N * c->K), *want_b = widened(d_bias, c->N);
@@ -386,8 +390,8 @@ static void check_fp8(const fp8_case *c, bool adds) {
         }
     right(
         gpu->linear_forward(gpu, y.device, adds ? y.device : (sr_matrix){0}, x.device, &layer, 1));
-    right(gpu->linear_backward(
-        gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device, &layer, &gradient, 1}));
+    right(gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device, &layer,
+                                                          &gradient, 1}));
     close_to(fetched_matrix(y), want_y, c->rows * c->N, out);
     close_to(fetched_matrix(d_x), want_x, c->rows * c->K, out);
     close_to(fetched_matrix(d_w), want_w, c->N * c->K, SRNN_F32);
@@ -455,9 +459,9 @@ static void layers_side_by_side(void **state) {
     both d_y = matrix(ROWS, N, 0, 3, SRNN_BF16), y = matrix(ROWS, N, 0, 4, SRNN_F32);
     for (int allowed = 0; allowed < 2; allowed++) {
         both d_x = matrix(ROWS, K, 0, 5, SRNN_F32), d_w = matrix(N, K, 0, 6, SRNN_F32);
-        const sr_linear layers[] = {
-            {w.device.data, NULL, .N = FITS, .fp8 = allowed},
-            {sr_number_at(w.device.data, FITS * K, SRNN_BF16), NULL, .N = NOT, .fp8 = allowed}};
+        const sr_linear layers[] = {{w.device.data, NULL, .N = FITS, .fp8 = allowed},
+                                    {sr_number_at(w.device.data, FITS * K, SRNN_BF16), NULL,
+                                     .N = NOT, .fp8 = allowed}};
         const sr_linear_gradient gradients[] = {{d_w.device.data, NULL, FITS},
                                                 {(float *)d_w.device.data + FITS * K, NULL, NOT}};
         const double *x8 = quantised(x.host, ROWS * K, &e4m3),
@@ -480,8 +484,8 @@ static void layers_side_by_side(void **state) {
                     want_w[n * K + k] += d * a;
                 }
         right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, x.device, layers, 2));
-        right(gpu->linear_backward(
-            gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device, layers, gradients, 2}));
+        right(gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_y.device, x.device,
+                                                              layers, gradients, 2}));
         close_to(fetched_matrix(y), want_y, ROWS * N, SRNN_F32);
         close_to(fetched_matrix(d_x), want_x, ROWS * K, SRNN_F32);
         close_to(fetched_matrix(d_w), want_w, N * K, SRNN_F32);
@@ -547,9 +551,10 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
     close_to(fetched(got, rows * C, number), out, rows * C, number);
     close_to(fetched(norm.rstd, rows, SRNN_F32), rstds, rows, SRNN_F32);
     float *wide = on_device(d_x, rows * C, SRNN_F32);
-    const sr_rmsnorm_gradient gradient = {
-        wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
-        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32)};
+    const sr_rmsnorm_gradient gradient = {wide, number == SRNN_F32 ? wide : got,
+                                          on_device(d_w, C, SRNN_F32),
+                                          on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32),
+                                                    SR_ROW_PARTS * C, SRNN_F32)};
     right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
     close_to(fetched(wide, rows * C, SRNN_F32), want_x, rows * C, SRNN_F32);
     close_to(fetched(gradient.narrow, rows * C, number), want_x, rows * C, number);
@@ -639,8 +644,9 @@ static srnn_tensor heads_of(sr_matrix m, int64_t first, int D) {
 static float *feed_one(srnn_state *state, const rope_case *c, sr_matrix x, sr_rope_angles turn) {
     const both o = matrix(c->B, (int64_t)c->H * c->D, 0, 3, gpu->number);
     const int64_t q = (int64_t)c->H * c->D, k = (int64_t)c->Hkv * c->D;
-    const srnn_operands in = {
-        .q = heads_of(x, 0, c->D), .k = heads_of(x, q, c->D), .v = heads_of(x, q + k, c->D)};
+    const srnn_operands in = {.q = heads_of(x, 0, c->D),
+                              .k = heads_of(x, q, c->D),
+                              .v = heads_of(x, q + k, c->D)};
     right(sr_state_run(state, heads_of(o.device, 0, c->D), &in, 1, turn));
     sr_state_advance(state, 1);
     return fetched_matrix(o);
@@ -1023,8 +1029,10 @@ static void check_history(const conv_case *c) {
         want[i] = token >= 0 ? x.host[(batch * c->T + token) * c->C + channel]
                              : old[(batch * cached + cached + token) * c->C + channel];
     }
-    const sr_short_conv conv = {
-        .x = x.device, .width = c->width, .T = c->T, .history = on_device(old, count, number)};
+    const sr_short_conv conv = {.x = x.device,
+                                .width = c->width,
+                                .T = c->T,
+                                .history = on_device(old, count, number)};
     right(gpu->short_conv_history(gpu, got, &conv));
     assert_memory_equal(fetched(got, count, number), want, (size_t)count * sizeof *want);
 }
@@ -1073,8 +1081,9 @@ static void check_embed(int64_t rows, int64_t C, int64_t V, int64_t gap) {
     }
     const int32_t *tokens = device_bytes(ids, (size_t)rows * sizeof *ids);
     float *sums = on_device(d_weight, V * C, SRNN_F32);
-    right(gpu->embed_forward(
-        gpu, out.device, sr_matrix_of(on_device(weight, V * C, SRNN_F32), V, C, SRNN_F32), tokens));
+    right(gpu->embed_forward(gpu, out.device,
+                             sr_matrix_of(on_device(weight, V * C, SRNN_F32), V, C, SRNN_F32),
+                             tokens));
     right(gpu->embed_backward(gpu, sums, d_out.device, tokens));
     assert_memory_equal(fetched_matrix(out), want, (size_t)(rows * C) * sizeof *want);
     for (int64_t i = 0; i < rows * C; i++)
@@ -1275,8 +1284,10 @@ static void check_adamw(const adamw_case *c) {
         v[i] = fabsf(v[i]);
         squares += (double)g[i] * (double)g[i];
     }
-    const sr_step_stats before = {
-        .loss = c->loss, .learning_rate = rate, .targets = 8, .updates = 2};
+    const sr_step_stats before = {.loss = c->loss,
+                                  .learning_rate = rate,
+                                  .targets = 8,
+                                  .updates = 2};
     sr_step_stats *stats = device_bytes(&before, sizeof before), after;
     float *weight = on_device(w, c->n, SRNN_F32);
     const sr_adamw adamw = {.weight = weight,

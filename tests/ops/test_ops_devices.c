@@ -42,8 +42,9 @@ static sr_matrix matrix(const float *host, int64_t rows, int64_t columns) {
     const int64_t count = rows * columns;
     void *memory = on_gpu(NULL, (size_t)count * sr_element_bytes(gpu->number));
     if (host)
-        assert_int_equal(
-            gpu->narrow(gpu, memory, on_gpu(host, (size_t)count * sizeof *host), count), SRNN_OK);
+        assert_int_equal(gpu->narrow(gpu, memory, on_gpu(host, (size_t)count * sizeof *host),
+                                     count),
+                         SRNN_OK);
     return sr_matrix_of(memory, rows, columns, gpu->number);
 }
 
@@ -97,12 +98,14 @@ static mixed mix_on_cpu(const mix_case *c) {
     void *scratch = malloc(bytes);
     mix.saved = malloc(bytes);
     assert_true(scratch && mix.saved);
-    assert_int_equal(
-        cpu->context_mix_forward(cpu, sr_matrix_of(m.out, rows, joined, SRNN_F32), &mix), SRNN_OK);
-    assert_int_equal(
-        cpu->context_mix_backward(cpu, sr_matrix_of(m.d_x, rows, wide, SRNN_F32), m.d_weight,
-                                  sr_matrix_of(m.d_out, rows, joined, SRNN_F32), &mix, scratch),
-        SRNN_OK);
+    assert_int_equal(cpu->context_mix_forward(cpu, sr_matrix_of(m.out, rows, joined, SRNN_F32),
+                                              &mix),
+                     SRNN_OK);
+    assert_int_equal(cpu->context_mix_backward(cpu, sr_matrix_of(m.d_x, rows, wide, SRNN_F32),
+                                               m.d_weight,
+                                               sr_matrix_of(m.d_out, rows, joined, SRNN_F32), &mix,
+                                               scratch),
+                     SRNN_OK);
     free(mix.saved);
     free(scratch);
     return m;
@@ -180,9 +183,9 @@ static void check_rank(const rank_case *c) {
     float *made = on_gpu(NULL, (size_t)numbers * sizeof *made);
     float *gradient = on_gpu(before, (size_t)tokens * sizeof *gradient);
     assert_int_equal(gpu->rank_forward(gpu, made, &device), SRNN_OK);
-    assert_int_equal(
-        gpu->rank_backward(gpu, gradient, on_gpu(d_out, (size_t)numbers * sizeof *d_out), &device),
-        SRNN_OK);
+    assert_int_equal(gpu->rank_backward(gpu, gradient,
+                                        on_gpu(d_out, (size_t)numbers * sizeof *d_out), &device),
+                     SRNN_OK);
     compare_floats("contexts", made, out, numbers, 1e-6);
     compare_floats("the gradient of tokens", gradient, d_e, tokens, 1e-5);
     void *const all[] = {e, d_out, out, d_e, before, host.saved};
@@ -247,9 +250,9 @@ static void check_norm(const norm_case *c) {
     assert_int_equal(gpu->norm_backward(gpu, &moved, gpu_d_out, &there), SRNN_OK);
     assert_int_equal(cpu->norm_forward(cpu, sr_matrix_of(out, c->rows, columns, SRNN_F32), &here),
                      SRNN_OK);
-    assert_int_equal(
-        cpu->norm_backward(cpu, &gradient, sr_matrix_of(d_out, c->rows, columns, SRNN_F32), &here),
-        SRNN_OK);
+    assert_int_equal(cpu->norm_backward(cpu, &gradient,
+                                        sr_matrix_of(d_out, c->rows, columns, SRNN_F32), &here),
+                     SRNN_OK);
     compare_matrix("the norm", gpu_out, out);
     compare_matrix("d_x", gpu_d_x, d_x);
     compare_floats("d_weight", moved.d_weight, d_weight, weights, 1e-5);

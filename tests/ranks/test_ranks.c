@@ -188,8 +188,9 @@ static void test_long_step(void **state) {
     sr_ranks ranks = begin(1, 1, 1);
     world.asks = 2;
     world.told = SILENT;
-    assert_int_equal(
-        sr_ranks_wait_until(&ranks, work, &(long_step){&ranks, sr_clock_seconds()}, 1e-3), SRNN_OK);
+    assert_int_equal(sr_ranks_wait_until(&ranks, work, &(long_step){&ranks, sr_clock_seconds()},
+                                         1e-3),
+                     SRNN_OK);
     assert_int_equal(world.told, 1); /* a poll is answered with "busy" */
 }
 

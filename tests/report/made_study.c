@@ -303,8 +303,8 @@ static json_t *difference(made_kind kind, int t, int v) {
                  high = mean + tasks[t].half_width;
     json_t *pairs = json_array();
     for (int i = 0; i < s.count; i++)
-        json_array_append_new(
-            pairs, json_pack("{s:i, s:f}", "seed", s.seeds[i], "difference", s.values[i]));
+        json_array_append_new(pairs, json_pack("{s:i, s:f}", "seed", s.seeds[i], "difference",
+                                               s.values[i]));
     return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:s}", "of", accuracy ? "accuracy" : "loss",
                      "mean", number(mean), "low", number(low), "high", number(high), "method",
                      kind == MADE_ONE_SEED ? "batches" : "moderated", "pairs", pairs, "verdict",
@@ -313,14 +313,15 @@ static json_t *difference(made_kind kind, int t, int v) {
 
 static json_t *summary_entry(int t, int v, made_kind kind) {
     const int diverged = count_endings(kind, t, v, DIVERGED);
-    json_t *entry = json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:o, s:f, s:i}", "variant",
-        variant_name(v, kind), "runs", seeds_of(kind), "finished", seeds_of(kind) - diverged,
-        "diverged", diverged, "failed", 0, "not_finite", count_endings(kind, t, v, NOT_FINITE),
-        "skipped", 0, "loss", spread(kind, t, v, false), "best_loss", spread(kind, t, v, false),
-        "accuracy", spread(kind, t, v, true), "tokens_per_second", variants[v].tokens_per_second,
-        "memory_bytes", 9e6, "state_bytes", number(variants[v].state_bytes), "cache_bytes",
-        tasks[t].length * 1024.0, "parameters", 20000 + 8 * v);
+    json_t *entry =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:o, s:f, s:i}",
+                  "variant", variant_name(v, kind), "runs", seeds_of(kind), "finished",
+                  seeds_of(kind) - diverged, "diverged", diverged, "failed", 0, "not_finite",
+                  count_endings(kind, t, v, NOT_FINITE), "skipped", 0, "loss",
+                  spread(kind, t, v, false), "best_loss", spread(kind, t, v, false), "accuracy",
+                  spread(kind, t, v, true), "tokens_per_second", variants[v].tokens_per_second,
+                  "memory_bytes", 9e6, "state_bytes", number(variants[v].state_bytes),
+                  "cache_bytes", tasks[t].length * 1024.0, "parameters", 20000 + 8 * v);
     if (v > 0)
         json_object_set_new(entry, "difference", difference(kind, t, v));
     return entry;

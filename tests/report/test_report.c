@@ -213,10 +213,10 @@ static double mean_of(const char *task, int variant, const char *key) {
         char run[64];
         snprintf(run, sizeof run, "%s.v%d.%d", task, variant, seed);
         const double value = last_value(run, key);
-        same_digits(
-            number_of("tables/runs.csv", run,
-                      strcmp(key, "validation_loss") == 0 ? "final loss" : "final accuracy"),
-            value);
+        same_digits(number_of("tables/runs.csv", run,
+                              strcmp(key, "validation_loss") == 0 ? "final loss"
+                                                                  : "final accuracy"),
+                    value);
         mean += value / 3;
     }
     return mean;

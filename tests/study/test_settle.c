@@ -122,22 +122,25 @@ static void what_settles(void **state) {
     (void)state;
     const sr_interval around = {0, -0.01, 0.01, 3}, above = {1, 0.5, 1.5, 3};
     assert_false(sr_difference_settled(&(sr_difference){.interval = around}, 1));
-    assert_true(sr_difference_settled(
-        &(sr_difference){.interval = around, .verdict = SR_VERDICT_UNCLEAR}, 0.02));
-    assert_false(sr_difference_settled(
-        &(sr_difference){.interval = around, .verdict = SR_VERDICT_UNCLEAR}, 0.005));
-    assert_true(sr_difference_settled(
-        &(sr_difference){.interval = above, .verdict = SR_VERDICT_WORSE}, 0.01));
+    assert_true(
+        sr_difference_settled(&(sr_difference){.interval = around, .verdict = SR_VERDICT_UNCLEAR},
+                              0.02));
+    assert_false(
+        sr_difference_settled(&(sr_difference){.interval = around, .verdict = SR_VERDICT_UNCLEAR},
+                              0.005));
+    assert_true(
+        sr_difference_settled(&(sr_difference){.interval = above, .verdict = SR_VERDICT_WORSE},
+                              0.01));
     assert_true(sr_difference_settled(&(sr_difference){.verdict = SR_VERDICT_UNSTABLE}, 0.01));
 }
 
 static void wrong_settings_are_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {
-        {"seeds: [1, 2]\nsettle: 0.1\n", "three seeds or more"},
-        {"seeds: [1, 2, 3]\nsettle: 0\n", "above 0"},
-        {"seeds: [1, 2, 3]\nsettle: x\n", "above 0"},
-        {"seeds: [1, 2, 3]\nsettle: 1\nlearning-rates: [1, 2]\n", "several learning-rates"}};
+    static const char *const cases[][2] = {{"seeds: [1, 2]\nsettle: 0.1\n", "three seeds or more"},
+                                           {"seeds: [1, 2, 3]\nsettle: 0\n", "above 0"},
+                                           {"seeds: [1, 2, 3]\nsettle: x\n", "above 0"},
+                                           {"seeds: [1, 2, 3]\nsettle: 1\nlearning-rates: [1, 2]\n",
+                                            "several learning-rates"}};
     for (size_t i = 0; i < 3; i++) {
         char whole[200];
         sr_study study;

@@ -292,9 +292,9 @@ static void what_is_finished_stays(void **state) {
     sr_result read;
     assert_int_equal(sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FAILED}, folder),
                      SRNN_OK);
-    assert_int_equal(
-        sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FINISHED, .step = 7}, folder),
-        SRNN_OK);
+    assert_int_equal(sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FINISHED, .step = 7},
+                                            folder),
+                     SRNN_OK);
     assert_int_equal(sr_worker_write_result(&(sr_result){.ending = SR_ENDING_FAILED}, folder),
                      SRNN_OK);
     assert_int_equal(sr_result_read(&read, folder), SRNN_OK);

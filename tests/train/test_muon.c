@@ -182,8 +182,9 @@ static double farthest(const muon_run *run) {
  * is not applied changes nothing. */
 static void expect_reference(const char *device, bool bf16, double limit) {
     muon_run run = {0};
-    sr_step_stats stats = {
-        .learning_rate = learning_rate, .gradient_scale = scale, .applied = true};
+    sr_step_stats stats = {.learning_rate = learning_rate,
+                           .gradient_scale = scale,
+                           .applied = true};
     begin(&run, device, bf16);
     const sr_tensor_table *table = &run.model->table;
     srnn_device *const on = run.backend->device;

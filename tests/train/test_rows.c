@@ -22,8 +22,10 @@ static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split
     return SRNN_OK;
 }
 
-static const sr_source packed = {
-    .vocab = 23, .T = T, .rows = {INT64_MAX, INT64_MAX}, .fill = fill_row};
+static const sr_source packed = {.vocab = 23,
+                                 .T = T,
+                                 .rows = {INT64_MAX, INT64_MAX},
+                                 .fill = fill_row};
 
 /* The summed loss of `count` tokens in their own row, after `front` empty ones. */
 static double loss_alone(sr_model *model, const int32_t *ids, const int32_t *targets, int count,
@@ -101,10 +103,10 @@ static void rows_count_once(void **state) {
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
     sr_evaluation result = {0};
     three.rows[SR_SPLIT_VALIDATION] = 3;
-    assert_int_equal(
-        sr_evaluate_source(&result, model,
-                           &(sr_evaluation_rows){&three, SR_SPLIT_VALIDATION, 2, 2, NULL}),
-        SRNN_OK);
+    assert_int_equal(sr_evaluate_source(&result, model,
+                                        &(sr_evaluation_rows){&three, SR_SPLIT_VALIDATION, 2, 2,
+                                                              NULL}),
+                     SRNN_OK);
     assert_int_equal(result.targets, 3 * (T - DOCUMENTS));
     sr_model_free(model);
 }
@@ -164,17 +166,17 @@ static void text_is_whole(void **state) {
                                   .eos = -1};
         sr_model *model;
         sr_evaluation result = {0}, word = {0};
-        assert_int_equal(
-            sr_model_config_attention(&config, with ? "softmax,prefix_tokens=3" : "softmax"),
-            SRNN_OK);
+        assert_int_equal(sr_model_config_attention(&config,
+                                                   with ? "softmax,prefix_tokens=3" : "softmax"),
+                         SRNN_OK);
         assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
         assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
         assert_int_equal(sr_evaluate_text(&result, model, bytes, &whole, 2, 8), SRNN_OK);
         const int64_t begins = sr_tokenizer_bos(bytes) >= 0;
         assert_int_equal(result.targets, (int64_t)strlen(text) - 1 + begins);
-        assert_int_equal(
-            sr_evaluate_last_word(&word, model, bytes, text, strlen(text), SR_LONG_REFUSE),
-            SRNN_OK);
+        assert_int_equal(sr_evaluate_last_word(&word, model, bytes, text, strlen(text),
+                                               SR_LONG_REFUSE),
+                         SRNN_OK);
         assert_int_equal(word.targets, 1);
         assert_true(word.loss_sum > 4 * 5.0 && word.loss_sum < 4 * 6.5);
         sr_model_free(model);

@@ -479,8 +479,9 @@ static void finished_runs_are_tested(void **state) {
     sr_run_settings s = settings_for("parity:length=12");
     json_t *root;
     char path[200];
-    assert_int_equal(
-        sr_run_settings_text(&s.test, "parity:length=12; parity:length=90,shortest=90 ;"), SRNN_OK);
+    assert_int_equal(sr_run_settings_text(&s.test,
+                                          "parity:length=12; parity:length=90,shortest=90 ;"),
+                     SRNN_OK);
     run_until(0, false, &s);
     snprintf(path, sizeof path, "%s/tests.json", run_folder);
     assert_int_equal(sr_json_load(&root, path, 0), SRNN_OK);

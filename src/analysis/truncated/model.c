@@ -53,8 +53,10 @@ static void cut_layer(sr_model *view, int layer, int order) {
 
 static srnn_status logits_of(float *logits, sr_model *model, const sr_trial *trial,
                              sr_observer observer) {
-    const sr_pass_setup setup = {
-        .B = trial->B, .T = trial->T, .form = SRNN_FORM_PARALLEL, .observer = observer};
+    const sr_pass_setup setup = {.B = trial->B,
+                                 .T = trial->T,
+                                 .form = SRNN_FORM_PARALLEL,
+                                 .observer = observer};
     sr_pass *pass;
     SR_TRY(sr_pass_create(&pass, model, &setup));
     const srnn_status status = sr_pass_logits(pass, logits, trial->ids);
@@ -185,8 +187,10 @@ srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_
 
 static srnn_status losses_of(void *out, const sr_trial *trial, sr_model *model,
                              sr_observer observer) {
-    const sr_pass_setup setup = {
-        .B = trial->B, .T = trial->T, .form = SRNN_FORM_PARALLEL, .observer = observer};
+    const sr_pass_setup setup = {.B = trial->B,
+                                 .T = trial->T,
+                                 .form = SRNN_FORM_PARALLEL,
+                                 .observer = observer};
     sr_pass *pass;
     SR_TRY(sr_pass_create(&pass, model, &setup));
     const srnn_status status = sr_pass_losses(pass, out, trial->ids, trial->targets);

@@ -52,8 +52,9 @@ static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent)
 
 /* Whether a kernel with tensor cores computes the chunked form of a problem. */
 static bool has_fast_chunks(const srnn_problem *p) {
-    static const sr_attention_kernel *const kernels[] = {
-        &sr_cuda_attention_hopper_chunked, &sr_cuda_attention_chunked, &sr_cuda_attention_order2};
+    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper_chunked,
+                                                         &sr_cuda_attention_chunked,
+                                                         &sr_cuda_attention_order2};
     for (const sr_attention_kernel *kernel : kernels)
         if (kernel->dtype == p->dtype && sr_kernel_can(kernel, p))
             return true;

@@ -47,9 +47,10 @@ static unsigned combining_class(uint32_t character) {
 static srnn_status decompose(sr_tokens *characters, uint32_t character, utf8proc_option_t options) {
     int boundary = 0;
     SR_TRY(sr_tokens_reserve(characters, MOST_DECOMPOSED));
-    utf8proc_ssize_t count = utf8proc_decompose_char(
-        (utf8proc_int32_t)character, (utf8proc_int32_t *)characters->ids + characters->count,
-        MOST_DECOMPOSED, options, &boundary);
+    utf8proc_ssize_t count =
+        utf8proc_decompose_char((utf8proc_int32_t)character,
+                                (utf8proc_int32_t *)characters->ids + characters->count,
+                                MOST_DECOMPOSED, options, &boundary);
     if (count < 0 || count > MOST_DECOMPOSED)
         return SR_FAIL(SRNN_ERR_LIMIT, "could not normalise U+%04X", character);
     characters->count += (size_t)count;

@@ -174,8 +174,9 @@ static srnn_status read_prepend_scheme(sr_split_prepend *prepend, const json_t *
 }
 
 static srnn_status read_metaspace(sr_splitter *splitter, const json_t *json) {
-    static const char *const allowed[] = {
-        "type", "replacement", "add_prefix_space", "str_rep", "prepend_scheme", "split", NULL};
+    static const char *const allowed[] = {"type",    "replacement",    "add_prefix_space",
+                                          "str_rep", "prepend_scheme", "split",
+                                          NULL};
     static const char where[] = "pre_tokenizer Metaspace";
     const char *mark;
     size_t bytes;

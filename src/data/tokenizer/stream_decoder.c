@@ -78,8 +78,9 @@ static srnn_status read_strip(reader *to, const json_t *json) {
 }
 
 static srnn_status read_metaspace(reader *to, const json_t *json) {
-    static const char *const allowed[] = {
-        "type", "replacement", "add_prefix_space", "str_rep", "prepend_scheme", "split", NULL};
+    static const char *const allowed[] = {"type",    "replacement",    "add_prefix_space",
+                                          "str_rep", "prepend_scheme", "split",
+                                          NULL};
     static const char where[] = "decoder Metaspace";
     step replace = {.kind = STEP_REPLACE, .to = " ", .to_bytes = 1};
     bool prefix = true;

@@ -51,10 +51,10 @@ SR_DEVICE void mbarrier_arrive(uint64_t *barrier) {
 
 /* Arrives, and adds `bytes` to the expected bytes of this phase. */
 SR_DEVICE void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
 }
 
 /* Returns when the phase of this parity is over; parity 1 returns at once on a fresh mbarrier. */
@@ -159,10 +159,10 @@ SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
 
 /* Reduction: adds, number by number, to global memory. */
 SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
-    asm volatile(
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
-        "r"(shared_address(shared)), "r"(bytes)
-        : "memory");
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                     global),
+                 "r"(shared_address(shared)), "r"(bytes)
+                 : "memory");
 }
 
 /* ---- ordered additions: blocks store and add to the same memory by bulk copies, in a fixed order

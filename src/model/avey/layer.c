@@ -23,8 +23,9 @@ typedef struct arrays {
 
 /* The mix of what the enricher made, without its pointers. */
 static sr_context_mix mix_of(const sr_avey_layer *l, sr_matrix wide) {
-    return (sr_context_mix){
-        .x = wide, .context = sr_avey_rows(&l->avey), .mixed = sr_avey_mixed(&l->avey, (int)l->C)};
+    return (sr_context_mix){.x = wide,
+                            .context = sr_avey_rows(&l->avey),
+                            .mixed = sr_avey_mixed(&l->avey, (int)l->C)};
 }
 
 static void *take(char *base, size_t *bytes, size_t size) {

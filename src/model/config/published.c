@@ -125,9 +125,10 @@ static json_t *merged(const json_t *file, const sr_published *family) {
     if (other && json_object_get(file, other) && !json_object_get(file, experts->count))
         sr_json_set(root, experts->count, json_incref(json_object_get(file, other)));
     /* Members of every family. */
-    static const char *const common[] = {
-        "bos_token_id",    "eos_token_id",        "rope_theta",      "rope_scaling",
-        "rope_parameters", "quantization_config", "per_layer_config"};
+    static const char *const common[] = {"bos_token_id",    "eos_token_id",
+                                         "rope_theta",      "rope_scaling",
+                                         "rope_parameters", "quantization_config",
+                                         "per_layer_config"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
         take_unless_known(root, file, common[i]);
     /* An object for each type of layer has its own. */
@@ -266,9 +267,9 @@ static positions read_positions(sr_config_reader *r, const sr_published *f, sr_m
                             sr_config_real(r, r->root, "partial_rotary_factor", 1));
     if (!sr_config_value(r->root, "partial_rotary_factor"))
         p.part = 1; /* the family does not know it */
-    c->rope_theta = sr_config_real(
-        r, all, "rope_theta",
-        sr_config_real(r, full, "rope_theta", sr_config_real(r, r->root, "rope_theta", 10000)));
+    c->rope_theta = sr_config_real(r, all, "rope_theta",
+                                   sr_config_real(r, full, "rope_theta",
+                                                  sr_config_real(r, r->root, "rope_theta", 10000)));
     if (local) {
         check_local(r, local);
         p.local = sr_config_real(r, local, "rope_theta", p.local);

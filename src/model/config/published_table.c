@@ -28,13 +28,12 @@
         .groups = SR_JOINED_HEADS                                                        \
     }
 #define GATED_LAYER ",layer=nala,output_gate=sigmoid,gate_width=channel,qk_norm=head"
-#define JOINED_CONV                                \
-    {                                              \
-        .there = {"linear_attn.conv1d"}, .here = { \
-            "self_attn.q_conv1d",                  \
-            "self_attn.k_conv1d",                  \
-            "self_attn.v_conv1d"                   \
-        }                                          \
+#define JOINED_CONV                              \
+    {                                            \
+        .there = {"linear_attn.conv1d"}, .here = \
+        { "self_attn.q_conv1d",                  \
+          "self_attn.k_conv1d",                  \
+          "self_attn.v_conv1d" }                 \
     }
 
 /* Experts as Qwen's files have them: one by one. */

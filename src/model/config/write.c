@@ -188,8 +188,9 @@ static srnn_status config_text(char **text, const sr_model_config *c, const sr_f
     const size_t digits = digits_suffice(root, 15)
                               ? 15
                               : 17; /* 17 always do, and write 1e-5 as 1.0000000000000001e-05 */
-    const srnn_status status = sr_json_dump(
-        text, root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits), "config.json");
+    const srnn_status status =
+        sr_json_dump(text, root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits),
+                     "config.json");
     json_decref(root);
     return status;
 }

@@ -41,9 +41,10 @@ static srnn_status inner_back(const back *b, const sr_linear *linear,
     const sr_matrix d_out = columns(b->d.projected, wire->to);
     const sr_matrix d_from = columns(b->d.projected, p->from);
     const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
-    SR_TRY(backend->linear_backward(
-        backend, &(sr_linear_backward){d_in, d_out, columns(b->in.projected, p->from), linear,
-                                       d_linear, 1}));
+    SR_TRY(
+        backend->linear_backward(backend, &(sr_linear_backward){d_in, d_out,
+                                                                columns(b->in.projected, p->from),
+                                                                linear, d_linear, 1}));
     return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
 }
 
@@ -217,8 +218,8 @@ srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x
     const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_OUTPUT],
                                          gradients->slot[SR_LAYER_OUTPUT + 1], output.N};
     const bool own_norm = layer->wiring.form->own_norm != NULL;
-    SR_TRY(backend->linear_backward(
-        backend, &(sr_linear_backward){b.d.o, d_y, b.in.o, &output, &d_output, 1}));
+    SR_TRY(backend->linear_backward(backend, &(sr_linear_backward){b.d.o, d_y, b.in.o, &output,
+                                                                   &d_output, 1}));
     sr_rope_inverse position = {0};
     SR_TRY(attend_back(&b, &position));
     SR_TRY(place_back(&b, position.done));

@@ -333,9 +333,9 @@ srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_
     for (int n = 0; n < SR_OPERANDS; n++) {
         const sr_operand which = (sr_operand)n;
         if (layer->wiring.places[n].there)
-            sr_operand_set_tensor(
-                which, &operands,
-                heads(place_of(layer, arrays, which), T, layer->wiring.places[n].width));
+            sr_operand_set_tensor(which, &operands,
+                                  heads(place_of(layer, arrays, which), T,
+                                        layer->wiring.places[n].width));
         if (layer->wiring.learned[n])
             sr_operand_place(which, &operands, weights->master->slot[sr_layer_operand_slot(which)]);
     }

@@ -84,8 +84,9 @@ static void begin(sr_tensor_spec *spec, const builder *b, sr_start start, int64_
         break;
     case SR_START_DECAY:
         spec->initialiser = SR_INIT_CURVE;
-        spec->curve = (sr_curve){
-            -5.5, 0, 2.5, 6, 1 + pow(layers > 1 ? layer / (layers - 1) : 0, 0.3), b->dims->D};
+        spec->curve =
+            (sr_curve){-5.5,      0, 2.5, 6, 1 + pow(layers > 1 ? layer / (layers - 1) : 0, 0.3),
+                       b->dims->D};
         break;
     case SR_START_DEPTH:
         spec->initialiser = SR_INIT_CONSTANT;

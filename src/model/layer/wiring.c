@@ -272,8 +272,10 @@ static void add_qk_norm(builder *b, int n) {
 /* ---- keys and values that are made of what is projected */
 
 static void place_made(builder *b, sr_operand which, int64_t count, int64_t width) {
-    b->w->places[which] = (sr_wire_place){
-        .there = true, .convolved = true, .at = {b->w->convolved, count}, .width = width};
+    b->w->places[which] = (sr_wire_place){.there = true,
+                                          .convolved = true,
+                                          .at = {b->w->convolved, count},
+                                          .width = width};
     b->w->convolved += count;
 }
 

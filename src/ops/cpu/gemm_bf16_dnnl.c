@@ -142,8 +142,9 @@ bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
         dnnl_memory_set_data_handle(kept->b, (void *)(uintptr_t)p->b) != dnnl_success ||
         dnnl_memory_set_data_handle(kept->c, p->c) != dnnl_success)
         return false;
-    const dnnl_exec_arg_t arguments[] = {
-        {DNNL_ARG_SRC, kept->a}, {DNNL_ARG_WEIGHTS, kept->b}, {DNNL_ARG_DST, kept->c}};
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, kept->a},
+                                         {DNNL_ARG_WEIGHTS, kept->b},
+                                         {DNNL_ARG_DST, kept->c}};
     return dnnl_primitive_execute(kept->primitive, keeper->stream, 3, arguments) == dnnl_success &&
            dnnl_stream_wait(keeper->stream) == dnnl_success;
 }

@@ -237,9 +237,10 @@ static void add_parts(void *context, int64_t task, int worker) {
         if (!tile.add)
             memset(c, 0, (size_t)tile.N * sizeof *c);
         for (int64_t part = 0; part < job->parts; part++)
-            job->loops->add(
-                c, c, job->partial + (part * job->tiles + number) * TILE_NUMBERS + row * stride,
-                tile.N);
+            job->loops->add(c, c,
+                            job->partial + (part * job->tiles + number) * TILE_NUMBERS +
+                                row * stride,
+                            tile.N);
     }
 }
 

@@ -38,8 +38,10 @@ static void activate_row_back(void *context, int64_t row, int worker) {
 
 srnn_status sr_cpu_activation_forward(sr_backend *backend, sr_matrix out, sr_matrix x,
                                       const sr_mlp_activation *activation) {
-    activation_job job = {
-        .f = sr_activation_of(activation), .gated = activation->gated, .out = out, .x = x};
+    activation_job job = {.f = sr_activation_of(activation),
+                          .gated = activation->gated,
+                          .out = out,
+                          .x = x};
     sr_parallel(activate_row, &job, x.rows, backend->threads);
     return SRNN_OK;
 }

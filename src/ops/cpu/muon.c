@@ -49,8 +49,10 @@ static void scale_tile(void *context, int64_t task, int worker) {
 
 srnn_status sr_cpu_muon_normalise(sr_backend *backend, void *out, const sr_step_stats *stats,
                                   const float *x, int64_t n) {
-    muon_job job = {
-        .in = x, .out = out, .scale = (float)(1 / (sqrt(stats->squares) + 1e-7)), .n = n};
+    muon_job job = {.in = x,
+                    .out = out,
+                    .scale = (float)(1 / (sqrt(stats->squares) + 1e-7)),
+                    .n = n};
     sr_parallel(scale_tile, &job, sr_tiles(n, TILE), backend->threads);
     return SRNN_OK;
 }

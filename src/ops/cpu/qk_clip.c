@@ -25,8 +25,9 @@ static void look_at_head(void *context, int64_t head, int worker) {
             const int64_t count = s->window > 0 ? sr_min(before + 1, s->window) : before + 1;
             const float *q = (const float *)s->q.data + b * s->q.batch + head * s->q.head;
             const float *k = (const float *)s->k.data + b * s->k.batch + shared * s->k.head;
-            const float found = job->loops->largest_product(
-                q + i * s->q.time, k + (i + 1 - count) * s->k.time, s->k.time, count, s->D);
+            const float found =
+                job->loops->largest_product(q + i * s->q.time, k + (i + 1 - count) * s->k.time,
+                                            s->k.time, count, s->D);
             largest = found > largest ? found : largest;
         }
     if (s->scale * largest > job->largest[head])

@@ -142,9 +142,10 @@ static void history_back(float *d_history, const conv_job *job, const conv_tile 
     const sr_short_conv *conv = job->conv;
     const int64_t row = batch * conv->T + token, kept = conv->width - 1;
     for (int64_t j = token + 1; j <= kept && conv->positions[row] >= j; j++)
-        job->loops->multiply_add(
-            d_history + (batch * kept + kept + token - j) * conv->x.columns + tile->first,
-            tile->taps[j], sr_cpu_row(job->out, row) + tile->first, tile->columns);
+        job->loops->multiply_add(d_history + (batch * kept + kept + token - j) * conv->x.columns +
+                                     tile->first,
+                                 tile->taps[j], sr_cpu_row(job->out, row) + tile->first,
+                                 tile->columns);
 }
 
 srnn_status sr_cpu_short_conv_history_backward(sr_backend *backend, void *d_history,

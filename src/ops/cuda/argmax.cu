@@ -56,10 +56,11 @@ srnn_status sr_cuda_argmax(sr_backend *backend, int32_t *out, sr_matrix x) {
     return sr_with_access<8>(x.dtype, x.columns, &place, 1, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const int64_t threads = sr_pieces(x.columns, A::W * SR_WARP) * SR_WARP;
-        SR_CUDA(sr_launch_early(
-            sr_may_start_early(backend), largest_of_row<typename A::N, A::W>,
-            dim3((unsigned)x.rows), dim3((unsigned)sr_minimum(MOST_THREADS, threads)), 0,
-            sr_stream_of(backend), out, (const typename A::N *)x.data, x.stride, (int)x.columns));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), largest_of_row<typename A::N, A::W>,
+                                dim3((unsigned)x.rows),
+                                dim3((unsigned)sr_minimum(MOST_THREADS, threads)), 0,
+                                sr_stream_of(backend), out, (const typename A::N *)x.data, x.stride,
+                                (int)x.columns));
         return SRNN_OK;
     });
 }

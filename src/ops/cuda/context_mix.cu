@@ -225,23 +225,23 @@ template <class N>
 static srnn_status multiply_pairs(sr_backend *backend, const sr_context_mix *mix, N *pairs,
                                   const N *x, const N *y) {
     const int64_t n = mix->context, columns = mix->mixed;
-    const sr_cuda_gemm_call product = {
-        .a = x,
-        .b = y,
-        .c = nullptr,
-        .d = pairs,
-        .a_stride = columns,
-        .b_stride = columns,
-        .c_stride = 0,
-        .d_stride = n,
-        .M = n,
-        .N = n,
-        .K = columns,
-        .transpose_a = false,
-        .transpose_b = true,
-        .in = dtype_of<N>(),
-        .out = dtype_of<N>(),
-        .batch = {mix->x.rows / n, n * columns, n * columns, 0, n * n}};
+    const sr_cuda_gemm_call product = {.a = x,
+                                       .b = y,
+                                       .c = nullptr,
+                                       .d = pairs,
+                                       .a_stride = columns,
+                                       .b_stride = columns,
+                                       .c_stride = 0,
+                                       .d_stride = n,
+                                       .M = n,
+                                       .N = n,
+                                       .K = columns,
+                                       .transpose_a = false,
+                                       .transpose_b = true,
+                                       .in = dtype_of<N>(),
+                                       .out = dtype_of<N>(),
+                                       .batch = {mix->x.rows / n, n * columns, n * columns, 0,
+                                                 n * n}};
     return sr_cuda_multiply(backend, &product);
 }
 
@@ -250,23 +250,23 @@ template <class N>
 static srnn_status multiply_rows(sr_backend *backend, const sr_context_mix *mix, N *out,
                                  const N *pairs, const N *x, bool transposed) {
     const int64_t n = mix->context, columns = mix->mixed;
-    const sr_cuda_gemm_call product = {
-        .a = pairs,
-        .b = x,
-        .c = nullptr,
-        .d = out,
-        .a_stride = n,
-        .b_stride = columns,
-        .c_stride = 0,
-        .d_stride = columns,
-        .M = n,
-        .N = columns,
-        .K = n,
-        .transpose_a = transposed,
-        .transpose_b = false,
-        .in = dtype_of<N>(),
-        .out = dtype_of<N>(),
-        .batch = {mix->x.rows / n, n * n, n * columns, 0, n * columns}};
+    const sr_cuda_gemm_call product = {.a = pairs,
+                                       .b = x,
+                                       .c = nullptr,
+                                       .d = out,
+                                       .a_stride = n,
+                                       .b_stride = columns,
+                                       .c_stride = 0,
+                                       .d_stride = columns,
+                                       .M = n,
+                                       .N = columns,
+                                       .K = n,
+                                       .transpose_a = transposed,
+                                       .transpose_b = false,
+                                       .in = dtype_of<N>(),
+                                       .out = dtype_of<N>(),
+                                       .batch = {mix->x.rows / n, n * n, n * columns, 0,
+                                                 n * columns}};
     return sr_cuda_multiply(backend, &product);
 }
 

@@ -482,8 +482,9 @@ srnn_status sr_cuda_rank_backward(sr_backend *backend, float *d_e, const float *
     const cudaStream_t stream = sr_stream_of(backend);
     const rank_call call = call_of(ranking);
     const unsigned contexts = (unsigned)(call.B * call.M), slots = (unsigned)(call.chunks - 1);
-    const sr_place places[] = {
-        {d_e, call.C, SRNN_F32}, {d_out, call.C, SRNN_F32}, {call.e, call.C, SRNN_F32}};
+    const sr_place places[] = {{d_e, call.C, SRNN_F32},
+                               {d_out, call.C, SRNN_F32},
+                               {call.e, call.C, SRNN_F32}};
     if (slots > 0) {
         SR_CUDA(
             sr_launch(weigh_back, dim3(contexts, slots), dim3(THREADS), 0, stream, d_out, call));
@@ -493,10 +494,10 @@ srnn_status sr_cuda_rank_backward(sr_backend *backend, float *d_e, const float *
     }
     return sr_with_access<4>(SRNN_F32, call.C, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
-        SR_CUDA(sr_launch(
-            gather<A::W>, dim3((unsigned)(call.N * call.chunk), (unsigned)call.B),
-            dim3((unsigned)sr_minimum(THREADS, sr_pieces(call.C / A::W, SR_WARP) * SR_WARP)), 0,
-            stream, d_e, d_out, call));
+        SR_CUDA(sr_launch(gather<A::W>, dim3((unsigned)(call.N * call.chunk), (unsigned)call.B),
+                          dim3((unsigned)sr_minimum(THREADS,
+                                                    sr_pieces(call.C / A::W, SR_WARP) * SR_WARP)),
+                          0, stream, d_e, d_out, call));
         return SRNN_OK;
     });
 }

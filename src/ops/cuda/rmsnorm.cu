@@ -136,8 +136,9 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
 }
 
 srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {
-    const sr_place places[] = {
-        {out, norm->C, backend->number}, {norm->x, norm->C, SRNN_F32}, {norm->weight, 0, SRNN_F32}};
+    const sr_place places[] = {{out, norm->C, backend->number},
+                               {norm->x, norm->C, SRNN_F32},
+                               {norm->weight, 0, SRNN_F32}};
     if (norm->rows == 0)
         return SRNN_OK;
     return sr_with_access<4>(backend->number, norm->C, places, 3, [&](auto access) -> srnn_status {

@@ -65,8 +65,9 @@ static srnn_status rope_rows(sr_backend *backend, sr_matrix x, const sr_rope *gi
     rope.width = given->width ? given->width : given->D;
     const int half = rope.width / 2;
     /* heads and both halves of what rotates begin where a vector may */
-    const sr_place places[] = {
-        sr_place_of(x), {x.data, rope.D, x.dtype}, {rope.table, rope.width, SRNN_F32}};
+    const sr_place places[] = {sr_place_of(x),
+                               {x.data, rope.D, x.dtype},
+                               {rope.table, rope.width, SRNN_F32}};
     if (x.rows == 0)
         return SRNN_OK;
     if (rope.neighbours)

@@ -300,8 +300,9 @@ static dim3 conv_grid(const sr_short_conv *conv, int64_t rows_of_block, int W) {
 
 srnn_status sr_cuda_short_conv_forward(sr_backend *backend, sr_matrix out,
                                        const sr_short_conv *conv) {
-    const sr_place places[] = {
-        sr_place_of(out), sr_place_of(conv->x), {conv->history, conv->x.columns, conv->x.dtype}};
+    const sr_place places[] = {sr_place_of(out),
+                               sr_place_of(conv->x),
+                               {conv->history, conv->x.columns, conv->x.dtype}};
     if (out.rows == 0)
         return SRNN_OK;
     return sr_with_access<8>(out.dtype, out.columns, places, 3, [&](auto access) -> srnn_status {

@@ -182,8 +182,9 @@ static const char *divisor(srnn_normaliser normaliser) {
     case SRNN_NORMALISER_ROW_LENGTH:
         return "<mi>i</mi>";
     case SRNN_NORMALISER_CUMULATIVE_GATE:
-        return "<mi>max</mi><mo>(</mo>" SUM_OVER("m") "<mi>exp</mi><mo>(</mo>" VARIABLE(
-            "g", "m") "<mo>)</mo><mo>,</mo><mn>1</mn><mo>)</mo>";
+        return "<mi>max</mi><mo>(</mo>" SUM_OVER(
+            "m") "<mi>exp</mi><mo>(</mo>" VARIABLE("g",
+                                                   "m") "<mo>)</mo><mo>,</mo><mn>1</mn><mo>)</mo>";
     case SRNN_NORMALISER_NONE:
     case SRNN_NORMALISER_VALUE_POWER:
         break;
@@ -244,8 +245,8 @@ static const char *gate(const srnn_attention *a) {
     case SRNN_GATE_INVERSE_EXP:
         return "<mi>exp</mi><mo>(</mo><mo>\u2212</mo>" OUTPUT_GATE "<mo>)</mo>" TIMES;
     case SRNN_GATE_INVERSE_CUMULATIVE:
-        return "<mfrac><mn>1</mn><mrow>" SUM_OVER("m") "<mi>exp</mi><mo>(</mo>" VARIABLE(
-            "g", "m") "<mo>)</mo></mrow></mfrac>" TIMES;
+        return "<mfrac><mn>1</mn><mrow>" SUM_OVER(
+            "m") "<mi>exp</mi><mo>(</mo>" VARIABLE("g", "m") "<mo>)</mo></mrow></mfrac>" TIMES;
     }
     return "";
 }

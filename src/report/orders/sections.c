@@ -157,8 +157,9 @@ static srnn_status put_map(sr_page *page, const json_t *record, const char *what
     double *values = memory;
     for (size_t i = 0; i < rows; i++)
         for (size_t h = 0; h < columns; h++)
-            values[i * columns + h] = of_head(
-                sr_json_element_of(sr_json_element_of(record, "layers", i), "heads", h), what);
+            values[i * columns + h] =
+                of_head(sr_json_element_of(sr_json_element_of(record, "layers", i), "heads", h),
+                        what);
     const sr_heat heat = {title, "layer", "head", values, (int)rows, (int)columns};
     fprintf(page->body,
             "<figure aria-labelledby=\"caption-heads-%s\">\n"
@@ -286,9 +287,9 @@ static srnn_status put_steps(sr_page *page, const json_t *record, const char *na
         sr_chart_series(chart, word, (int)i);
         for (size_t step = 0; step < steps; step++) {
             const json_t *checkpoint = sr_json_element_of(record, "checkpoints", step);
-            add_point(
-                chart, sr_json_number_of(checkpoint, "step"),
-                value(sr_json_element_of(sr_json_object_of(checkpoint, "orders"), "layers", i)));
+            add_point(chart, sr_json_number_of(checkpoint, "step"),
+                      value(sr_json_element_of(sr_json_object_of(checkpoint, "orders"), "layers",
+                                               i)));
         }
     }
     return sr_page_chart(page, chart);
@@ -306,8 +307,9 @@ static double weighted_order(const json_t *layer) {
 }
 
 static double needed_order(const json_t *layer) {
-    return element(
-        json_array_get(json_object_get(sr_json_object_of(layer, "needed"), "outputs"), 0), 0);
+    return element(json_array_get(json_object_get(sr_json_object_of(layer, "needed"), "outputs"),
+                                  0),
+                   0);
 }
 
 srnn_status sr_orders_section_steps(sr_page *page, const json_t *record) {

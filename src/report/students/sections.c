@@ -268,9 +268,10 @@ srnn_status sr_students_layers(sr_page *page, const sr_student_task *task, const
 /* ---- controls */
 
 srnn_status sr_students_controls(sr_page *page, const sr_student_task *task, const char *stem) {
-    static const char *const numbers[] = {
-        "from scratch, minus the student", "student, minus the teacher trained again",
-        "state zeroed, minus the student", "window alone, minus the student"};
+    static const char *const numbers[] = {"from scratch, minus the student",
+                                          "student, minus the teacher trained again",
+                                          "state zeroed, minus the student",
+                                          "window alone, minus the student"};
     char name[64];
     sr_table *table;
     snprintf(name, sizeof name, "%s-controls", stem);

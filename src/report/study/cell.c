@@ -158,11 +158,13 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
     static const struct {
         const char *title;
         bool number;
-    } columns[] = {
-        {"variant", false},   {"mean", true},  {"std. dev.", true}, {"difference of", false},
-        {"difference", true}, {"from", true},  {"to", true},        {"verdict", false},
-        {"interval", false},  {"pairs", true}, {"best loss", true}, {"finished", true},
-        {"planned", true}};
+    } columns[] = {{"variant", false},   {"mean", true},
+                   {"std. dev.", true},  {"difference of", false},
+                   {"difference", true}, {"from", true},
+                   {"to", true},         {"verdict", false},
+                   {"interval", false},  {"pairs", true},
+                   {"best loss", true},  {"finished", true},
+                   {"planned", true}};
     const troubles met = find_troubles(cell);
     char name[64], caption[200];
     sr_table *table;

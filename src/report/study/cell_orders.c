@@ -125,13 +125,14 @@ static bool has_deviation(const sr_cell_record *cell) {
 static void describe(sr_chart *chart, const picture *p) {
     char absent[TEXT];
     list_absent(absent, p->cell);
-    sr_chart_describe(
-        chart, "%s%s%s%s%s%s",
-        has_deviation(p->cell) ? "Means over seeds; bands are one standard deviation to each side."
-                               : "Of one seed each.",
-        p->joins ? " A line joins variants that differ in nothing but the order." : "",
-        has_linear(p->cell) ? " Linear attention stands at order 1." : "", baseline_words(p->cell),
-        absent, *absent ? "." : "");
+    sr_chart_describe(chart, "%s%s%s%s%s%s",
+                      has_deviation(p->cell)
+                          ? "Means over seeds; bands are one standard deviation to each side."
+                          : "Of one seed each.",
+                      p->joins ? " A line joins variants that differ in nothing but the order."
+                               : "",
+                      has_linear(p->cell) ? " Linear attention stands at order 1." : "",
+                      baseline_words(p->cell), absent, *absent ? "." : "");
 }
 
 static void fill(sr_chart *chart, picture *p) {

@@ -26,8 +26,9 @@ static void add_answer(sr_table *table, const char *verdict) {
 }
 
 static void add_row(sr_table *table, const char *id, const json_t *model) {
-    const json_t *needed = json_object_get(
-        sr_json_object_of(sr_json_object_of(model, "all_layers"), "needed"), "logits");
+    const json_t *needed =
+        json_object_get(sr_json_object_of(sr_json_object_of(model, "all_layers"), "needed"),
+                        "logits");
     const json_t *order = json_array_get(needed, 0);
     const json_t *data = sr_json_object_of(model, "data");
     sr_table_cell(table, "%s", id);

@@ -122,14 +122,15 @@ static json_t *run_json(const sr_study *study, const sr_study_run *run) {
     const sr_run_settings *s = &run->settings;
     char folder[SR_PATH_BYTES];
     snprintf(folder, sizeof folder, "runs/%s", run->id);
-    return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}", "id",
-        run->id, "folder", folder, "task", sr_json_plain_text(study->tasks[run->task].name),
-        "variant", sr_json_plain_text(study->variants[run->variant].name), "size",
-        sr_json_plain_text(study->size_count ? study->sizes[run->size].name : ""), "learning_rate",
-        s->learning_rate, "seed", (json_int_t)s->seed, "steps", (json_int_t)s->steps, "batch", s->B,
-        "length", s->T, "parameters", (json_int_t)run->parameters, "tokens", run->tokens, "flops",
-        run->flops, "state_bytes", number(run->state_bytes), "cache_bytes", run->cache_bytes);
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}",
+                     "id", run->id, "folder", folder, "task",
+                     sr_json_plain_text(study->tasks[run->task].name), "variant",
+                     sr_json_plain_text(study->variants[run->variant].name), "size",
+                     sr_json_plain_text(study->size_count ? study->sizes[run->size].name : ""),
+                     "learning_rate", s->learning_rate, "seed", (json_int_t)s->seed, "steps",
+                     (json_int_t)s->steps, "batch", s->B, "length", s->T, "parameters",
+                     (json_int_t)run->parameters, "tokens", run->tokens, "flops", run->flops,
+                     "state_bytes", number(run->state_bytes), "cache_bytes", run->cache_bytes);
 }
 
 static json_t *plan_json(const sr_study *study) {

@@ -61,12 +61,13 @@ static json_t *conditions_of(const sr_study *study, size_t task, size_t size, si
     json_t *rates = json_array();
     for (size_t i = 0; i < study->tune_count; i++)
         sr_json_append(rates, json_sprintf("%.12g", study->tune_rates[i]));
-    return json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "attention",
-        sr_json_plain_text(v->attention), "study", sr_study_settings_json(&study->settings), "task",
-        sr_study_settings_json(&study->tasks[task].settings), "size",
-        sr_study_settings_json(study->size_count ? &study->sizes[size].settings : &none), "variant",
-        sr_study_settings_json(&v->settings));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "attention",
+                     sr_json_plain_text(v->attention), "study",
+                     sr_study_settings_json(&study->settings), "task",
+                     sr_study_settings_json(&study->tasks[task].settings), "size",
+                     sr_study_settings_json(study->size_count ? &study->sizes[size].settings
+                                                              : &none),
+                     "variant", sr_study_settings_json(&v->settings));
 }
 
 static bool names_place(const json_t *object, const sr_study *study, size_t task, size_t size,

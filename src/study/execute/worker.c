@@ -298,8 +298,9 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     bool ended = true;
     own_host(result.host);
     catch_stops();
-    const srnn_status status = (sr_is_student(planned) ? work_student : work_run)(
-        planned, folder, threads, board, &ended, &result.memory_bytes);
+    const srnn_status status =
+        (sr_is_student(planned) ? work_student : work_run)(planned, folder, threads, board, &ended,
+                                                           &result.memory_bytes);
     if (status != SRNN_OK) {
         result.ending = result.memory_bytes > 0 && status == SRNN_ERR_LIMIT ? SR_ENDING_DIVERGED
                                                                             : SR_ENDING_FAILED;

@@ -170,8 +170,10 @@ static srnn_status read_rate(sr_record *record, const char *folder) {
 }
 
 srnn_status sr_record_read(sr_record *record, const char *folder) {
-    *record = (sr_record){
-        .last_loss = NAN, .best_loss = NAN, .last_accuracy = NAN, .tokens_per_second = NAN};
+    *record = (sr_record){.last_loss = NAN,
+                          .best_loss = NAN,
+                          .last_accuracy = NAN,
+                          .tokens_per_second = NAN};
     SR_TRY(sr_result_read(&record->result, folder));
     SR_TRY(read_lines(folder, "metrics.jsonl", read_metrics, record));
     return read_rate(record, folder);

@@ -239,8 +239,9 @@ static double listed_of(const maker *m, size_t variant, size_t seed, size_t inde
                         const listed *what) {
     const size_t run = run_of(m, variant, seed);
     const json_t *record = run < m->study->run_count ? m->measured[run] : NULL;
-    const json_t *element = sr_json_element_of(
-        what->part ? sr_json_object_of(record, what->part) : record, what->list, index);
+    const json_t *element =
+        sr_json_element_of(what->part ? sr_json_object_of(record, what->part) : record, what->list,
+                           index);
     return sr_json_number_of(what->inner ? sr_json_object_of(element, what->inner) : element,
                              what->name);
 }
@@ -494,8 +495,10 @@ static void find_students(maker *m) {
 
 srnn_status sr_students_summarise(json_t **list, const sr_study *study, const sr_record *records,
                                   json_t *const *measured) {
-    maker m = {
-        .study = study, .records = records, .measured = measured, .seeds = study->seed_count};
+    maker m = {.study = study,
+               .records = records,
+               .measured = measured,
+               .seeds = study->seed_count};
     *list = NULL;
     if (!study->teacher.wanted)
         return SRNN_OK;

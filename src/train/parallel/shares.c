@@ -219,9 +219,10 @@ static srnn_status send_piece(sr_shares *s, size_t index) {
     const piece *p = &s->pieces[index];
     for (int to = 0; to < s->ranks->count; to++)
         if (to != s->ranks->rank && p->counts[to] > 0)
-            SR_TRY(sr_ranks_send(
-                s->ranks, &s->sends[index * (size_t)s->ranks->count + (size_t)to], to, SR_RANKS_TAG,
-                (const char *)(s->gradient + p->first) + p->starts[to], (size_t)p->counts[to]));
+            SR_TRY(sr_ranks_send(s->ranks, &s->sends[index * (size_t)s->ranks->count + (size_t)to],
+                                 to, SR_RANKS_TAG,
+                                 (const char *)(s->gradient + p->first) + p->starts[to],
+                                 (size_t)p->counts[to]));
     return SRNN_OK;
 }
 

@@ -78,11 +78,12 @@ typedef struct number_setting {
 /* These have effective defaults: only a value other than the default was certainly given. */
 static srnn_status settle_others(sr_run_settings *s, const sr_run_settings *defaults,
                                  const sr_model_config *c, const char *where) {
-    const number_setting numbers[] = {
-        {"mlp", s->mlp, defaults->mlp, c->mlp},
-        {"tied", s->tied, defaults->tied, c->tied},
-        {"rope-theta", s->rope_theta, defaults->rope_theta, c->rope_theta},
-        {"norm-epsilon", s->norm_epsilon, defaults->norm_epsilon, c->norm_epsilon}};
+    const number_setting numbers[] = {{"mlp", s->mlp, defaults->mlp, c->mlp},
+                                      {"tied", s->tied, defaults->tied, c->tied},
+                                      {"rope-theta", s->rope_theta, defaults->rope_theta,
+                                       c->rope_theta},
+                                      {"norm-epsilon", s->norm_epsilon, defaults->norm_epsilon,
+                                       c->norm_epsilon}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].requested != numbers[i].has && numbers[i].requested != numbers[i].otherwise)
             return refuse(numbers[i].name, numbers[i].requested, numbers[i].has, where);

@@ -227,8 +227,8 @@ static srnn_status write_events(sr_log_file *file, const sr_progress *p, const s
     const double now = wall_seconds();
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < (validation ? 6 : 4); i++)
-        status = first_failure(
-            status, sr_tensorboard_scalar(file, now, p->step, scalars[i].name, scalars[i].value));
+        status = first_failure(status, sr_tensorboard_scalar(file, now, p->step, scalars[i].name,
+                                                             scalars[i].value));
     return status;
 }
 

@@ -133,9 +133,10 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
     SR_TRY(make_model(run, checkpoint));
-    SR_TRY(sr_validation_create(
-        &run->validation, run->settings.validate_batches,
-        run->settings.objective == SR_OBJECTIVE_LAYERS ? run->model->config.L : 0));
+    SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches,
+                                run->settings.objective == SR_OBJECTIVE_LAYERS
+                                    ? run->model->config.L
+                                    : 0));
     run->started = sr_clock_seconds();
     const sr_checkpointed state = checkpointed(run);
     if (!*checkpoint || run->settings.adapter_rank)
@@ -414,8 +415,9 @@ static srnn_status save(sr_run *run, bool *written) {
     *written = false;
     if (run->progress.step == run->saved_step)
         return SRNN_OK;
-    SR_TRY(sr_ranks_agree(
-        run->ranks, is_first(run) ? sr_run_records_sync(run->records, &run->progress) : SRNN_OK));
+    SR_TRY(sr_ranks_agree(run->ranks, is_first(run)
+                                          ? sr_run_records_sync(run->records, &run->progress)
+                                          : SRNN_OK));
     run->progress.updates = sr_trainer_moments(run->trainer)->updates;
     SR_TRY(sr_checkpoint_write(&state, &run->progress));
     run->saved_step = run->progress.step;

@@ -79,8 +79,10 @@ static srnn_status take_test(void *context, const char *text, const sr_source *s
     const int64_t fit = (int64_t)s->B * s->T / source->T;
     const int64_t B = fit < 1 ? 1 : fit < s->B ? fit : s->B;
     sr_evaluation result = {.ranks = t->ranks};
-    const sr_evaluation_rows what = {
-        .source = source, .split = SR_SPLIT_VALIDATION, .B = (int)B, .batches = (rows + B - 1) / B};
+    const sr_evaluation_rows what = {.source = source,
+                                     .split = SR_SPLIT_VALIDATION,
+                                     .B = (int)B,
+                                     .batches = (rows + B - 1) / B};
     SR_TRY(sr_evaluate_source(&result, t->model, &what));
     const double targets = (double)result.targets;
     json_t *object = json_object();

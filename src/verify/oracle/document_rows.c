@@ -148,9 +148,9 @@ static void write_channels(sr_document *x, int64_t value) {
         for (int64_t d = 0; d < Dv; d++) {
             const int64_t at = (value * T + j) * Dv + d;
             const sr_term gate = sr_sigmoid_term(x, x->write_gate[at]);
-            u[j * Dv + d] = sr_tape_subtract(
-                x->tape, sr_tape_multiply(x->tape, gate, x->v[at]),
-                sr_tape_dot(x->tape, sr_each(x->weights), (sr_terms){u + d, Dv}, j));
+            u[j * Dv + d] = sr_tape_subtract(x->tape, sr_tape_multiply(x->tape, gate, x->v[at]),
+                                             sr_tape_dot(x->tape, sr_each(x->weights),
+                                                         (sr_terms){u + d, Dv}, j));
         }
     }
 }

@@ -314,7 +314,9 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
 
 srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *p, const srnn_operands *in, uint64_t seed) {
-    sr_document common = {
-        .problem = p, .a = &p->attention, .state_seed = &seed, .clearance = INFINITY};
+    sr_document common = {.problem = p,
+                          .a = &p->attention,
+                          .state_seed = &seed,
+                          .clearance = INFINITY};
     return run(&common, o, gradients, d_o, in);
 }

@@ -309,22 +309,24 @@ static void run_free(run *x) {
 }
 
 static srnn_operands operands_of(void *const *memory, int q) {
-    return (srnn_operands){
-        .q = {.data = memory[q]}, .k = {.data = memory[q + 1]}, .v = {.data = memory[q + 2]}};
+    return (srnn_operands){.q = {.data = memory[q]},
+                           .k = {.data = memory[q + 1]},
+                           .v = {.data = memory[q + 2]}};
 }
 
 static void forward(run *x) {
     const srnn_operands in = operands_of(x->input_there, Q);
-    assert_int_equal(
-        srnn_attention_forward(x->plan, (srnn_tensor){.data = x->output_there[O]}, &in, x->saved),
-        SRNN_OK);
+    assert_int_equal(srnn_attention_forward(x->plan, (srnn_tensor){.data = x->output_there[O]}, &in,
+                                            x->saved),
+                     SRNN_OK);
 }
 
 static void backward(run *x) {
     const srnn_operands in = operands_of(x->input_there, Q),
                         out = operands_of(x->output_there, D_Q);
-    assert_int_equal(srnn_attention_backward(
-                         x->plan, &out, (srnn_tensor){.data = x->input_there[D_O]}, &in, x->saved),
+    assert_int_equal(srnn_attention_backward(x->plan, &out,
+                                             (srnn_tensor){.data = x->input_there[D_O]}, &in,
+                                             x->saved),
                      SRNN_OK);
 }
 

@@ -194,8 +194,9 @@ static bool run_on_device(attention_call *call, arrangement how, const char *ker
     void *saved;
     assert_int_equal(sr_device_allocate(gpu, &saved, srnn_plan_saved_bytes(plan)), SRNN_OK);
     assert_int_equal(srnn_attention_forward(plan, image_tensor(&im, &im.o), &in, saved), SRNN_OK);
-    assert_int_equal(
-        srnn_attention_backward(plan, &gradients, image_tensor(&im, &im.d_o), &in, saved), SRNN_OK);
+    assert_int_equal(srnn_attention_backward(plan, &gradients, image_tensor(&im, &im.d_o), &in,
+                                             saved),
+                     SRNN_OK);
     if (srnn_device_wait(gpu) != SRNN_OK)
         fail_msg("%s", srnn_error_detail());
     assert_int_equal(sr_device_copy_out(gpu, im.host, im.device, (size_t)im.numbers * 2), SRNN_OK);
@@ -532,9 +533,9 @@ static void check_finite_gradients(const attention_call *call, int from, int to,
     const srnn_problem *p = &call->problem;
     const int heads[] = {p->H, p->Hkv, p->Hkv}, widths[] = {p->D, p->D, p->Dv};
     for (int which = SR_OPERAND_Q; which <= SR_OPERAND_V; which++)
-        if (!all_finite(
-                (token_range){call->host.gradient[which], heads[which], widths[which], from, to},
-                p->T))
+        if (!all_finite((token_range){call->host.gradient[which], heads[which], widths[which], from,
+                                      to},
+                        p->T))
             fail_msg("%s, D %d: gradient of %s is not finite", what, p->D,
                      sr_operand_at((sr_operand)which)->name);
 }
@@ -575,9 +576,9 @@ static void documents_apart(void **state) {
             if (backward) {
                 set_tokens((token_range){call.host.d_o, 2, problem.Dv, BEGIN, BEGIN + 1}, T, NAN);
             } else {
-                set_tokens(
-                    (token_range){call.host.operand[SR_OPERAND_K], 1, problem.D, BEGIN - 1, BEGIN},
-                    T, NAN);
+                set_tokens((token_range){call.host.operand[SR_OPERAND_K], 1, problem.D, BEGIN - 1,
+                                         BEGIN},
+                           T, NAN);
                 set_tokens((token_range){call.host.operand[SR_OPERAND_V], 1, problem.Dv, BEGIN - 2,
                                          BEGIN - 1},
                            T, NAN);

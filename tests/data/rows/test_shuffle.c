@@ -59,8 +59,9 @@ static void halves_have_no_row_in_common(void **state) {
     int64_t all = 0, rows = 0;
     for (sr_half half = SR_HALF_ALL; half <= SR_HALF_SECOND; half++) {
         sr_dataset datasets[SR_SPLITS] = {make_dataset(7, 3), make_dataset(DOCUMENTS, 3)};
-        const sr_shuffle_settings settings = {
-            .seed = (uint64_t)half, .T = T, .validation_half = half};
+        const sr_shuffle_settings settings = {.seed = (uint64_t)half,
+                                              .T = T,
+                                              .validation_half = half};
         sr_source *source;
         assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_OK);
         const int64_t count = source->rows[SR_SPLIT_VALIDATION];
@@ -84,8 +85,9 @@ static void a_half_is_not_empty(void **state) {
     (void)state;
     for (sr_half half = SR_HALF_FIRST; half <= SR_HALF_SECOND; half++) {
         sr_dataset datasets[SR_SPLITS] = {make_dataset(7, 3), make_dataset(1, 3)};
-        const sr_shuffle_settings settings = {
-            .T = 1, .layout = SR_ROWS_DOCUMENT, .validation_half = half};
+        const sr_shuffle_settings settings = {.T = 1,
+                                              .layout = SR_ROWS_DOCUMENT,
+                                              .validation_half = half};
         sr_source *source;
         assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_ERR_ARGUMENT);
         assert_non_null(strstr(srnn_error_detail(), "fills 1 rows of 1 tokens"));

@@ -519,8 +519,10 @@ static void real_text_comes_back(void **state) {
     snprintf(text_path, sizeof text_path, "%s/text/tinyshakespeare.txt", data);
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/tokenizers/gpt2", data);
     const char *inputs[] = {text_path};
-    const sr_prepare_settings settings = {
-        .tokenizer = tokenizer_path, .folder = out, .inputs = inputs, .input_count = 1};
+    const sr_prepare_settings settings = {.tokenizer = tokenizer_path,
+                                          .folder = out,
+                                          .inputs = inputs,
+                                          .input_count = 1};
     assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
     sr_dataset dataset;
     sr_tokenizer *tokenizer;
@@ -548,8 +550,10 @@ static void two_processes_do_not_mix(void **state) {
     (void)state;
     char path[160];
     const char *const inputs[] = {make_file(path, "a.txt", "some text", 9)};
-    const sr_prepare_settings settings = {
-        .tokenizer = "bytes", .folder = out, .inputs = inputs, .input_count = 1};
+    const sr_prepare_settings settings = {.tokenizer = "bytes",
+                                          .folder = out,
+                                          .inputs = inputs,
+                                          .input_count = 1};
     int lock;
     assert_int_equal(sr_folders_make(out), SRNN_OK);
     assert_int_equal(sr_folder_lock(&lock, out, 0), SRNN_OK);
@@ -566,8 +570,10 @@ static void shortened_shards_are_an_error(void **state) {
     char path[160], shard[256], text[3000];
     memset(text, 'a', sizeof text);
     const char *const inputs[] = {make_file(path, "a.txt", text, sizeof text)};
-    const sr_prepare_settings settings = {
-        .tokenizer = "bytes", .folder = out, .inputs = inputs, .input_count = 1};
+    const sr_prepare_settings settings = {.tokenizer = "bytes",
+                                          .folder = out,
+                                          .inputs = inputs,
+                                          .input_count = 1};
     assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
     snprintf(shard, sizeof shard, "%s/train-00000.tokens", out);
     for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
@@ -577,10 +583,10 @@ static void shortened_shards_are_an_error(void **state) {
         sr_source *source;
         struct stat before;
         assert_int_equal(stat(shard, &before), 0);
-        assert_int_equal(
-            sr_source_open(&source, out,
-                           &(sr_source_settings){.T = 16, .layout = (sr_token_layout)layout}),
-            SRNN_OK);
+        assert_int_equal(sr_source_open(&source, out,
+                                        &(sr_source_settings){.T = 16,
+                                                              .layout = (sr_token_layout)layout}),
+                         SRNN_OK);
         assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_OK);
         assert_int_equal(truncate(shard, before.st_size - 1), 0);
         assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_ERR_IO);

@@ -49,8 +49,10 @@ static size_t pack_plain(unsigned char *out, size_t bytes) {
 }
 
 static size_t pack_gzip(unsigned char *out, size_t bytes) {
-    z_stream stream = {
-        .next_in = text, .avail_in = (uInt)bytes, .next_out = out, .avail_out = MOST};
+    z_stream stream = {.next_in = text,
+                       .avail_in = (uInt)bytes,
+                       .next_out = out,
+                       .avail_out = MOST};
     assert_int_equal(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
     deflateEnd(&stream);
@@ -68,8 +70,9 @@ static size_t pack_zstd(unsigned char *out, size_t bytes) {
 
 static size_t pack_xz(unsigned char *out, size_t bytes) {
     size_t size = 0;
-    assert_int_equal(
-        lzma_easy_buffer_encode(1, LZMA_CHECK_CRC32, NULL, text, bytes, out, &size, MOST), LZMA_OK);
+    assert_int_equal(lzma_easy_buffer_encode(1, LZMA_CHECK_CRC32, NULL, text, bytes, out, &size,
+                                             MOST),
+                     LZMA_OK);
     return size;
 }
 

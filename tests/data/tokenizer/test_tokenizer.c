@@ -264,9 +264,9 @@ static void normal_forms_are_those_of_unicode_9(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sr_bytes normal = {0};
-        assert_int_equal(
-            sr_unicode_normalize(&normal, cases[i].text, strlen(cases[i].text), cases[i].form),
-            SRNN_OK);
+        assert_int_equal(sr_unicode_normalize(&normal, cases[i].text, strlen(cases[i].text),
+                                              cases[i].form),
+                         SRNN_OK);
         assert_int_equal(normal.count, strlen(cases[i].normal));
         assert_memory_equal(normal.data, cases[i].normal, normal.count);
         sr_bytes_free(&normal);
@@ -428,8 +428,9 @@ static void symbols_keep_their_spaces(void **state) {
         sample_sentencepiece_symbol_file(&file, cases[i][0]);
         sample_spaced(&expected, cases[i][2], "\xE2\x96\x81");
         assert_int_equal(sr_bytes_append(&expected, "", 1), SRNN_OK);
-        assert_int_equal(
-            sr_tokenizer_read_sentencepiece(&tokenizer, file.data, file.count, "symbols"), SRNN_OK);
+        assert_int_equal(sr_tokenizer_read_sentencepiece(&tokenizer, file.data, file.count,
+                                                         "symbols"),
+                         SRNN_OK);
         expect_ids(tokenizer, cases[i][1], expected.data);
         sr_tokenizer_free(tokenizer);
         sr_bytes_free(&file);
@@ -564,8 +565,9 @@ static void ties_have_an_order(void **state) {
     static const char *const first[] = {"bc", "xa"};
     const sr_text texts[] = {{text, sizeof text - 1}};
     for (int ties = SR_TIES_IDS; ties <= SR_TIES_TEXT; ties++) {
-        const sr_bpe_training training = {
-            .vocab = 257, .ties = (sr_ties)ties, .text = {.texts = texts, .text_count = 1}};
+        const sr_bpe_training training = {.vocab = 257,
+                                          .ties = (sr_ties)ties,
+                                          .text = {.texts = texts, .text_count = 1}};
         sr_bytes file = {0};
         sr_tokenizer *tokenizer;
         assert_int_equal(sr_bpe_train(&file, &training), SRNN_OK);

@@ -370,13 +370,13 @@ static void walk_keys(const context *x, const workspace *w, const sr_document_ra
             load_queries(x, w, &c);
             transpose_rows(w->buffers.query_columns, ld.token, w->buffers.queries, ld.d, c.count,
                            p->D, c.width);
-            move_state(
-                x, w, &c,
-                &(state_move){.columns = w->buffers.query_columns,
-                              .rows = w->d_numerator,
-                              .ones = x->row_work.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t),
-                              .backwards = true,
-                              .empty = empty});
+            move_state(x, w, &c,
+                       &(state_move){.columns = w->buffers.query_columns,
+                                     .rows = w->d_numerator,
+                                     .ones = x->row_work.d_row_sum +
+                                             sr_row_index(p, p->H, c.b, c.h, c.t),
+                                     .backwards = true,
+                                     .empty = empty});
         }
     }
     if (wanted)

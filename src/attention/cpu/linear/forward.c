@@ -144,9 +144,9 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
         return;
     }
     if (x->rotated) {
-        const linear_pairs plain_pairs = {
-            scaled_rows(buffers->near_queries, plain, k->near_rise, x, c), k->plain_near,
-            buffers->plain_columns, between, 1};
+        const linear_pairs plain_pairs = {scaled_rows(buffers->near_queries, plain, k->near_rise, x,
+                                                      c),
+                                          k->plain_near, buffers->plain_columns, between, 1};
         pair_products(buffers->plain_s, &plain_pairs, x, c);
         risen = scaled_rows(buffers->risen_queries, plain, k->rise, x, c);
     }

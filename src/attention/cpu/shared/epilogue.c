@@ -298,13 +298,13 @@ void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspac
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
         const double row_sum = (double)results.row_sum[r];
         const double maximum = results.maximum ? (double)results.maximum[r] : 0.0;
-        row_facts facts = {
-            .numerator = results.numerator + r * results.ld,
-            .row = {
-                row_sum,
-                keys_seen(a, results.length + r + sr_tokens_before(call->plan, rows.b, rows.t + r)),
-                logit, cumulative ? cumulative[r] : 0.0, REAL_LEAST,
-                sr_row_sink(a, sink, maximum)}};
+        row_facts facts = {.numerator = results.numerator + r * results.ld,
+                           .row = {row_sum,
+                                   keys_seen(a,
+                                             results.length + r +
+                                                 sr_tokens_before(call->plan, rows.b, rows.t + r)),
+                                   logit, cumulative ? cumulative[r] : 0.0, REAL_LEAST,
+                                   sr_row_sink(a, sink, maximum)}};
         const sr_row_factors f = facts.factors = factors_of(a, &facts.row, wide);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)

@@ -227,21 +227,23 @@ static const real *placed_row(real *rotated, const real *x, const sr_row_workspa
 
 static feature_rule query_rule(const sr_row_workspace *row_work, const srnn_problem *p, int64_t b,
                                int64_t t) {
-    return (feature_rule){
-        .feature = p->attention.feature,
-        .query = true,
-        .factor = sr_scale_factor(&p->attention, p->D),
-        .inverse = row_work->q_inverse ? row_work->q_inverse + (b * p->T + t) * p->D : NULL,
-        .D = p->D};
+    return (feature_rule){.feature = p->attention.feature,
+                          .query = true,
+                          .factor = sr_scale_factor(&p->attention, p->D),
+                          .inverse = row_work->q_inverse
+                                         ? row_work->q_inverse + (b * p->T + t) * p->D
+                                         : NULL,
+                          .D = p->D};
 }
 
 static feature_rule key_rule(const sr_row_workspace *row_work, const srnn_problem *p, int64_t b,
                              int64_t t) {
-    return (feature_rule){
-        .feature = p->attention.feature,
-        .factor = 1.0,
-        .inverse = row_work->k_inverse ? row_work->k_inverse + (b * p->T + t) * p->D : NULL,
-        .D = p->D};
+    return (feature_rule){.feature = p->attention.feature,
+                          .factor = 1.0,
+                          .inverse = row_work->k_inverse
+                                         ? row_work->k_inverse + (b * p->T + t) * p->D
+                                         : NULL,
+                          .D = p->D};
 }
 
 static const real *key_source(const sr_row_workspace *row_work, const sr_attention_call *call,
@@ -356,9 +358,10 @@ void SR_ISA_REAL(sr_prologue_erase_rows)(sr_erase_rows out, const real *keys, in
         for (int d = 0; d < D; d++)
             erase[d] = (real)(unit * (double)x[d]);
         for (int d = 0; d < D; d += LANES)
-            vec_store_part(
-                out.removed + r * ld + d,
-                vec_sigmoid(vec_load_part(z + d, D - d)) * vec_load_part(erase + d, D - d), D - d);
+            vec_store_part(out.removed + r * ld + d,
+                           vec_sigmoid(vec_load_part(z + d, D - d)) *
+                               vec_load_part(erase + d, D - d),
+                           D - d);
     }
 }
 

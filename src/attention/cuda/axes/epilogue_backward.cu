@@ -274,8 +274,9 @@ srnn_status sr_axes_outputs_backward(const sr_axes_call &call, cudaStream_t stre
         return axes_sum_rows<bonus_weight_term>(call.out.skip_weight, call, rows, call.H * call.D,
                                                 stream);
     if (sr_operand_used(SR_OPERAND_SKIP_WEIGHT, a))
-        SR_TRY(axes_sum_rows<skip_weight_term>(
-            call.out.skip_weight, call, rows,
-            a->skip == SRNN_SKIP_CHANNEL ? call.H * call.Dv : call.H, stream));
+        SR_TRY(axes_sum_rows<skip_weight_term>(call.out.skip_weight, call, rows,
+                                               a->skip == SRNN_SKIP_CHANNEL ? call.H * call.Dv
+                                                                            : call.H,
+                                               stream));
     return SRNN_OK;
 }

@@ -155,9 +155,9 @@ __global__ void factor_rows_backward(const __grid_constant__ sr_axes_call call) 
         return;
     call.scratch.value_dot[n] = dot;
     if (call.a.value_gate == SRNN_VALUE_GATE_SIGMOID && call.out.value_gate.data)
-        call.out.value_gate.put(
-            at.b, at.h, at.t, 0,
-            dot * sr_sigmoid(-(double)call.in.value_gate.at(at.b, at.h, at.t, 0)));
+        call.out.value_gate.put(at.b, at.h, at.t, 0,
+                                dot * sr_sigmoid(
+                                          -(double)call.in.value_gate.at(at.b, at.h, at.t, 0)));
 }
 
 /* Gradients of v, with what the skip takes of it, and of the skip's own operand. A thread owns one

@@ -120,9 +120,10 @@ SR_DEVICE void solve(solve_memory<WIDTH> *shared, const sr_axes_call &call, cons
             const int64_t own = t + r;
             bool there = own >= from && own < past && column < call.Dv;
             if (!BACK && there)
-                there = axes_is_written(
-                    system.level,
-                    own - (call.carry.position ? 0 : call.first[(int64_t)b * call.T + own]));
+                there = axes_is_written(system.level,
+                                        own - (call.carry.position
+                                                   ? 0
+                                                   : call.first[(int64_t)b * call.T + own]));
             error[r] = there ? system.right[(base + own) * call.Dv + column] : 0;
         }
         /* other tiles that a token of this one sees, or that see it */

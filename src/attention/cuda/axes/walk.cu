@@ -20,8 +20,9 @@ axes_state sr_axes_state_place(const srnn_problem *p, sr_layout *layout) {
     state.head = state.levels * state.features * (p->Dv + state.column);
     const int decays = a->decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(a, p->D);
     state.numbers = (float *)sr_layout_take(layout, heads * (size_t)state.head, sizeof(float));
-    state.reference = (double *)sr_layout_take(
-        layout, heads * (size_t)state.levels * (size_t)decays, sizeof(double));
+    state.reference =
+        (double *)sr_layout_take(layout, heads * (size_t)state.levels * (size_t)decays,
+                                 sizeof(double));
     return state;
 }
 

@@ -236,9 +236,10 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
             chunk_load_8(part, d_skip.row(b, h, t) + 8 * lane.piece);
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                skipped[c] = fmaf(
-                    part[c], conv ? 1.0f : (float)axes_skip_weight(call, h, 8 * lane.piece + c),
-                    skipped[c]);
+                skipped[c] =
+                    fmaf(part[c],
+                         conv ? 1.0f : (float)axes_skip_weight(call, h, 8 * lane.piece + c),
+                         skipped[c]);
         }
         if (conv && call.out.skip.data)
             chunk_store_8(chunk_piece(call.out.skip, b, lane.h, t, lane.piece), skipped);
@@ -299,8 +300,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
         const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
         const float z = (float)axes_decay_number(call, b, h, t, 0);
-        float d = gate_number_backward(
-            call, h, z, inside ? chunk.d_gate[call.row(call.Hkv, b, h, acts)] : 0, rate);
+        float d =
+            gate_number_backward(call, h, z,
+                                 inside ? chunk.d_gate[call.row(call.Hkv, b, h, acts)] : 0, rate);
         if (call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP) {
             const float factor = call.scratch.value_factor[row];
             if (factor > 0)

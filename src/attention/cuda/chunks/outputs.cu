@@ -383,8 +383,8 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         chunk_store_8(d_skip.row(at.b, at.h, at.t) + 8 * lane.piece, d_y);
         if (call.a.skip != SRNN_SKIP_CONV) {
             float v[8];
-            chunk_load_8(
-                v, chunk_piece(call.in.v, at.b, axes_value_head(call, at.h), at.t, lane.piece));
+            chunk_load_8(v, chunk_piece(call.in.v, at.b, axes_value_head(call, at.h), at.t,
+                                        lane.piece));
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 d_skip_weight[c] = fmaf(d_y[c], v[c], d_skip_weight[c]);

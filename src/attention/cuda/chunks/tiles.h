@@ -263,8 +263,9 @@ SR_DEVICE void multiply_by_columns(float (&c)[PIECES][4], const sr_bf16 *a, int 
 template <int WIDTH>
 SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c,
                               int lane = warp_lane()) {
-    ldmatrix_x4_transposed(
-        a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
+    ldmatrix_x4_transposed(a,
+                           tile + row * WIDTH +
+                               sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
 /* A times factor[n] of its columns n. */

@@ -109,8 +109,10 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
     __shared__ one_memory<WIDTH, WARPS> shared;
     __shared__ rotated_token<N, WIDTH> rotated_here;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    one_feed<N, false, EXPONENTIAL> feed = {
-        call, memory, place_of(call, memory, (int)blockIdx.x), {}};
+    one_feed<N, false, EXPONENTIAL> feed = {call,
+                                            memory,
+                                            place_of(call, memory, (int)blockIdx.x),
+                                            {}};
     one_place &at = feed.at;
     feed.token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0), call.v.at(at.b, at.kv, 0)};
     let_next_start();

@@ -212,9 +212,10 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                     if (rule::decays)
                         of = *reinterpret_cast<const float2 *>(
                             &shared->decay[at.stage][i / 4 * 8 + fragment_column()]);
-                    const float along[2] = {
-                        differentiate<rule>(s[i], d[i], rows[half], numbers, of.x),
-                        differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y)};
+                    const float along[2] = {differentiate<rule>(s[i], d[i], rows[half], numbers,
+                                                                of.x),
+                                            differentiate<rule>(s[i + 1], d[i + 1], rows[half],
+                                                                numbers, of.y)};
                     if (rule::decays) {
                         const int column = i / 4 * 8 - 8 * half;
                         dot[half] += column == own ? 0 : along[0];

@@ -262,12 +262,13 @@ SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile<queries> &tile, int part
     for (int i = 16 * part; i < 16 * part + 16; i += 4) {
         const float4 both = rows.two[i / 4 % 4];
         const backward_row left = {both.x, both.y}, right = {both.z, both.w};
-        const float first[2] = {
-            differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]),
-            differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0])};
-        const float second[2] = {
-            differentiate<rule>(s[i + 2], d[i + 2], left, numbers, sums.decay[1]),
-            differentiate<rule>(s[i + 3], d[i + 3], right, numbers, sums.decay[1])};
+        const float first[2] = {differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]),
+                                differentiate<rule>(s[i + 1], d[i + 1], right, numbers,
+                                                    sums.decay[0])};
+        const float second[2] = {differentiate<rule>(s[i + 2], d[i + 2], left, numbers,
+                                                     sums.decay[1]),
+                                 differentiate<rule>(s[i + 3], d[i + 3], right, numbers,
+                                                     sums.decay[1])};
         if (rule::decays) {
             SR_UNROLL
             for (int n = 0; n < 2; n++) {

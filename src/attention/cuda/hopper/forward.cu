@@ -290,9 +290,10 @@ SR_DEVICE void follow_maximum(forward_sums<D> &sums, const float (&s)[64],
                               const score_numbers &numbers) {
     float most[2];
     row_maximum(most, s);
-    const float reference[2] = {
-        fmaxf(fminf(most[0], numbers.limit) * numbers.factor, sums.reference[0]),
-        fmaxf(fminf(most[1], numbers.limit) * numbers.factor, sums.reference[1])};
+    const float reference[2] = {fmaxf(fminf(most[0], numbers.limit) * numbers.factor,
+                                      sums.reference[0]),
+                                fmaxf(fminf(most[1], numbers.limit) * numbers.factor,
+                                      sums.reference[1])};
     move_reference(sums, reference);
 }
 
@@ -519,9 +520,10 @@ SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
     }
     if (kind != TILE_WHOLE && j * shape::KEYS < work.latest) {
         const int from = j * shape::KEYS + fragment_column(), t = rows.row + fragment_row();
-        mask_before(
-            s, {row_work_first(call, work, t) - from, row_work_first(call, work, t + 8) - from},
-            {hidden, hidden});
+        mask_before(s,
+                    {row_work_first(call, work, t) - from,
+                     row_work_first(call, work, t + 8) - from},
+                    {hidden, hidden});
     }
     const score_numbers of_exponent = rule::decays ? score_numbers{1, INFINITY} : numbers;
     if (rule::reference == REFERENCE_RUNNING)

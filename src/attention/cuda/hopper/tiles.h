@@ -109,11 +109,12 @@ SR_DEVICE void tile_load(uint8_t *tile, const CUtensorMap *map, uint64_t *barrie
 static inline cudaError_t tile_map_encode(CUtensorMap *map, const sr_strided<const sr_bf16> &from,
                                           const hopper_view &call, int heads, int rows) {
     const uint64_t number = sizeof(sr_bf16);
-    const sr_tensor_shape shape = {
-        4,
-        {(uint64_t)call.D, (uint64_t)call.T, (uint64_t)heads, (uint64_t)call.B},
-        {(uint64_t)from.time * number, (uint64_t)from.head * number, (uint64_t)from.batch * number},
-        {64, (uint32_t)rows, 1, 1}};
+    const sr_tensor_shape shape = {4,
+                                   {(uint64_t)call.D, (uint64_t)call.T, (uint64_t)heads,
+                                    (uint64_t)call.B},
+                                   {(uint64_t)from.time * number, (uint64_t)from.head * number,
+                                    (uint64_t)from.batch * number},
+                                   {64, (uint32_t)rows, 1, 1}};
     return sr_tensor_map_encode(map, from.data, &shape);
 }
 

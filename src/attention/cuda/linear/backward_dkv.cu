@@ -84,9 +84,9 @@ struct query_stream {
             Tiles::clear(memory.d_numerators[stage], memory.factor);
             __syncthreads(); /* what does not count is zero */
         }
-        state.add(
-            memory.queries[stage], memory.d_numerators[stage], call.choices.sums_rows,
-            {differ ? memory.factor : nullptr, differ ? memory.ones : memory.d_row_sums[stage]});
+        state.add(memory.queries[stage], memory.d_numerators[stage], call.choices.sums_rows,
+                  {differ ? memory.factor : nullptr,
+                   differ ? memory.ones : memory.d_row_sums[stage]});
     }
 };
 

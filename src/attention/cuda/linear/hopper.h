@@ -66,11 +66,11 @@ srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
 static inline cudaError_t chunk_map_encode(CUtensorMap *map, const sr_strided<const sr_bf16> &from,
                                            const sr_attention_view<sr_bf16> &call, int heads) {
     const uint64_t number = sizeof(sr_bf16);
-    const sr_tensor_shape shape = {
-        4,
-        {SR_CHUNK, (uint64_t)call.T, (uint64_t)heads, (uint64_t)call.B},
-        {(uint64_t)from.time * number, (uint64_t)from.head * number, (uint64_t)from.batch * number},
-        {SR_CHUNK, SR_CHUNK, 1, 1}};
+    const sr_tensor_shape shape = {4,
+                                   {SR_CHUNK, (uint64_t)call.T, (uint64_t)heads, (uint64_t)call.B},
+                                   {(uint64_t)from.time * number, (uint64_t)from.head * number,
+                                    (uint64_t)from.batch * number},
+                                   {SR_CHUNK, SR_CHUNK, 1, 1}};
     return sr_tensor_map_encode(map, from.data, &shape);
 }
 
@@ -170,8 +170,9 @@ SR_DEVICE void multiply_packed(chunk_sums &d, const uint32_t (&a)[SR_CHUNK / 4],
     const uint64_t right = wgmma_descriptor(b);
 #pragma unroll
     for (int c = 0; c < SR_CHUNK / 16; c++)
-        wgmma_registers<SR_CHUNK, ACROSS>(
-            flat(d), a + 4 * c, wgmma_descriptor_further(right, c * next_sixteen(ACROSS)), 1);
+        wgmma_registers<SR_CHUNK, ACROSS>(flat(d), a + 4 * c,
+                                          wgmma_descriptor_further(right, c * next_sixteen(ACROSS)),
+                                          1);
 }
 
 SR_DEVICE void pack_sums(uint32_t (&a)[SR_CHUNK / 4], const chunk_sums &w) {

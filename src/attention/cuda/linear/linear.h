@@ -278,9 +278,10 @@ template <int THREADS> struct sr_chunk_tiles {
         for (int n = 0; n < pieces; n++)
             change_piece(own + n * apart * SR_CHUNK, [&](float(&x)[8]) {
                 const int t = min(t0 + row() + n * apart, past - 1);
-                row_feature<sr_piece_row>(
-                    x, map.feature, map.inverse ? map.inverse + (int64_t)t * head.columns : nullptr,
-                    head.columns);
+                row_feature<sr_piece_row>(x, map.feature,
+                                          map.inverse ? map.inverse + (int64_t)t * head.columns
+                                                      : nullptr,
+                                          head.columns);
                 row_multiply<sr_piece_row>(x, scale(n));
             });
     }
@@ -445,8 +446,9 @@ SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin =
 template <int WIDTH>
 SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
-    ldmatrix_x4_transposed(
-        a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
+    ldmatrix_x4_transposed(a,
+                           tile + row * WIDTH +
+                               sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
 /* The weights of the tokens of a chunk in the state after it. Shared memory, (tokens) each; NULL:

@@ -58,9 +58,10 @@ template <int WIDTH> struct query_stage {
         constexpr int Q = shape<WIDTH>::queries;
         tile_load<WIDTH, Q, THREADS>(queries, head_rows(call.q, block.b, h, call.D, aligned.q), t,
                                      block.key, block.past);
-        tile_load<WIDTH, Q, THREADS>(
-            d_numerators, head_rows(call.d_numerator, block.b, h, call.Dv, aligned.d_numerator), t,
-            block.key, block.past);
+        tile_load<WIDTH, Q, THREADS>(d_numerators,
+                                     head_rows(call.d_numerator, block.b, h, call.Dv,
+                                               aligned.d_numerator),
+                                     t, block.key, block.past);
         const int n = (int)threadIdx.x;
         if (n < 2 * Q) {
             const float *const from = n < Q ? call.scratch.row_scale : call.scratch.d_row_sum;

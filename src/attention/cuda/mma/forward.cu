@@ -376,8 +376,9 @@ template <int WIDTH, sr_score_class KIND, bool OTHER> struct warp_rows {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = row(m, half);
-                const sr_row_facts facts = row_facts(
-                    call, b, h, min(i, call.T - 1), quad_sum(sum[m][half]), saved_maximum(m, half));
+                const sr_row_facts facts =
+                    row_facts(call, b, h, min(i, call.T - 1), quad_sum(sum[m][half]),
+                              saved_maximum(m, half));
                 if (call.numerator && threadIdx.x % 4 == 0 && i < call.T) {
                     call.row_sum[call.row_index(call.H, b, h, i)] = facts.row_sum;
                     call.maximum[call.row_index(call.H, b, h, i)] = facts.maximum;

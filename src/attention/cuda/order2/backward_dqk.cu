@@ -362,11 +362,13 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
         }
         const int h = kv() * call.group + n % call.group;
         const int64_t row = call.row_index(call.H, b, h, 0);
-        tile_load<WIDTH, SR_CHUNK, THREADS>(
-            memory.stage[place][0], head_rows(call.q, b, h, call.D, aligned.q), from, 0, past);
-        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(
-            memory.stage[place][1], head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator),
-            from, 0, past);
+        tile_load<WIDTH, SR_CHUNK, THREADS>(memory.stage[place][0],
+                                            head_rows(call.q, b, h, call.D, aligned.q), from, 0,
+                                            past);
+        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(memory.stage[place][1],
+                                               head_rows(call.d_numerator, b, h, call.Dv,
+                                                         aligned.d_numerator),
+                                               from, 0, past);
         load_row_numbers(memory.scales[place], call.scratch.row_scale + row, from, past);
         load_row_numbers(memory.d_row_sums[place], call.scratch.d_row_sum + row, from, past);
     }

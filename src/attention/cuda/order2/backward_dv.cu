@@ -110,11 +110,13 @@ __global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, WIDTH <= 16 ?
         } else if (n < of_state + of_queries) {
             const int h = kv * call.group + (n - of_state) % call.group, from = query(n);
             const int64_t row = call.row_index(call.H, b, h, 0);
-            tile_load<WIDTH, SR_CHUNK, THREADS>(
-                stage[0], head_rows(call.q, b, h, call.D, aligned.q), from, 0, to);
-            tile_load<SR_CHUNK, SR_CHUNK, THREADS>(
-                stage[1], head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator), from, 0,
-                to);
+            tile_load<WIDTH, SR_CHUNK, THREADS>(stage[0],
+                                                head_rows(call.q, b, h, call.D, aligned.q), from, 0,
+                                                to);
+            tile_load<SR_CHUNK, SR_CHUNK, THREADS>(stage[1],
+                                                   head_rows(call.d_numerator, b, h, call.Dv,
+                                                             aligned.d_numerator),
+                                                   from, 0, to);
             load_row_numbers(shared->scales[place], call.scratch.row_scale + row, from, to);
             load_row_numbers(shared->d_row_sums[place], call.scratch.d_row_sum + row, from, to);
         }
@@ -124,8 +126,9 @@ __global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, WIDTH <= 16 ?
     sr_order2_rows<WIDTH> rows(shared->keys + own * WIDTH, t0 + own);
 
     rows.documents = head.first[end - 1] > rows.t;
-    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(
-        shared->keys, head_rows(call.k, b, kv, call.D, aligned.k), t0, 0, past);
+    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(shared->keys,
+                                              head_rows(call.k, b, kv, call.D, aligned.k), t0, 0,
+                                              past);
     load(0);
     load(1);
 #pragma unroll 1

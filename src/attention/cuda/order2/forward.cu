@@ -80,8 +80,9 @@ __global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, 2)
     sr_order2_rows<WIDTH> rows(shared->queries + own * WIDTH, t0 + own);
 
     rows.documents = head.first[min(rows.t + shape::WARP_ROWS, past) - 1] > begin;
-    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(
-        shared->queries, head_rows(call.q, b, h, call.D, aligned.q), t0, 0, past);
+    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(shared->queries,
+                                              head_rows(call.q, b, h, call.D, aligned.q), t0, 0,
+                                              past);
     load(0);
     load(1);
 #pragma unroll 1

@@ -424,9 +424,9 @@ __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16>
                 store_vector(to, before.half[0]);
                 store_vector(to + 4, before.half[1]);
             } else {
-                store_vector(
-                    reinterpret_cast<uint32_t *>(expanded.state(head_number, segment) + at),
-                    rounded);
+                store_vector(reinterpret_cast<uint32_t *>(expanded.state(head_number, segment) +
+                                                          at),
+                             rounded);
             }
 #pragma unroll
             for (int n = 0; n < EIGHT; n++)

@@ -44,8 +44,9 @@ srnn_status sr_task_set_size(sr_synthetic *self, int T, int vocab, int answers) 
 }
 
 const sr_synthetic_task *sr_synthetic_task_at(size_t index) {
-    static const sr_synthetic_task *const lists[] = {
-        sr_tasks_recall, sr_tasks_copying, sr_tasks_tracking, sr_tasks_mad, sr_tasks_ruler};
+    static const sr_synthetic_task *const lists[] = {sr_tasks_recall, sr_tasks_copying,
+                                                     sr_tasks_tracking, sr_tasks_mad,
+                                                     sr_tasks_ruler};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (const sr_synthetic_task *task = lists[i]; task->entry.name; task++)
             if (index-- == 0)

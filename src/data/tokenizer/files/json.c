@@ -49,9 +49,10 @@ static srnn_status count_ids(const reader *from, uint32_t *size) {
 }
 
 static srnn_status find_parts(reader *from, const json_t *root) {
-    static const char *const top[] = {
-        "version",        "added_tokens", "normalizer", "pre_tokenizer",
-        "post_processor", "decoder",      "model",      NULL};
+    static const char *const top[] = {"version",        "added_tokens",
+                                      "normalizer",     "pre_tokenizer",
+                                      "post_processor", "decoder",
+                                      "model",          NULL};
     static const char *const fields[] = {"type",
                                          "dropout",
                                          "unk_token",

@@ -164,9 +164,10 @@ static srnn_status router_back(const sr_block *b, const sr_block_pointers *gradi
     const sr_matrix logits = numbers(b, s->router, columns);
     const sr_matrix d_logits = numbers(b, scratch->d_router, columns);
     const sr_matrix d_in = numbers(b, scratch->d_normed, C), wide = residual(b, scratch->d_wide);
-    const sr_linear_gradient d_routers[] = {
-        gradient_of(gradient, SR_BLOCK_ROUTER_WEIGHT, routing.count),
-        gradient_of(gradient, SR_BLOCK_SHARED_ROUTER_WEIGHT, 1)};
+    const sr_linear_gradient d_routers[] = {gradient_of(gradient, SR_BLOCK_ROUTER_WEIGHT,
+                                                        routing.count),
+                                            gradient_of(gradient, SR_BLOCK_SHARED_ROUTER_WEIGHT,
+                                                        1)};
     sr_linear routers[2];
     const int count = routers_of(b, routers);
     SR_TRY(backend->route_backward(backend, d_logits, scratch->d_weights, s->weights, logits,

@@ -75,8 +75,10 @@ static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
     const int64_t F = b->config->F;
     const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
                                 layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_norm_linear of = {
-        .norm = *norm, .normed = s->mlp_normed, .layers = layers, .count = 2};
+    const sr_norm_linear of = {.norm = *norm,
+                               .normed = s->mlp_normed,
+                               .layers = layers,
+                               .count = 2};
     if (b->config->mlp == SR_MLP_SWIGLU)
         return backend->norm_swiglu_forward(backend, numbers(b, s->activated, F),
                                             numbers(b, s->up, inner(b)), &of);
@@ -108,13 +110,14 @@ static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointe
     const sr_matrix d_out = numbers(b, d_output, C);
     const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
     const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
-    SR_TRY(backend->linear_backward(
-        backend,
-        &(sr_linear_backward){d_activated, d_out, numbers(b, s->activated, F), &down, &d_down, 1}));
+    SR_TRY(backend->linear_backward(backend, &(sr_linear_backward){d_activated, d_out,
+                                                                   numbers(b, s->activated, F),
+                                                                   &down, &d_down, 1}));
     SR_TRY(sr_block_activate_back(b, d_up, d_activated, up, gradient));
-    return backend->linear_backward(
-        backend, &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up, mlp_input(b, s),
-                                       layers + skipped, d_layers + skipped, count});
+    return backend->linear_backward(backend,
+                                    &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up,
+                                                          mlp_input(b, s), layers + skipped,
+                                                          d_layers + skipped, count});
 }
 
 const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add, back};

@@ -166,13 +166,13 @@ srnn_status sr_ring_create(sr_layer_ring **out, const sr_attention_layer *layer)
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **out));
     sr_layer_ring *ring = memory;
-    *ring = (sr_layer_ring){
-        .Q = places[SR_OPERAND_Q].at.count,
-        .K = places[SR_OPERAND_K].at.count,
-        .V = places[SR_OPERAND_V].at.count,
-        .G = places[SR_OPERAND_VALUE_GATE].at.count,
-        .S = sr_sums_columns(&layer->plan->problem),
-        .reach = reach_of(&layer->attention, shortest_part(part->T, part->count), part->count)};
+    *ring = (sr_layer_ring){.Q = places[SR_OPERAND_Q].at.count,
+                            .K = places[SR_OPERAND_K].at.count,
+                            .V = places[SR_OPERAND_V].at.count,
+                            .G = places[SR_OPERAND_VALUE_GATE].at.count,
+                            .S = sr_sums_columns(&layer->plan->problem),
+                            .reach = reach_of(&layer->attention,
+                                              shortest_part(part->T, part->count), part->count)};
     ring->block = ring->K + ring->V + ring->G;
     lay_out(ring, layer);
     *out = ring;

@@ -401,7 +401,8 @@ static srnn_status send_rest(sr_cuda_coalescer *queue, cudaStream_t stream) {
 }
 
 void sr_decode_install(srnn_device *device) {
-    static const sr_attention_coalescer_kind kind = {
-        {SR_DECODE_LISTS, create, destroy, open, flush, close, send_rest}, queue_attention};
+    static const sr_attention_coalescer_kind kind = {{SR_DECODE_LISTS, create, destroy, open, flush,
+                                                      close, send_rest},
+                                                     queue_attention};
     sr_cuda_install_coalescer(device, &kind.base);
 }

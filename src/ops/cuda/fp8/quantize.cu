@@ -133,8 +133,8 @@ static __global__ void __launch_bounds__(THREADS)
 srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                  sr_fp8_format format) {
     const source from = {(const sr_bf16 *)x.data, x.stride, (int)x.rows, (int)x.columns};
-    const int count = (int)sr_minimum(
-        SR_FP8_PARTS, sr_pieces(x.rows * (x.columns / EIGHT), (int64_t)4 * THREADS));
+    const int count = (int)sr_minimum(SR_FP8_PARTS, sr_pieces(x.rows * (x.columns / EIGHT),
+                                                              (int64_t)4 * THREADS));
     const dim3 tiles((unsigned)sr_pieces(x.rows, TILE_ROWS),
                      (unsigned)sr_pieces(x.columns, TILE_COLUMNS));
     const cudaStream_t stream = sr_stream_of(backend);

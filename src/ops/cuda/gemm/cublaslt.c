@@ -231,23 +231,24 @@ static product_key key_of(const sr_cuda_gemm_call *p, const sr_cublaslt_fp8 *fp8
     const void *c = p->c ? p->c : p->d;
     const int32_t a = operand_type(p->in, fp8 ? fp8->a : SR_FP8_NONE),
                   b = operand_type(p->in, fp8 ? fp8->b : SR_FP8_NONE), out = type_of(p->out);
-    return (product_key){
-        .M = p->M,
-        .N = p->N,
-        .K = p->K,
-        .a_stride = p->a_stride,
-        .b_stride = p->b_stride,
-        .c_stride = p->c ? p->c_stride : p->d_stride,
-        .d_stride = p->d_stride,
-        .batch = p->batch.count > 1 ? p->batch.count : 1,
-        .batches = {p->batch.b, p->batch.a, p->c ? p->batch.c : p->batch.d, p->batch.d},
-        .alignment = {alignment_of(p->b, p->batch.b, b), alignment_of(p->a, p->batch.a, a),
-                      alignment_of(c, p->c ? p->batch.c : p->batch.d, out),
-                      alignment_of(p->d, p->batch.d, out)},
-        .transpose_a = p->transpose_a,
-        .transpose_b = p->transpose_b,
-        .types = {b, a, out},
-        .fast = fp8 && fp8->fast};
+    return (product_key){.M = p->M,
+                         .N = p->N,
+                         .K = p->K,
+                         .a_stride = p->a_stride,
+                         .b_stride = p->b_stride,
+                         .c_stride = p->c ? p->c_stride : p->d_stride,
+                         .d_stride = p->d_stride,
+                         .batch = p->batch.count > 1 ? p->batch.count : 1,
+                         .batches = {p->batch.b, p->batch.a, p->c ? p->batch.c : p->batch.d,
+                                     p->batch.d},
+                         .alignment = {alignment_of(p->b, p->batch.b, b),
+                                       alignment_of(p->a, p->batch.a, a),
+                                       alignment_of(c, p->c ? p->batch.c : p->batch.d, out),
+                                       alignment_of(p->d, p->batch.d, out)},
+                         .transpose_a = p->transpose_a,
+                         .transpose_b = p->transpose_b,
+                         .types = {b, a, out},
+                         .fast = fp8 && fp8->fast};
 }
 
 static uint64_t hash_of(const product_key *key) {
@@ -317,8 +318,9 @@ static int32_t config_of(const sr_cublaslt *library, const heuristic_result *res
                          int attribute) {
     int32_t value = -1;
     size_t written;
-    const status_code status = library->call.MatmulAlgoConfigGetAttribute(
-        &result->chosen, attribute, &value, sizeof value, &written);
+    const status_code status =
+        library->call.MatmulAlgoConfigGetAttribute(&result->chosen, attribute, &value, sizeof value,
+                                                   &written);
     return status == 0 ? value : -1;
 }
 

@@ -89,8 +89,9 @@ static dim3 blocks_for(int64_t n, int W) {
 
 srnn_status sr_cuda_muon_direction(sr_backend *backend, const sr_step_stats *stats,
                                    const sr_muon_part *part) {
-    const sr_place places[] = {
-        {part->mean, 0, SRNN_F32}, {part->gradient, 0, SRNN_F32}, {part->direction, 0, SRNN_F32}};
+    const sr_place places[] = {{part->mean, 0, SRNN_F32},
+                               {part->gradient, 0, SRNN_F32},
+                               {part->direction, 0, SRNN_F32}};
     return sr_with_access<4>(SRNN_F32, part->n, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
         SR_CUDA(sr_launch(find_direction<A::W>, blocks_for(part->n, A::W), dim3(THREADS), 0,

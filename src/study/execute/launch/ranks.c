@@ -62,8 +62,9 @@ static srnn_status look_at_all(const sr_study *study, const char *folder, sr_run
 srnn_status sr_study_execute_on_ranks(const sr_study *study, const char *folder,
                                       const sr_study_options *options, sr_run_view *views) {
     sr_ranks *ranks = options->ranks;
-    SR_TRY(sr_ranks_agree(
-        ranks, ranks->rank == 0 ? sr_study_take_stock(study, folder, options, views) : SRNN_OK));
+    SR_TRY(sr_ranks_agree(ranks, ranks->rank == 0
+                                     ? sr_study_take_stock(study, folder, options, views)
+                                     : SRNN_OK));
     SR_TRY(sr_ranks_share(ranks, views, study->run_count * sizeof *views));
     SR_TRY(sr_ranks_agree(ranks, run_own(study, folder, options, views)));
     return look_at_all(study, folder, views);

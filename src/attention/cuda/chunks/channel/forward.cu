@@ -25,16 +25,16 @@ SR_DEVICE void load_first(forward_memory<F, KEEP> *shared, const sr_chunk_call &
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
     chunk_load<SR_CHUNK, THREADS>(shared->values,
                                   chunk_rows(call.v, at.b, at.head, call.V, at.value), span);
-    channel_copy<F, THREADS>(
-        shared->before,
-        channel_of_key<const float>(places.factors, call, at, span, CHANNEL_FACTORS * F));
+    channel_copy<F, THREADS>(shared->before,
+                             channel_of_key<const float>(places.factors, call, at, span,
+                                                         CHANNEL_FACTORS * F));
     if (!call.delta)
         return;
     channel_copy_rows<F, THREADS>(shared->readers,
                                   channel_of_key(places.readers, call, at, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(
-        shared->solved,
-        channel_of_key<const sr_bf16>(places.solved, call, at, span, SR_DELTA_PAIRS));
+    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
+                                          channel_of_key<const sr_bf16>(places.solved, call, at,
+                                                                        span, SR_DELTA_PAIRS));
     channel_load_betas(shared->beta, call, at, span);
 }
 
@@ -45,17 +45,19 @@ SR_DEVICE void load_second(forward_memory<F, KEEP> *shared, const sr_chunk_call 
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
     channel_copy_rows<F, THREADS>(shared->writers,
                                   channel_of_key(places.writers, call, at, span, tile), span);
-    channel_copy<2 * F, THREADS>(
-        shared->rest[0],
-        channel_of_key<const float>(places.factors, call, at, span, CHANNEL_FACTORS * F) +
-            CHANNEL_BETWEEN * F);
+    channel_copy<2 * F, THREADS>(shared->rest[0],
+                                 channel_of_key<const float>(places.factors, call, at, span,
+                                                             CHANNEL_FACTORS * F) +
+                                     CHANNEL_BETWEEN * F);
     if constexpr (!KEEP) {
-        channel_copy_rows<F, THREADS>(
-            shared->queries, channel_of_query(places.queries, call, at, at.query, span, tile),
-            span);
-        channel_copy<SR_DELTA_PAIRS, THREADS>(
-            shared->scores,
-            channel_of_query<sr_bf16>(places.scores, call, at, at.query, span, SR_DELTA_PAIRS));
+        channel_copy_rows<F, THREADS>(shared->queries,
+                                      channel_of_query(places.queries, call, at, at.query, span,
+                                                       tile),
+                                      span);
+        channel_copy<SR_DELTA_PAIRS, THREADS>(shared->scores,
+                                              channel_of_query<sr_bf16>(places.scores, call, at,
+                                                                        at.query, span,
+                                                                        SR_DELTA_PAIRS));
     }
 }
 
@@ -228,9 +230,10 @@ template <int F, bool KEEP>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
     const unsigned heads = (unsigned)(call.B * (KEEP ? call.Hkv : call.H));
-    SR_CUDA(sr_launch(
-        channel_forward<F, KEEP>, dim3(heads, (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
-        dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, KEEP>), stream, call, places));
+    SR_CUDA(sr_launch(channel_forward<F, KEEP>,
+                      dim3(heads, (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
+                      dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, KEEP>), stream, call,
+                      places));
     return SRNN_OK;
 }
 

@@ -97,15 +97,15 @@ SR_DEVICE void load_slice(outputs_memory<F> *shared, const sr_chunk_call &call,
         chunk_load<SLICE, THREADS>(shared->used, chunk_rows(call.v, at.b, at.head, call.V, v0),
                                    what.span);
     if (what.state)
-        channel_copy<tile, THREADS>(
-            shared->state,
-            channel_chunk<const sr_bf16>(places.states, call, head, at.chunk, slices * tile) +
-                slice * tile);
+        channel_copy<tile, THREADS>(shared->state,
+                                    channel_chunk<const sr_bf16>(places.states, call, head,
+                                                                 at.chunk, slices * tile) +
+                                        slice * tile);
     if (what.later)
-        channel_copy<tile, THREADS>(
-            shared->later,
-            channel_chunk<const sr_bf16>(places.d_states, call, head, at.chunk, slices * tile) +
-                slice * tile);
+        channel_copy<tile, THREADS>(shared->later,
+                                    channel_chunk<const sr_bf16>(places.d_states, call, head,
+                                                                 at.chunk, slices * tile) +
+                                        slice * tile);
 }
 
 /* ---- from products of scaled rows to gradients ---- */
@@ -158,20 +158,21 @@ template <int F, int P>
 SR_DEVICE void take_writers(float (&d)[P][4], float (&y)[P][4], const float (&c)[P][4],
                             outputs_memory<F> *shared, const float *diagonal, int last,
                             const channel_level &level) {
-    each_pair<F>(
-        shared->at, shared->tiles.writers, [&](int n, int e, float2 own, int row, int column) {
-            const float2 ends = *reinterpret_cast<const float2 *>(shared->tiles.all + column);
-            const float2 x = channel_exp2(ends - shared->tiles.gates.pair(row, column));
-            float2 all = make_float2(c[n][e], c[n][e + 1]);
-            const bool gated = row != last;
-            y[n][e] = fmaf(-own.x, gated ? all.x : 0, y[n][e]);
-            y[n][e + 1] = fmaf(-own.y, gated ? all.y : 0, y[n][e + 1]);
-            if (diagonal)
-                all = all + word_at<F>(shared->tiles.queries, row, column) * diagonal[row];
-            const bool counts = level.writes(row);
-            d[n][e] += counts ? x.x * all.x : 0;
-            d[n][e + 1] += counts ? x.y * all.y : 0;
-        });
+    each_pair<F>(shared->at, shared->tiles.writers,
+                 [&](int n, int e, float2 own, int row, int column) {
+                     const float2 ends =
+                         *reinterpret_cast<const float2 *>(shared->tiles.all + column);
+                     const float2 x = channel_exp2(ends - shared->tiles.gates.pair(row, column));
+                     float2 all = make_float2(c[n][e], c[n][e + 1]);
+                     const bool gated = row != last;
+                     y[n][e] = fmaf(-own.x, gated ? all.x : 0, y[n][e]);
+                     y[n][e + 1] = fmaf(-own.y, gated ? all.y : 0, y[n][e + 1]);
+                     if (diagonal)
+                         all = all + word_at<F>(shared->tiles.queries, row, column) * diagonal[row];
+                     const bool counts = level.writes(row);
+                     d[n][e] += counts ? x.x * all.x : 0;
+                     d[n][e + 1] += counts ? x.y * all.y : 0;
+                 });
 }
 
 /* ---- what gates have from the state after the span ---- */

@@ -246,10 +246,10 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
     } else if (solves) {
         put_pairs(shared, pairs.w, warp);
         named_barrier_sync(1, SOLVER_THREADS); /* A is ready */
-        solve(
-            shared,
-            channel_chunk(places.solved, call, at.b * call.Hkv + at.head, at.chunk, SR_DELTA_PAIRS),
-            warp);
+        solve(shared,
+              channel_chunk(places.solved, call, at.b * call.Hkv + at.head, at.chunk,
+                            SR_DELTA_PAIRS),
+              warp);
     }
 }
 

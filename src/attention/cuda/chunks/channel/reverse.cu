@@ -28,21 +28,23 @@ SR_DEVICE void load_first(reverse_memory<F> *shared, const sr_chunk_call &call,
                           const sr_chunk_span &span, int group) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
     const int query = at.head * call.group + group;
-    chunk_load<SR_CHUNK, THREADS>(
-        shared->d_numerators, chunk_rows(call.d_numerator, at.b, query, call.V, at.value), span);
-    channel_copy_rows<F, THREADS>(
-        shared->queries, channel_of_query(places.queries, call, at, query, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(
-        shared->scores,
-        channel_of_query<sr_bf16>(places.scores, call, at, query, span, SR_DELTA_PAIRS));
+    chunk_load<SR_CHUNK, THREADS>(shared->d_numerators,
+                                  chunk_rows(call.d_numerator, at.b, query, call.V, at.value),
+                                  span);
+    channel_copy_rows<F, THREADS>(shared->queries,
+                                  channel_of_query(places.queries, call, at, query, span, tile),
+                                  span);
+    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->scores,
+                                          channel_of_query<sr_bf16>(places.scores, call, at, query,
+                                                                    span, SR_DELTA_PAIRS));
     if (group > 0)
         return;
     channel_copy_rows<F, THREADS>(shared->writers,
                                   channel_of_key(places.writers, call, at, span, tile), span);
-    channel_copy<2 * F, THREADS>(
-        shared->first[0],
-        channel_of_key<const float>(places.factors, call, at, span, CHANNEL_FACTORS * F) +
-            CHANNEL_BETWEEN * F);
+    channel_copy<2 * F, THREADS>(shared->first[0],
+                                 channel_of_key<const float>(places.factors, call, at, span,
+                                                             CHANNEL_FACTORS * F) +
+                                     CHANNEL_BETWEEN * F);
 }
 
 template <int F>
@@ -50,16 +52,16 @@ SR_DEVICE void load_second(reverse_memory<F> *shared, const sr_chunk_call &call,
                            const channel_places &places, const channel_walk_at &at,
                            const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
-    channel_copy<F, THREADS>(
-        shared->before,
-        channel_of_key<const float>(places.factors, call, at, span, CHANNEL_FACTORS * F));
+    channel_copy<F, THREADS>(shared->before,
+                             channel_of_key<const float>(places.factors, call, at, span,
+                                                         CHANNEL_FACTORS * F));
     if (!call.delta)
         return;
     channel_copy_rows<F, THREADS>(shared->readers,
                                   channel_of_key(places.readers, call, at, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(
-        shared->solved,
-        channel_of_key<const sr_bf16>(places.solved, call, at, span, SR_DELTA_PAIRS));
+    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
+                                          channel_of_key<const sr_bf16>(places.solved, call, at,
+                                                                        span, SR_DELTA_PAIRS));
     channel_load_betas(shared->beta, call, at, span);
 }
 
@@ -217,10 +219,10 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, F == 64 ? 4 : 2)
 template <int F>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(
-        channel_reverse<F>,
-        dim3((unsigned)(call.B * call.Hkv), (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
-        dim3(CHANNEL_WALK_THREADS), sizeof(reverse_memory<F>), stream, call, places));
+    SR_CUDA(sr_launch(channel_reverse<F>,
+                      dim3((unsigned)(call.B * call.Hkv),
+                           (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
+                      dim3(CHANNEL_WALK_THREADS), sizeof(reverse_memory<F>), stream, call, places));
     return SRNN_OK;
 }
 

@@ -404,9 +404,10 @@ __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F,
 template <int F, int V>
 static srnn_status start(const sr_chunk_call &call, const delta_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(
-        delta_outputs<F, V>, dim3((unsigned)(call.B * call.Hkv * delta_chunks(call.T))),
-        dim3(outputs_shape<F, V>::threads), sizeof(outputs_memory<F, V>), stream, call, places));
+    SR_CUDA(sr_launch(delta_outputs<F, V>,
+                      dim3((unsigned)(call.B * call.Hkv * delta_chunks(call.T))),
+                      dim3(outputs_shape<F, V>::threads), sizeof(outputs_memory<F, V>), stream,
+                      call, places));
     return SRNN_OK;
 }
 

@@ -62,8 +62,9 @@ SR_DEVICE void a_rows(uint32_t (&a)[4], const sr_bf16 *tile, int row, int k, int
 /* A: columns 16 c .. 16 c + 15 as its rows; the sum is over rows row .. row+15 of the tile. */
 template <int WIDTH>
 SR_DEVICE void a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c, int lane) {
-    ldmatrix_x4_transposed(
-        a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
+    ldmatrix_x4_transposed(a,
+                           tile + row * WIDTH +
+                               sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
 /* B of two mma, whose columns are rows row .. row+15 of the tile; the sum is over its columns 16 k

@@ -280,9 +280,10 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
                                      tiles.place(tiles.later, part * head_slices(call.V) + slice));
             }
             if (call.sums_rows)
-                add_outer(
-                    c, {shared->d_row_sums[own + sum_row(0)], shared->d_row_sums[own + sum_row(2)]},
-                    shared->ones[0], at.column(part));
+                add_outer(c,
+                          {shared->d_row_sums[own + sum_row(0)],
+                           shared->d_row_sums[own + sum_row(2)]},
+                          shared->ones[0], at.column(part));
             scale_pieces(c, shared->tokens.before + own, call.scale);
             if (call.decays > 0)
                 add_row_dots<F>(shared->sums.from_state[at.side()], c, shared->queries, own,

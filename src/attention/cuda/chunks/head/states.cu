@@ -37,14 +37,16 @@ template <bool QUERIES> struct states_input {
     SR_DEVICE void load(const sr_chunk_span &span, int g, int stage) {
         const int f0 = SR_CHUNK * part, v0 = SR_CHUNK * at.slice, h = at.head * call.group + g;
         if constexpr (QUERIES) {
-            chunk_load<SR_CHUNK, THREADS>(
-                shared->x[stage], chunk_rows(call.q, at.b, call.query_head(h), call.F, f0), span);
+            chunk_load<SR_CHUNK, THREADS>(shared->x[stage],
+                                          chunk_rows(call.q, at.b, call.query_head(h), call.F, f0),
+                                          span);
             chunk_load<SR_CHUNK, THREADS>(shared->y[stage],
                                           chunk_rows(call.d_numerator, at.b, h, call.V, v0), span);
         } else {
-            chunk_load<SR_CHUNK, THREADS>(
-                shared->x[stage], chunk_rows(call.k, at.b, call.key_head(at.head), call.F, f0),
-                span);
+            chunk_load<SR_CHUNK, THREADS>(shared->x[stage],
+                                          chunk_rows(call.k, at.b, call.key_head(at.head), call.F,
+                                                     f0),
+                                          span);
             chunk_load<SR_CHUNK, THREADS>(shared->y[stage],
                                           chunk_rows(call.v, at.b, at.head, call.V, v0), span);
         }

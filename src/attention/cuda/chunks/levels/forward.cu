@@ -159,8 +159,9 @@ __global__ void __launch_bounds__(tree_forward_shape<F>::threads, tree_forward_s
             clear_pieces(x);
 #pragma unroll 1
             for (int part = 0; part < shape.parts; part++)
-                multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(
-                    x, shared->queries, own, SR_CHUNK_STRIPS * part, tiles.take(), 8 * P * side);
+                multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(x, shared->queries, own,
+                                                        SR_CHUNK_STRIPS * part, tiles.take(),
+                                                        8 * P * side);
             const int lane = lane_again();
             float factor[2];
 #pragma unroll
@@ -177,9 +178,9 @@ __global__ void __launch_bounds__(tree_forward_shape<F>::threads, tree_forward_s
         for (int e = 0; e < 4 * P; e++)
             c[e / 4][e % 4] *= call.scale;
         const int column = SR_CHUNK * slice + 8 * P * side;
-        store_pieces<P>(
-            {call.numerator.row(b, h, 0) + column, call.numerator.time, call.V - column, true}, c,
-            own, span);
+        store_pieces<P>({call.numerator.row(b, h, 0) + column, call.numerator.time, call.V - column,
+                         true},
+                        c, own, span);
         t0 = span.past;
     }
 }

@@ -230,8 +230,9 @@ SR_DEVICE void read_later(float (&d_k)[F / SR_CHUNK][PIECES][4],
                 const sr_bf16 *const later = tiles.take();
                 float y[PIECES][4];
                 clear_pieces(y);
-                multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(
-                    y, shared->keys, own, SR_CHUNK_STRIPS * part, later, 8 * PIECES * at.side());
+                multiply_by_rows<F, SR_CHUNK, SR_CHUNK>(y, shared->keys, own,
+                                                        SR_CHUNK_STRIPS * part, later,
+                                                        8 * PIECES * at.side());
                 add_scaled(d_v[slice], y, until, shared->later.node[n].factor);
                 multiply_by_columns<V, SR_CHUNK>(x, shared->values, own, SR_CHUNK_STRIPS * slice,
                                                  later, PIECES * at.side());

@@ -42,8 +42,9 @@ template <bool QUERIES> struct nodes_input {
         if constexpr (QUERIES) {
             chunk_load<SR_CHUNK, NODES_THREADS>(
                 shared->x[stage], chunk_rows(call.q, b, call.query_head(h), call.F, f0), span);
-            chunk_load<SR_CHUNK, NODES_THREADS>(
-                shared->y[stage], chunk_rows(call.d_numerator, b, h, call.V, v0), span);
+            chunk_load<SR_CHUNK, NODES_THREADS>(shared->y[stage],
+                                                chunk_rows(call.d_numerator, b, h, call.V, v0),
+                                                span);
         } else {
             chunk_load<SR_CHUNK, NODES_THREADS>(
                 shared->x[stage], chunk_rows(call.k, b, call.key_head(head), call.F, f0), span);
