@@ -60,11 +60,10 @@ static srnn_status read_sizes(srnn_problem *problem, const attend_request *reque
     SR_TRY(attend_require(&v, request, in, "v", 4, (const int64_t[]){B, Hkv, T, Dv}));
     if (q->count < 1 || k->count < 1 || v->count < 1 || B > INT_MAX || H > INT_MAX ||
         Hkv > INT_MAX || T > INT_MAX || D > SR_HEAD_SIZE_MAX || Dv > SR_VALUE_SIZE_MAX)
-        return SR_FAIL(
-            SRNN_ERR_FORMAT,
-            "%s: q, k and v need at least one number each, heads of q and k up to %d and "
-            "of v up to %d wide",
-            request->in_path, SR_HEAD_SIZE_MAX, SR_VALUE_SIZE_MAX);
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: q, k and v need at least one number each, heads of q and k up to %d "
+                       "and of v up to %d wide",
+                       request->in_path, SR_HEAD_SIZE_MAX, SR_VALUE_SIZE_MAX);
     problem->B = (int)B;
     problem->H = (int)H;
     problem->T = (int)T;

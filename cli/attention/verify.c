@@ -406,9 +406,9 @@ int command_verify(int argc, char **argv) {
     int64_t seed = 1;
     verification v = {.shape_count = SHAPES, .random = 12, .longest = INT_MAX};
     const command_option options[] = {
-        OPTION_TEXT(
-            "--attention", &attention, "SPEC",
-            "a variant, all, or random: the random combinations alone, the first from --seed"),
+        OPTION_TEXT("--attention", &attention, "SPEC",
+                    "a variant, all, or random: the random combinations alone, the first from "
+                    "--seed"),
         OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
         OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "other random inputs"),
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",

@@ -18,12 +18,11 @@ static const char *text_of(char text[SR_ATTENTION_TEXT], const srnn_attention *a
 void caution_attention(const srnn_attention *attention) {
     char text[SR_ATTENTION_TEXT];
     if (!sr_delta_is_stable(attention))
-        fprintf(
-            stderr,
-            "softrnn: %s: the delta rule is stable while beta score(|feature(k)|^2) stays below "
-            "2, which nothing ensures here: outputs may grow without bound "
-            "(score=linear,feature=unit is stable)\n",
-            text_of(text, attention));
+        fprintf(stderr,
+                "softrnn: %s: the delta rule is stable while beta score(|feature(k)|^2) stays "
+                "below 2, which nothing ensures here: outputs may grow without bound "
+                "(score=linear,feature=unit is stable)\n",
+                text_of(text, attention));
 }
 
 /* The kernel of a form of a problem, static text; "" if there is none. */

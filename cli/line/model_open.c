@@ -48,10 +48,9 @@ srnn_status model_row_length(int *T, const sr_model *model, int requested) {
 
 void model_warn(const sr_model_config *config, const char *where) {
     if (config->head_kept)
-        command_message(
-            "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
-            "and is used, as transformers does",
-            where);
+        command_message("%s: tie_word_embeddings is true, but lm_head.weight differs from the "
+                        "embedding and is used, as transformers does",
+                        where);
     if (!sr_mixer_row_of(config)->is_causal(config))
         model_warn_leak();
     for (int l = 0; l < sr_model_config_attention_layers(config); l++)
@@ -60,9 +59,8 @@ void model_warn(const sr_model_config *config, const char *where) {
 }
 
 void model_warn_leak(void) {
-    fputs(
-        "softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones read, so "
-        "that losses and logits over a whole text are not those of a model that predicts; "
-        "avey_causal is\n",
-        stderr);
+    fputs("softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones read, "
+          "so that losses and logits over a whole text are not those of a model that predicts; "
+          "avey_causal is\n",
+          stderr);
 }

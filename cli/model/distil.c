@@ -218,9 +218,9 @@ static void add_own(run_options *all, distil_line *l) {
                       "with --rank-layers: which layers to keep so that caches and states of a "
                       "sequence fit N "
                       "bytes; -1: none"),
-        OPTION_INTEGER(
-            "--window", &l->ranking.window, 1, 1 << 24, "N",
-            "with --rank-layers: the last tokens whose share of the attention is measured"),
+        OPTION_INTEGER("--window", &l->ranking.window, 1, 1 << 24, "N",
+                       "with --rank-layers: the last tokens whose share of the attention is "
+                       "measured"),
         OPTION_INTEGER("--most-order", &l->ranking.most_order, 2, 170, "N",
                        "with --rank-layers: the highest order of exp tried"),
         OPTION_FLAG("--json", &l->json, "with --rank-layers: the record instead of tables"),

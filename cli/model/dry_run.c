@@ -52,10 +52,9 @@ static srnn_status print_layers(const sr_model_config *config, const sr_run_sett
                                     .number =
                                         s->precision == SR_PRECISION_BF16 ? SRNN_BF16 : SRNN_F32};
     double sum = 0;
-    printf(
-        "a batch of %d x %d tokens on %d context ranks, forward and backward; operations of a rank "
-        "forward\n",
-        s->B, s->T, s->context_ranks);
+    printf("a batch of %d x %d tokens on %d context ranks, forward and backward; operations of a "
+           "rank forward\n",
+           s->B, s->T, s->context_ranks);
     printf("%5s  %*s  %*s  %*s  %*s  %*s  way     attention\n", "layer", COLUMN, "MB a cut", COLUMN,
            "MB in all", COLUMN, "MB ring", COLUMN, "GF states", COLUMN, "GF pairs");
     for (int layer = 0; layer < config->L; layer++) {

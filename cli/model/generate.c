@@ -549,10 +549,9 @@ int command_generate(int argc, char **argv) {
         OPTION_FLAG("--greedy", &r.greedy, "always the most probable token"),
         OPTION_NUMBER("--temperature", &r.temperature, 0, 100, "X", "0: as --greedy"),
         OPTION_INTEGER("--top-k", &r.top_k, 0, 1 << 24, "K", "only the K most probable; 0: all"),
-        OPTION_NUMBER(
-            "--top-p", &r.top_p, 0, 1, "P",
-            "only the most probable that make up P together; 1: all, also if only --top-k "
-            "is given"),
+        OPTION_NUMBER("--top-p", &r.top_p, 0, 1, "P",
+                      "only the most probable that make up P together; 1: all, also if only "
+                      "--top-k is given"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of the choice"),
         OPTION_TEXT("--stop", &stop, "TEXT",
                     "end before this text; several separated by |, which is \\| inside one"),
@@ -583,10 +582,10 @@ int command_generate(int argc, char **argv) {
     if (!r.model)
         return command_refuse("generate needs --model DIR");
     if (chat)
-        return command_refuse(
-            "--chat: a chat template is a program in Jinja, which softrnn does not run; in Python, "
-            "softrnn.lab.Model(\"%s\").chat(\"..\") applies it",
-            r.model);
+        return command_refuse("--chat: a chat template is a program in Jinja, which softrnn does "
+                              "not run; in Python, softrnn.lab.Model(\"%s\").chat(\"..\") applies "
+                              "it",
+                              r.model);
     if (r.prompt && r.prompts)
         return command_refuse("give either --prompt or --prompts");
     if (only_k)

@@ -107,12 +107,11 @@ static void close_all(measurement *m) {
 
 /* Prints how much text is used: a small part unless more is requested. */
 static void print_size(const orders_request *r, int T) {
-    fprintf(
-        stderr,
-        "softrnn: reads %lld tokens in rows of %d, and tries orders up to %d on the first %lld; "
-        "--tokens, --length, --most-order and --trial-tokens raise these\n",
-        (long long)r->tokens, T, r->most_order,
-        (long long)(r->trial_tokens > T ? r->trial_tokens / T * T : T));
+    fprintf(stderr,
+            "softrnn: reads %lld tokens in rows of %d, and tries orders up to %d on the first "
+            "%lld; --tokens, --length, --most-order and --trial-tokens raise these\n",
+            (long long)r->tokens, T, r->most_order,
+            (long long)(r->trial_tokens > T ? r->trial_tokens / T * T : T));
 }
 
 static srnn_status measure(json_t **record, const orders_request *r, const char *model) {

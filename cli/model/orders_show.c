@@ -102,10 +102,9 @@ static void show_needed(const json_t *record) {
     const json_t *tolerances = json_object_get(record, "tolerances");
     const json_t *all = json_object_get(record, "all_layers");
     const int most = whole(record, "most_order");
-    printf(
-        "\nOrder needed for a relative error of %g / %g (-: a centre that this attention does not "
-        "leave free)\n",
-        number(json_array_get(tolerances, 0)), number(json_array_get(tolerances, 1)));
+    printf("\nOrder needed for a relative error of %g / %g (-: a centre that this attention does "
+           "not leave free)\n",
+           number(json_array_get(tolerances, 0)), number(json_array_get(tolerances, 1)));
     printf("%5s  %-12s %12s  %12s  %12s\n", "layer", "centre", "weights", "outputs",
            "final logits");
     json_array_foreach(json_object_get(record, "layers"), i, layer) {

@@ -56,16 +56,14 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
         command_message("%zu of %zu tensors are new, the others those of %s", sr_run_fresh(run),
                         model->table.count, s->model);
     if (s->validate_every > 0 && !*s->batches && !sr_run_can_validate(run))
-        fprintf(
-            stderr,
-            "softrnn: the data has no validation split that fills a row: there will be no "
-            "validation (--validation names one: another file or folder of the kind that --data "
-            "names)\n");
+        fprintf(stderr,
+                "softrnn: the data has no validation split that fills a row: there will be no "
+                "validation (--validation names one: another file or folder of the kind that "
+                "--data names)\n");
     if (sr_run_other_instructions(run))
-        command_message(
-            "the run began with the instructions of %s, this machine has others: the last "
-            "bits will differ from here on",
-            sr_run_other_instructions(run));
+        command_message("the run began with the instructions of %s, this machine has others: the "
+                        "last bits will differ from here on",
+                        sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
         fprintf(stderr,
                 "softrnn: the run has reached a stop: resume with --stop-step, --stop-tokens "

@@ -79,10 +79,9 @@ static int train(sr_run_settings *settings, const run_options *all, train_reques
         return command_refuse("train needs either --out DIR or --resume DIR%s",
                               r->dry ? "; --dry-run goes with a new run" : "");
     if (r->resume && r->wrong)
-        return command_refuse(
-            "%s cannot be changed when a run is resumed; a new run may begin with "
-            "its model: --out DIR --model %s",
-            r->wrong, r->resume);
+        return command_refuse("%s cannot be changed when a run is resumed; a new run may begin "
+                              "with its model: --out DIR --model %s",
+                              r->wrong, r->resume);
     if (r->all_batches)
         settings->steps = 0;
     srnn_status status = run_options_keep(settings, all);

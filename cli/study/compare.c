@@ -22,11 +22,10 @@ static srnn_status open_run(compared *run, const char *folder) {
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
     SR_TRY(sr_record_read(&run->record, folder));
     if (run->record.count == 0)
-        return SR_FAIL(
-            SRNN_ERR_FORMAT,
-            "%s/metrics.jsonl: no record of a step: the run has not ended one yet, or the "
-            "file was moved or emptied",
-            folder);
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s/metrics.jsonl: no record of a step: the run has not ended one yet, or "
+                       "the file was moved or emptied",
+                       folder);
     return SRNN_OK;
 }
 

@@ -238,10 +238,10 @@ int command_study(int argc, char **argv) {
     const command_option options[] = {
         OPTION_TEXT("--out", &r->out, "DIR", "the study's folder; what has ended there stays"),
         OPTION_FLAG("--dry-run", &r->plan_only, "print the plan with its cost and stop"),
-        OPTION_TEXT(
-            "--only", &r->only, "NAMES",
-            "only these tasks, variants, sizes or runs, such as 'recall.*.1'; words of one kind "
-            "add up, kinds narrow: recall,softmax,gate are two variants of one task"),
+        OPTION_TEXT("--only", &r->only, "NAMES",
+                    "only these tasks, variants, sizes or runs, such as 'recall.*.1'; words of "
+                    "one kind add up, kinds narrow: recall,softmax,gate are two variants of one "
+                    "task"),
         OPTION_TEXT("--skip", &r->skip, "NAMES", "but not these"),
         OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
         OPTION_INTEGER("--together", &a.together, 1, 1024, "N",
@@ -250,10 +250,9 @@ int command_study(int argc, char **argv) {
         OPTION_NUMBER("--minutes", &a.minutes, 0, 1e6, "X",
                       "start no run that would not end within X minutes, and stop then; the same "
                       "command resumes the study; 0: no limit"),
-        OPTION_CHOICE(
-            "--launcher", &a.launcher, launchers, "WORD",
-            "who starts the runs: local, on this machine; slurm, as an array of jobs; mpi: ranks "
-            "that mpirun started share them"),
+        OPTION_CHOICE("--launcher", &a.launcher, launchers, "WORD",
+                      "who starts the runs: local, on this machine; slurm, as an array of jobs; "
+                      "mpi: ranks that mpirun started share them"),
         OPTION_TEXT("--cluster", &r->cluster, "OPTIONS",
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &r->status_only,

@@ -163,9 +163,9 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
         apart = apart || places[i].variant->apart;
     }
     if (apart)
-        printf(
-            "* measured under other conditions than the baseline: another machine, another number\n"
-            "  of threads, or more or fewer concurrent runs; these speeds cannot be compared\n");
+        printf("* measured under other conditions than the baseline: another machine, another "
+               "number\n"
+               "  of threads, or more or fewer concurrent runs; these speeds cannot be compared\n");
     free(places);
 }
 
@@ -198,10 +198,10 @@ void study_table_power(const sr_study *study, const sr_power_row *rows, size_t c
         printf(" %9.5f %6zu %7.0f %9.0f\n", row->deviation, row->pairs, row->seeds,
                row->seeds_most);
     }
-    printf(
-        "\n%.0f seeds see it everywhere; the study has %zu. \"at most\": if the true scatter is as "
-        "large as so few\npairs allow in four cases of five.\n",
-        most_needed(rows, count), study->seed_count);
+    printf("\n%.0f seeds see it everywhere; the study has %zu. \"at most\": if the true scatter is "
+           "as large as so few\n"
+           "pairs allow in four cases of five.\n",
+           most_needed(rows, count), study->seed_count);
 }
 
 void study_table_summary(const sr_study *study, const sr_summary *summary) {

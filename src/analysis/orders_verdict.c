@@ -131,11 +131,10 @@ static void answer(FILE *out, const json_t *record, int tolerance, const sr_mode
     }
     sr_bytes_words(words, number_of(total, "state_bytes"));
     if (tokens > c->positions)
-        fprintf(
-            out,
-            "Not to advantage: the smallest state that was run and kept them so, %s, is smaller "
-            "than the cache only beyond %.4g tokens, and the model reads at most %d.\n",
-            words, tokens, c->positions);
+        fprintf(out,
+                "Not to advantage: the smallest state that was run and kept them so, %s, is "
+                "smaller than the cache only beyond %.4g tokens, and the model reads at most %d.\n",
+                words, tokens, c->positions);
     else
         fprintf(out,
                 "Yes: with a state of %s, run and found to keep them so, smaller than the cache "

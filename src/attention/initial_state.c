@@ -25,11 +25,10 @@ static srnn_status sizes_of(int64_t sizes[4], const srnn_problem *problem, bool 
     if (besides) {
         char text[SR_ATTENTION_TEXT];
         srnn_attention_print(text, sizeof text, &p.attention);
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "%s carries %s besides a matrix, which initial and final states do not hold: "
-            "use srnn_state_feed",
-            text, besides);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s carries %s besides a matrix, which initial and final states do not "
+                       "hold: use srnn_state_feed",
+                       text, besides);
     }
     const int64_t W = p.Dv + sr_needs_row_sum(&p.attention);
     sizes[0] = p.B;

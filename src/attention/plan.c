@@ -23,10 +23,10 @@ static srnn_status check_offsets(const srnn_problem *p, const int64_t *offsets, 
     for (int64_t n = 0; n < documents; n++) {
         int64_t first = offsets[n], past = offsets[n + 1];
         if (first < 0 || past > tokens || past <= first || first / p->T != (past - 1) / p->T)
-            return SR_FAIL(
-                SRNN_ERR_ARGUMENT,
-                "document %lld, tokens %lld to %lld, is empty or crosses a row of %d tokens",
-                (long long)n, (long long)first, (long long)past, p->T);
+            return SR_FAIL(SRNN_ERR_ARGUMENT,
+                           "document %lld, tokens %lld to %lld, is empty or crosses a row of %d "
+                           "tokens",
+                           (long long)n, (long long)first, (long long)past, p->T);
     }
     return SRNN_OK;
 }

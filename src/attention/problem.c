@@ -141,20 +141,19 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "%s has no fixed-size state (exp, sigmoid, capped and clamped scores are not "
-            "finite power series; with pool every chunk leaves a key, and a state "
-            "cannot drop those that leave a window; power and taylor have one "
-            "without write=delta, levels, decay=softplus, decay_place=logit and "
-            "position=rope_features): use the parallel form",
-            text);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s has no fixed-size state (exp, sigmoid, capped and clamped scores are "
+                       "not finite power series; with pool every chunk leaves a key, and a state "
+                       "cannot drop those that leave a window; power and taylor have one without "
+                       "write=delta, levels, decay=softplus, decay_place=logit and "
+                       "position=rope_features): use the parallel form",
+                       text);
     if (states_bytes(p) > p->state_limit)
-        return SR_FAIL(
-            SRNN_ERR_LIMIT,
-            "%s with D=%d needs %.3g bytes of state for %d x %d heads, over the limit of %.3g: "
-            "raise the limit, lower the order or the head size, or use the parallel form",
-            text, p->D, (double)states_bytes(p), p->B, p->Hkv, (double)p->state_limit);
+        return SR_FAIL(SRNN_ERR_LIMIT,
+                       "%s with D=%d needs %.3g bytes of state for %d x %d heads, over the limit "
+                       "of %.3g: raise the limit, lower the order or the head size, or use the "
+                       "parallel form",
+                       text, p->D, (double)states_bytes(p), p->B, p->Hkv, (double)p->state_limit);
     return SRNN_OK;
 }
 

@@ -34,11 +34,11 @@ static srnn_status allocate_counted(srnn_device *device, void **out, size_t byte
     cpu_device *cpu = (cpu_device *)device;
     *out = NULL;
     if (bytes > cpu->memory || cpu->taken > cpu->memory - bytes)
-        return SR_FAIL(
-            SRNN_ERR_MEMORY,
-            "%.1f MB more are needed, but of the %.1f MB that were free %.1f MB are "
-            "taken: use a smaller batch or shorter rows (train also has --recompute block)",
-            (double)bytes / 1e6, (double)cpu->memory / 1e6, (double)cpu->taken / 1e6);
+        return SR_FAIL(SRNN_ERR_MEMORY,
+                       "%.1f MB more are needed, but of the %.1f MB that were free %.1f MB are "
+                       "taken: use a smaller batch or shorter rows (train also has --recompute "
+                       "block)",
+                       (double)bytes / 1e6, (double)cpu->memory / 1e6, (double)cpu->taken / 1e6);
     SR_TRY(sr_alloc(out, bytes, 1));
     cpu->taken += malloc_usable_size(*out);
     return SRNN_OK;

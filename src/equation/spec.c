@@ -204,11 +204,10 @@ static srnn_status fail_name(place at) {
         words[count++] = srnn_variant_at(i)->name;
     if (sr_nearest_word(at.word, words, count))
         return fail_word(at, "variant or key", words, count);
-    return SR_FAIL(
-        SRNN_ERR_FORMAT,
-        "attention text, column %zu: '%s' is not a known variant or key; softrnn variants "
-        "lists the names",
-        at.column, at.word);
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "attention text, column %zu: '%s' is not a known variant or key; softrnn "
+                   "variants lists the names",
+                   at.column, at.word);
 }
 
 static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {

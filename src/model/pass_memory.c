@@ -200,11 +200,10 @@ static srnn_status fill(sr_pass *pass) {
     void *memory;
     if (pass->setup.B < 1 || pass->setup.T < 1 ||
         (int64_t)pass->setup.B * pass->setup.T > INT32_MAX)
-        return SR_FAIL(
-            SRNN_ERR_ARGUMENT,
-            "a batch of %d rows of %d tokens: there must be one or more of each, and at most "
-            "%d tokens",
-            pass->setup.B, pass->setup.T, INT32_MAX);
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "a batch of %d rows of %d tokens: there must be one or more of each, and "
+                       "at most %d tokens",
+                       pass->setup.B, pass->setup.T, INT32_MAX);
     pass->rows = (int64_t)pass->setup.B * pass->setup.T;
     SR_TRY(sr_alloc_zero(&memory, (size_t)(4 * c->L + 24), sizeof *pass->memory));
     pass->memory = memory;

@@ -53,13 +53,12 @@ static void find(char path[PATH_MAX]) {
 }
 
 static srnn_status missing(const char *why) {
-    return SR_FAIL(
-        SRNN_ERR_UNSUPPORTED,
-        "the program was started as one of several ranks, but it cannot load its module "
-        "for MPI: %s. It is built where MPI is installed (Debian: libopenmpi-dev) and "
-        "must be in the program's folder, or SOFTRNN_MPI must name it; SOFTRNN_MPI=none does "
-        "without ranks",
-        why);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "the program was started as one of several ranks, but it cannot load its "
+                   "module for MPI: %s. It is built where MPI is installed (Debian: "
+                   "libopenmpi-dev) and must be in the program's folder, or SOFTRNN_MPI must name "
+                   "it; SOFTRNN_MPI=none does without ranks",
+                   why);
 }
 
 /* Plug-ins of Open MPI need its symbols, so the module is loaded with RTLD_GLOBAL. */

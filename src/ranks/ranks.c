@@ -194,17 +194,16 @@ static srnn_status give_up(sr_ranks *ranks) {
     culprits found;
     SR_TRY(find_culprits(ranks, &found));
     if (*found.silent.text)
-        return SR_FAIL(
-            SRNN_ERR_IO,
-            "%s gave no answer for %g seconds: it hangs, is far slower than the others or "
-            "has died; --rank-patience says how long to wait",
-            found.silent.text, ranks->patience);
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s gave no answer for %g seconds: it hangs, is far slower than the others "
+                       "or has died; --rank-patience says how long to wait",
+                       found.silent.text, ranks->patience);
     if (*found.busy.text)
-        return SR_FAIL(
-            SRNN_ERR_IO,
-            "the GPU of %s has not ended its own part of a step for %g seconds: it hangs "
-            "or is far slower than the others; --rank-patience says how long to wait",
-            found.busy.text, ranks->patience);
+        return SR_FAIL(SRNN_ERR_IO,
+                       "the GPU of %s has not ended its own part of a step for %g seconds: it "
+                       "hangs or is far slower than the others; --rank-patience says how long to "
+                       "wait",
+                       found.busy.text, ranks->patience);
     return SR_FAIL(SRNN_ERR_IO, "deadlock: all ranks have waited for %g seconds", ranks->patience);
 }
 

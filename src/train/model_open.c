@@ -158,11 +158,11 @@ static srnn_status fail_without(const char *model, int V) {
     char numbered[64] = "";
     if (sr_model_is_bin(model))
         snprintf(numbered, sizeof numbered, ", tok%d.bin, tok%d.model", V, V);
-    return SR_FAIL(
-        SRNN_ERR_IO,
-        "%s: no tokenizer for its %d tokens is in its folder (tokenizer.json, "
-        "tokenizer.json.gz, tokenizer.model, tokenizer.bin%s); name one with --tokenizer",
-        model, V, numbered);
+    return SR_FAIL(SRNN_ERR_IO,
+                   "%s: no tokenizer for its %d tokens is in its folder (tokenizer.json, "
+                   "tokenizer.json.gz, tokenizer.model, tokenizer.bin%s); name one with "
+                   "--tokenizer",
+                   model, V, numbered);
 }
 
 srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,

@@ -127,10 +127,9 @@ static srnn_status take_muon(sr_trainer *trainer) {
     if (s->optimizer != SR_OPTIMIZER_MUON)
         return SRNN_OK;
     if (s->attention_of)
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "optimizer muon trains every matrix; where only the attention of some layers "
-            "learns, use optimizer adamw");
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "optimizer muon trains every matrix; where only the attention of some "
+                       "layers learns, use optimizer adamw");
     SR_TRY(take_decided(trainer));
     const sr_muon_settings settings = {.momentum = s->momentum,
                                        .weight_decay = s->weight_decay,

@@ -31,17 +31,22 @@ static golden_files files;
 
 static void write_config(const golden_case *what) {
     char text[1024];
-    const int length = snprintf(
-        text, sizeof text,
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_type\": \"%s\",\n"
-        "\"bos_token_id\": 1, \"eos_token_id\": 2, \"hidden_act\": \"silu\",\n"
-        "\"hidden_size\": %d, \"initializer_range\": 0.02, \"intermediate_size\": %d,\n"
-        "\"max_position_embeddings\": 64, \"model_type\": \"llama\",\n"
-        "\"num_attention_heads\": %d, \"num_hidden_layers\": 1, \"num_key_value_heads\": %d,\n"
-        "\"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null,\n"
-        "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false,\n"
-        "\"torch_dtype\": \"float32\", \"use_cache\": true, \"vocab_size\": %d}\n",
-        what->attention, GOLDEN_C, GOLDEN_F, what->H, what->H, GOLDEN_V);
+    const int length = snprintf(text, sizeof text,
+                                "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_type\": "
+                                "\"%s\",\n"
+                                "\"bos_token_id\": 1, \"eos_token_id\": 2, \"hidden_act\": "
+                                "\"silu\",\n"
+                                "\"hidden_size\": %d, \"initializer_range\": 0.02, "
+                                "\"intermediate_size\": %d,\n"
+                                "\"max_position_embeddings\": 64, \"model_type\": \"llama\",\n"
+                                "\"num_attention_heads\": %d, \"num_hidden_layers\": 1, "
+                                "\"num_key_value_heads\": %d,\n"
+                                "\"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05, "
+                                "\"rope_scaling\": null,\n"
+                                "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false,\n"
+                                "\"torch_dtype\": \"float32\", \"use_cache\": true, "
+                                "\"vocab_size\": %d}\n",
+                                what->attention, GOLDEN_C, GOLDEN_F, what->H, what->H, GOLDEN_V);
     assert_int_equal(sr_file_replace(path_of("model/config.json"), text, (size_t)length), SRNN_OK);
 }
 

@@ -309,10 +309,9 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                            "--out alien/tokenizer.json && cp bin/model.bin alien && "
                            "$S eval --model alien/model.bin --text text.txt 2>said"),
                      1);
-    assert_int_equal(
-        shell("grep -q 'no tokenizer for its [0-9]* tokens .*tokenizer.json, .*tok[0-9]*.bin, "
-              ".*--tokenizer' said"),
-        0);
+    assert_int_equal(shell("grep -q 'no tokenizer for its [0-9]* tokens .*tokenizer.json, "
+                           ".*tok[0-9]*.bin, .*--tokenizer' said"),
+                     0);
     /* llama2.c's name for a tokenizer of 300 tokens. */
     assert_int_equal(shell("mkdir numbered && cp bin/model.bin numbered"), 0);
     write_tokenizer("numbered/tok300.bin", 300);
@@ -329,21 +328,21 @@ static void texts_are_not_read_as_other_tokens(void **state) {
     assert_int_equal(shell("$S eval --model alien/model.bin --data shards --split train"), 0);
     assert_int_equal(shell("$S eval --model alien/model.bin --tokenizer new/model --text text.txt"),
                      0);
-    assert_int_equal(
-        shell("$S train --out fine --model new/model --data text.txt --length 16 --steps 1 2>said"),
-        2);
+    assert_int_equal(shell("$S train --out fine --model new/model --data text.txt --length 16 "
+                           "--steps 1 2>said"),
+                     2);
     assert_int_equal(shell("grep -q 'text is read as bytes.*data prepare --tokenizer new/model ' "
                            "said && test ! -e fine/run.yaml"),
                      0);
-    assert_int_equal(
-        shell("$S train --out fine --model new/model --data shards --length 16 --steps 1"), 0);
+    assert_int_equal(shell("$S train --out fine --model new/model --data shards --length 16 "
+                           "--steps 1"),
+                     0);
     /* A model of bytes, with their tokenizer as a file. */
-    assert_int_equal(
-        shell("$S convert --in named --out named_model && "
-              "test -e named_model/tokenizer.json && "
-              "$S train --out more --model named_model --data text.txt --length 16 --steps 1 && "
-              "$S eval --model named_model --data text.txt | grep 'bits per byte'"),
-        0);
+    assert_int_equal(shell("$S convert --in named --out named_model && test -e "
+                           "named_model/tokenizer.json && $S train --out more --model "
+                           "named_model --data text.txt --length 16 --steps 1 && $S eval --model "
+                           "named_model --data text.txt | grep 'bits per byte'"),
+                     0);
     /* The tokens of a task have no text. */
     assert_int_equal(shell("$S eval --model new/model --data recall:pairs=2,length=16 >said && "
                            "grep -q accuracy said && ! grep -q 'bits per byte' said"),
@@ -359,13 +358,12 @@ static void converted_models_say_who_loads_them(void **state) {
                            "grep -q '\"bos_token\"' pm/tokenizer_config.json && "
                            "$S generate --model pm --prompt line --tokens 2"),
                      0);
-    assert_int_equal(
-        shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
-              " && $S convert --in q --out qm 2>said && "
-              "grep -q 'model_type softrnn: transformers .* refuses .* softrnn.hf' said && "
-              "! grep -q '\"llama\"' qm/config.json && "
-              "$S generate --model qm --prompt line --tokens 2"),
-        0);
+    assert_int_equal(shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
+                           " && $S convert --in q --out qm 2>said && grep -q 'model_type "
+                           "softrnn: transformers .* refuses .* softrnn.hf' said && ! grep -q "
+                           "'\"llama\"' qm/config.json && $S generate --model qm --prompt line "
+                           "--tokens 2"),
+                     0);
 }
 
 /* A model is not written into a folder that has a run, a model or other files. */
@@ -387,11 +385,10 @@ static void converted_models_get_folders_of_their_own(void **state) {
                            "test ! -e empty/lock"),
                      0);
     /* A folder that another process is using is unchanged. */
-    assert_int_equal(shell(
-                         "mkdir held && ! flock held/lock $S convert --in pm --out held 2>said && "
-                         "grep -q 'held: another process is at work in this folder' said && "
-                         "test \"$(ls held)\" = lock && $S convert --in pm --out held && "
-                         "cmp held/model.safetensors empty/model.safetensors"),
+    assert_int_equal(shell("mkdir held && ! flock held/lock $S convert --in pm --out held 2>said "
+                           "&& grep -q 'held: another process is at work in this folder' said && "
+                           "test \"$(ls held)\" = lock && $S convert --in pm --out held && cmp "
+                           "held/model.safetensors empty/model.safetensors"),
                      0);
     /* Of several concurrent processes one writes it, undisturbed. */
     assert_int_equal(shell("for i in 1 2 3 4; do ($S convert --in pm --out raced 2>said$i && "
@@ -434,8 +431,9 @@ static void runs_are_shown(void **state) {
     assert_int_equal(shell("for seed in 1 2; do $S train --out seed$seed --data text.txt --steps 4 "
                            "--validate-every 2 --seed $seed " SIZES " 2>said || exit 1; done"),
                      0);
-    assert_int_equal(
-        shell("grep -q 'finished: loss [0-9.]*, validation loss [0-9.]*, at step 4 ' said"), 0);
+    assert_int_equal(shell("grep -q 'finished: loss [0-9.]*, validation loss [0-9.]*, at step 4 "
+                           "' said"),
+                     0);
     assert_int_equal(shell("grep -qa tokens_per_second seed1/events.out.tfevents.softrnn && "
                            "grep -qa 'rope-theta: 10000$' seed1/events.out.tfevents.softrnn"),
                      0);
@@ -444,18 +442,17 @@ static void runs_are_shown(void **state) {
                            "2>said && grep -q 'stopped: loss .* at step 2 ' said"),
                      0);
     assert_int_equal(shell("$S compare seed1 seed2 norm-with* >table"), 0);
-    assert_int_equal(
-        shell("grep -q '^c norm-with-a-name-that-is-rather-long-for-a-column norm ' table"), 0);
-    assert_int_equal(shell("grep -q '^  softmax *2  *[0-9.]* +- [0-9.]* ' table"), 0);
-    assert_int_equal(shell(
-                         "$S compare seed1 seed2 norm-with* --json | python3 -c 'import json, sys; "
-                         "all = json.load(sys.stdin); assert len(all[\"runs\"]) == 3; "
-                         "assert [g[\"seeds\"] for g in all[\"means\"]] == [2, 1]'"),
+    assert_int_equal(shell("grep -q '^c norm-with-a-name-that-is-rather-long-for-a-column norm ' "
+                           "table"),
                      0);
-    assert_int_equal(shell(
-                         "$S report seed1 seed2 --out page && grep -q 'seed2' page/report.html && "
-                         "grep -q '<th scope=\"row\">seed</th><td>1</td><td>2</td>' "
-                         "page/report.html && test -s page/figures/training-loss.svg"),
+    assert_int_equal(shell("grep -q '^  softmax *2  *[0-9.]* +- [0-9.]* ' table"), 0);
+    assert_int_equal(shell("$S compare seed1 seed2 norm-with* --json | python3 -c 'import json, "
+                           "sys; all = json.load(sys.stdin); assert len(all[\"runs\"]) == 3; "
+                           "assert [g[\"seeds\"] for g in all[\"means\"]] == [2, 1]'"),
+                     0);
+    assert_int_equal(shell("$S report seed1 seed2 --out page && grep -q 'seed2' page/report.html "
+                           "&& grep -q '<th scope=\"row\">seed</th><td>1</td><td>2</td>' "
+                           "page/report.html && test -s page/figures/training-loss.svg"),
                      0);
     assert_int_equal(shell("$S report seed1 text.txt --out nowhere"), 2);
     assert_int_equal(shell("test -e nowhere"), 1);
@@ -561,9 +558,8 @@ static void damaged_checkpoints_are_refused(void **state) {
         "s/[{]/[/",
     };
     char command[512];
-    assert_int_equal(shell(
-                         "$S train --out j --data text.txt --steps 8 --stop-step 6 --save-every 2 "
-                         "--keep 3 " SIZES),
+    assert_int_equal(shell("$S train --out j --data text.txt --steps 8 --stop-step 6 --save-every "
+                           "2 --keep 3 " SIZES),
                      0);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         snprintf(command, sizeof command,
@@ -586,8 +582,9 @@ static void damaged_checkpoints_are_refused(void **state) {
                  "$S train --resume k --stop-step 0 2>said",
                  files[i]);
         assert_int_equal(shell(command), 1);
-        assert_int_equal(
-            shell("grep -q 'damaged.*step-000000004 is whole.*remove step-000000006$' said"), 0);
+        assert_int_equal(shell("grep -q 'damaged.*step-000000004 is whole.*remove "
+                               "step-000000006$' said"),
+                         0);
         assert_int_equal(shell("$S eval --model k --data text.txt"), i == 1 ? 0 : 1);
     }
     /* A file that cannot be opened is not reported as damaged. */
@@ -647,29 +644,31 @@ static void a_missing_record_is_explained(void **state) {
     assert_int_equal(shell("$S compare moved 2>said"), 1);
     assert_int_equal(shell("grep -q 'moved/metrics.jsonl: no record.*moved or emptied' said"), 0);
     assert_int_equal(shell("$S report moved && grep -q 'No records: moved' moved/report.html"), 0);
-    assert_int_equal(
-        shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved --stop-step 0"), 0);
+    assert_int_equal(shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved "
+                           "--stop-step 0"),
+                     0);
 }
 
 static void other_instruction_sets_are_reported(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out m --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
-    assert_int_equal(
-        shell("cp -r m n; $S train --resume m --stop-step 0 2>said; ! grep -q bits said"), 0);
+    assert_int_equal(shell("cp -r m n; $S train --resume m --stop-step 0 2>said; ! grep -q bits "
+                           "said"),
+                     0);
     assert_int_equal(shell("sed -i 's/^instructions: .*/instructions: \"z80\"/' n/run.yaml && "
                            "$S train --resume n --stop-step 0 2>said && grep -q 'z80.*bits' said"),
                      0);
-    assert_int_equal(
-        shell("sed -i 's/^instructions: .*/instructions: \"\\\\e[31mz80\"/' n/run.yaml && "
-              "$S train --resume n --stop-step 0 2>said && grep -qF '\\x1b[31mz80' said"),
-        0);
+    assert_int_equal(shell("sed -i 's/^instructions: .*/instructions: \"\\\\e[31mz80\"/' "
+                           "n/run.yaml && $S train --resume n --stop-step 0 2>said && grep -qF "
+                           "'\\x1b[31mz80' said"),
+                     0);
 }
 
 /* Settings that would train something unintended are refused or reported. */
 static void misunderstandings_are_reported(void **state) {
     (void)state;
-    assert_int_equal(shell(
-                         "$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"),
+    assert_int_equal(shell("$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 "
+                           "2>said"),
                      2);
     assert_int_equal(shell("grep -q 'divided among 2 heads' said"), 0);
     assert_int_equal(shell("$S train --out o --data text.txt --steps 2 " SIZES), 0);
@@ -697,9 +696,8 @@ static void misunderstandings_are_reported(void **state) {
     assert_int_equal(shell("$S train --out task2 --data recall:pairs=2,length=16 --steps 1 " SIZES
                            "2>said && ! grep -q 'no effect' said"),
                      0);
-    assert_int_equal(shell(
-                         "$S train --out never --data text.txt --objective kl --teacher o --z-loss "
-                         "0.1 --steps 1 " SIZES "2>said"),
+    assert_int_equal(shell("$S train --out never --data text.txt --objective kl --teacher o "
+                           "--z-loss 0.1 --steps 1 " SIZES "2>said"),
                      2);
     assert_int_equal(shell("grep -q 'z-loss 0.1 is a part of the cross entropy' said"), 0);
 }

@@ -270,12 +270,13 @@ static void stops_are_counted(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
         sr_study study;
-        snprintf(
-            text, sizeof text,
-            "seeds: [1]\nvariants: {softmax: softmax}\n"
-            "settings: {layers: 1, hidden: 16, heads: 2, mlp-hidden: 16, steps: 10, batch: 4, %s}\n"
-            "tasks: {recall: {settings: {data: 'recall:pairs=2,vocab=8,length=12'}}}\n",
-            cases[i].stop);
+        snprintf(text, sizeof text,
+                 "seeds: [1]\n"
+                 "variants: {softmax: softmax}\n"
+                 "settings: {layers: 1, hidden: 16, heads: 2, mlp-hidden: 16, steps: 10, batch: "
+                 "4, %s}\n"
+                 "tasks: {recall: {settings: {data: 'recall:pairs=2,vocab=8,length=12'}}}\n",
+                 cases[i].stop);
         assert_int_equal(read_text(&study, text), SRNN_OK);
         assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
         assert_int_equal(study.runs[0].steps, cases[i].steps);

@@ -119,11 +119,10 @@ static srnn_status check(const sr_dataset *datasets, const sr_shuffle_settings *
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the splits have vocabularies of %u and %u", train->vocab,
                        validation->vocab);
     if (rows_of(train, settings) == 0)
-        return SR_FAIL(
-            SRNN_ERR_ARGUMENT,
-            "the training split has %lld tokens, too few for one row of %d and the token "
-            "after it: a longer text, or shorter rows (--length)",
-            (long long)train->token_count, settings->T);
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "the training split has %lld tokens, too few for one row of %d and the "
+                       "token after it: a longer text, or shorter rows (--length)",
+                       (long long)train->token_count, settings->T);
     return check_half(validation, settings);
 }
 

@@ -44,12 +44,11 @@ static srnn_status refuse_byte(const sr_document_encoder *encoder, const sr_docu
     int64_t line = document->line;
     for (size_t i = 0; i < at; i++)
         line += text[i] == '\n';
-    return SR_FAIL(
-        SRNN_ERR_FORMAT,
-        "%s:%lld: byte %lld (0x%02x) is not UTF-8; repair the file, or let such bytes be "
-        "replaced",
-        encoder->rules->files[document->file], (long long)line,
-        (long long)(document->byte + (int64_t)at), (unsigned char)text[at]);
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "%s:%lld: byte %lld (0x%02x) is not UTF-8; repair the file, or let such bytes "
+                   "be replaced",
+                   encoder->rules->files[document->file], (long long)line,
+                   (long long)(document->byte + (int64_t)at), (unsigned char)text[at]);
 }
 
 /* Makes *text valid UTF-8, in the encoder's memory if it has to be changed. */

@@ -64,9 +64,10 @@ static srnn_status measure_inputs(preparation *work) {
             return SR_FAIL(SRNN_ERR_IO, "%s: is a folder; name the files in it", name);
         size_t length = strlen(name);
         if (length > 4 && strcmp(name + length - 4, ".bin") == 0)
-            return SR_FAIL(
-                SRNN_ERR_ARGUMENT,
-                "%s: a .bin file holds tokens, not text; it can be used as data as it is", name);
+            return SR_FAIL(SRNN_ERR_ARGUMENT,
+                           "%s: a .bin file holds tokens, not text; it can be used as data as it "
+                           "is",
+                           name);
         work->progress.input_bytes += facts.st_size;
         if (!sr_text_is_utf8(name, strlen(name)))
             return SR_FAIL(SRNN_ERR_FORMAT, "%s: the name is not UTF-8", name);

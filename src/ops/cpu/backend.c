@@ -101,11 +101,10 @@ static const sr_backend table = {
 /* From now on linear layers multiply in bf16 with float accumulation. */
 static srnn_status use_bf16(sr_backend_cpu *cpu) {
     if (!sr_gemm_bf16_available())
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
-            "or AMX: compute in float, without bf16",
-            sr_gemm_library());
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "this machine (or %s here) has no bf16 matrix products, which need "
+                       "AVX512_BF16 or AMX: compute in float, without bf16",
+                       sr_gemm_library());
     for (int worker = 0; worker < cpu->base.threads; worker++)
         if (!(cpu->packs[worker].bf16 = sr_gemm_bf16_create()))
             return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",

@@ -293,10 +293,9 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->position == SRNN_POSITION_NONE)
         fputs("Positions are not marked. ", out);
     if (a->position == SRNN_POSITION_ROPE_FEATURES)
-        fputs(
-            "Features are rotated by their positions in the weights of the values, and not in the "
-            "row sum below. ",
-            out);
+        fputs("Features are rotated by their positions in the weights of the values, and not in "
+              "the row sum below. ",
+              out);
     if (a->position == SRNN_POSITION_ROPE_CHUNKS)
         fputs("Positions are the numbers of chunks. ", out);
     if (a->feature == SRNN_FEATURE_NORM_SPLIT || a->feature == SRNN_FEATURE_NORM_COSINE)

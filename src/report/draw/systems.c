@@ -294,9 +294,8 @@ static const sr_system systems[] = {
      "norm over the row, then a silu gate per channel",
      "As nala, but each entry becomes a phase, cosine and sine, in place of two signs. "
      "Weights can be negative.",
-     NALA_LINES(
-         "φ(q) = |q/r|^p · [cos(q/r), sin(q/r)],  r = |q|,  p = 3 (0.5 + tanh r),  φ(k) = |k|³ · "
-         "[cos(k/|k|), sin(k/|k|)]"),
+     NALA_LINES("φ(q) = |q/r|^p · [cos(q/r), sin(q/r)],  r = |q|,  p = 3 (0.5 + tanh r),  φ(k) = "
+                "|k|³ · [cos(k/|k|), sin(k/|k|)]"),
      "2D × D + 2D numbers a head, however long the text is.", LINEAR_WORK " 5 C² weights a layer.",
      false},
     {"avey", "Avey, as published", "2506.11305", "no attention", AVEY_SOFTMAX,

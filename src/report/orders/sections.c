@@ -67,11 +67,10 @@ static srnn_status put_dominant(sr_page *page, const json_t *record) {
     }
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, "dominant", "Dominant order of each layer"));
     sr_chart_axes(chart, "layer", "order");
-    sr_chart_describe(
-        chart,
-        "The order n whose |x|^n / n! is largest, by four meanings of large. At %.0f, "
-        "the highest that was measured, it is that or more.",
-        last_order(record));
+    sr_chart_describe(chart,
+                      "The order n whose |x|^n / n! is largest, by four meanings of large. At "
+                      "%.0f, the highest that was measured, it is that or more.",
+                      last_order(record));
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         sr_chart_series(chart, kinds[kind].title, (int)kind);
         for (size_t i = 0; i < layers; i++) {

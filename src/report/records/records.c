@@ -344,11 +344,10 @@ static srnn_status read_cells(sr_records *records) {
 static srnn_status check_summary(const char *folder) {
     return sr_path_has(folder, "summary.json")
                ? SRNN_OK
-               : SR_FAIL(
-                     SRNN_ERR_IO,
-                     "%s/summary.json: not there yet; `softrnn study` writes it when it ends or "
-                     "is interrupted",
-                     folder);
+               : SR_FAIL(SRNN_ERR_IO,
+                         "%s/summary.json: not there yet; `softrnn study` writes it when it ends "
+                         "or is interrupted",
+                         folder);
 }
 
 static srnn_status read_all(sr_records *records) {

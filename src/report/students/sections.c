@@ -24,22 +24,21 @@ srnn_status sr_students_question(sr_page *page, const sr_records *records) {
     const json_t *stages = sr_json_object_of(teacher, "students");
     FILE *out = page->body;
     sr_page_section(page, "question", "The question");
-    fputs(
-        "<p>Softmax attention keeps the keys and values of every earlier token. Another attention "
-        "keeps a state of fixed size, or a window. A <em>student</em> is a trained model, the "
-        "<em>teacher</em>, with such an attention in its layers: it starts with the teacher\u2019s "
-        "weights, and learns what the teacher does. How much of what the replacement loses comes "
-        "back, for how many bytes?</p>\n<p>",
-        out);
+    fputs("<p>Softmax attention keeps the keys and values of every earlier token. Another "
+          "attention keeps a state of fixed size, or a window. A <em>student</em> is a trained "
+          "model, the <em>teacher</em>, with such an attention in its layers: it starts with the "
+          "teacher\u2019s weights, and learns what the teacher does. How much of what the "
+          "replacement loses comes back, for how many bytes?</p>\n"
+          "<p>",
+          out);
     if (json_is_string(json_object_get(teacher, "model"))) {
         fputs("The teacher is ", out);
         sr_escape_html(out, sr_json_text_of(teacher, "model"));
         fputs(". ", out);
     } else {
-        fputs(
-            "The study trained its teacher, one for all seeds: intervals say how students scatter, "
-            "not teachers. ",
-            out);
+        fputs("The study trained its teacher, one for all seeds: intervals say how students "
+              "scatter, not teachers. ",
+              out);
     }
     fputs("Stages: ", out);
     write_stages(out, stages);
@@ -112,11 +111,10 @@ static srnn_status put_table(sr_page *page, const sr_student_task *task, const c
     char name[64];
     sr_table *table;
     snprintf(name, sizeof name, "%s-students", stem);
-    SR_TRY(
-        sr_table_create(&table, name,
-                        "What each student recovers: bytes of one sequence, and as a share of the "
-                        "teacher\u2019s cache; loss and accuracy as copied and at the end; means "
-                        "over seeds with 95 % intervals"));
+    SR_TRY(sr_table_create(&table, name,
+                           "What each student recovers: bytes of one sequence, and as a share of "
+                           "the teacher\u2019s cache; loss and accuracy as copied and at the "
+                           "end; means over seeds with 95 % intervals"));
     sr_table_column(table, "student");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sr_table_number_column(table, numbers[i]);
@@ -240,10 +238,9 @@ srnn_status sr_students_layers(sr_page *page, const sr_student_task *task, const
     char name[64];
     sr_table *table;
     snprintf(name, sizeof name, "%s-layers", stem);
-    SR_TRY(
-        sr_table_create(&table, name,
-                        "KL to the teacher, nats, with each layer alone replaced in the teacher; "
-                        "means over seeds"));
+    SR_TRY(sr_table_create(&table, name,
+                           "KL to the teacher, nats, with each layer alone replaced in the "
+                           "teacher; means over seeds"));
     sr_table_column(table, "student");
     sr_table_number_column(table, "layer");
     sr_table_number_column(table, "KL as copied");
@@ -275,10 +272,9 @@ srnn_status sr_students_controls(sr_page *page, const sr_student_task *task, con
     char name[64];
     sr_table *table;
     snprintf(name, sizeof name, "%s-controls", stem);
-    SR_TRY(
-        sr_table_create(&table, name,
-                        "Controls: differences of losses, nats, on runs with the same seed, with "
-                        "95 % intervals"));
+    SR_TRY(sr_table_create(&table, name,
+                           "Controls: differences of losses, nats, on runs with the same seed, "
+                           "with 95 % intervals"));
     sr_table_column(table, "student");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sr_table_number_column(table, numbers[i]);

@@ -121,9 +121,9 @@ srnn_status sr_cell_axes(sr_page *page, const sr_cell_record *cell, const char *
     char name[64];
     sr_table *table;
     snprintf(name, sizeof name, "%s-axes", stem);
-    SR_TRY(
-        sr_table_create(&table, name,
-                        "Axis by axis: variants that differ from the baseline in one axis alone"));
+    SR_TRY(sr_table_create(&table, name,
+                           "Axis by axis: variants that differ from the baseline in one axis "
+                           "alone"));
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         sr_table_column(table, columns[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

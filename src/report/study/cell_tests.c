@@ -119,12 +119,11 @@ static srnn_status put_chart(sr_page *page, const sr_cell_record *cell, const js
     chart->x_log = next_above(tests, name, -INFINITY) > 0;
     chart->has_reference = true;
     chart->reference = sr_json_number_of(sr_json_element_of(tests, "tests", 0), "chance");
-    sr_chart_describe(
-        chart,
-        "One line per variant: the mean over seeds, with a band from the least to the "
-        "most of them; of several tests with the same %s, their mean. The line across is "
-        "chance, of the first test.",
-        name);
+    sr_chart_describe(chart,
+                      "One line per variant: the mean over seeds, with a band from the least to "
+                      "the most of them; of several tests with the same %s, their mean. The line "
+                      "across is chance, of the first test.",
+                      name);
     for (size_t i = 0; i < cell->count; i++) {
         sr_chart_series(chart, cell->entries[i].variant->name, cell->entries[i].variant->style);
         for (double x = next_above(tests, name, -INFINITY); isfinite(x);

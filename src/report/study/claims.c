@@ -184,14 +184,12 @@ srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
         sr_table_free(table);
         return status;
     }
-    sr_page_paragraph(
-        page,
-        "Below, \u201cseen here\u201d means that the runs show it: of a variant that is said to be "
-        "worse, its whole %.0f\u202f%% interval is worse than softmax; of one that is said to do "
-        "as "
-        "well, its whole interval costs less than %g\u202f%% of what softmax ends with. Where the "
-        "interval is too wide for either, the study cannot tell. An unstable variant counts as "
-        "worse.",
-        100 * records->confidence, 100 * SR_MARGIN);
+    sr_page_paragraph(page,
+                      "Below, \u201cseen here\u201d means that the runs show it: of a variant "
+                      "that is said to be worse, its whole %.0f\u202f%% interval is worse than "
+                      "softmax; of one that is said to do as well, its whole interval costs less "
+                      "than %g\u202f%% of what softmax ends with. Where the interval is too wide "
+                      "for either, the study cannot tell. An unstable variant counts as worse.",
+                      100 * records->confidence, 100 * SR_MARGIN);
     return sr_page_table(page, table);
 }

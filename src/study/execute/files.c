@@ -199,19 +199,21 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
     for (size_t i = 0; i < v->finished; i++)
         sr_json_append(seeds, json_integer((json_int_t)v->seeds[i]));
     const bool baseline = v->variant == study->baseline;
-    return json_pack(
-        "{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o, s:o, s:b}",
-        "variant", sr_json_plain_text(study->variants[v->variant].name), "learning_rate",
-        v->learning_rate, "runs", (json_int_t)v->runs, "finished", (json_int_t)v->finished,
-        "diverged", (json_int_t)v->diverged, "failed", (json_int_t)v->failed, "not_finite",
-        (json_int_t)v->not_finite, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
-        spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
-        "accuracy", spread_json(&v->accuracy, v->finished), "difference",
-        baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
-        number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
-        number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
-        number(v->cache_bytes), "more_parameters", number(v->more_parameters), "apart", v->apart);
+    return json_pack("{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o, s:o, s:o, s:b}",
+                     "variant", sr_json_plain_text(study->variants[v->variant].name),
+                     "learning_rate", v->learning_rate, "runs", (json_int_t)v->runs, "finished",
+                     (json_int_t)v->finished, "diverged", (json_int_t)v->diverged, "failed",
+                     (json_int_t)v->failed, "not_finite", (json_int_t)v->not_finite, "skipped",
+                     (json_int_t)v->skipped, "seeds", seeds, "loss",
+                     spread_json(&v->loss, v->finished), "best_loss",
+                     spread_json(&v->best_loss, v->finished), "accuracy",
+                     spread_json(&v->accuracy, v->finished), "difference",
+                     baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
+                     number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes),
+                     "parameters", number(v->parameters), "state_bytes", number(v->state_bytes),
+                     "cache_bytes", number(v->cache_bytes), "more_parameters",
+                     number(v->more_parameters), "apart", v->apart);
 }
 
 static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {

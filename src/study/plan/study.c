@@ -129,10 +129,10 @@ static srnn_status add_to_tasks(sr_study *study, const char *variant, const char
 static srnn_status check_new_name(const sr_study *study, const char *name) {
     for (size_t i = 0; i < study->variant_count; i++)
         if (strcmp(study->variants[i].name, name) == 0)
-            return SR_FAIL(
-                SRNN_ERR_FORMAT,
-                "%s: optimizers: there is a variant \"%s\" already; give it another name",
-                study->where, name);
+            return SR_FAIL(SRNN_ERR_FORMAT,
+                           "%s: optimizers: there is a variant \"%s\" already; give it another "
+                           "name",
+                           study->where, name);
     return SRNN_OK;
 }
 

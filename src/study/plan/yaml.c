@@ -456,11 +456,10 @@ static srnn_status check(const reader *r, const yaml_node_t *root) {
                            "on are used to tune",
                            r->where, study->seeds[i], SR_TUNING_SEED);
     if (study->settle > 0 && study->rate_count > 1)
-        return SR_FAIL(
-            SRNN_ERR_FORMAT,
-            "%s: settle ends rates after different numbers of seeds, so that the best of "
-            "several learning-rates cannot be chosen: give one rate, or tune instead",
-            r->where);
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: settle ends rates after different numbers of seeds, so that the best "
+                       "of several learning-rates cannot be chosen: give one rate, or tune instead",
+                       r->where);
     if (study->teacher.wanted && baseline)
         return fail(r, baseline, "the baseline of a study with a teacher is the teacher");
     SR_TRY(sr_study_add_students(study));

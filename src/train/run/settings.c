@@ -73,10 +73,9 @@ static const sr_setting table[] = {
     TEXT("only-attention", attention_of, "LAYERS",
          "only the attention of these layers learns: 0,5,8-, or 3-/4 for every fourth from 3 "
          "on; else everything"),
-    INTEGER(
-        "lora-rank", adapter_rank, 0, SR_WIDTH_MAX,
-        "only low-rank adapters of the layers' matrices learn, of this rank; with --model; 0: no "
-        "adapters"),
+    INTEGER("lora-rank", adapter_rank, 0, SR_WIDTH_MAX,
+            "only low-rank adapters of the layers' matrices learn, of this rank; with --model; 0: "
+            "no adapters"),
     INTEGER("vocab", V, 0, SR_VOCAB_MAX, "tokens; 0: those of the data"),
     INTEGER("hidden", C, 0, SR_WIDTH_MAX, "width; 0: the preset's"),
     INTEGER("mlp-hidden", F, 0, SR_WIDTH_MAX, "width inside the MLP; 0: the preset's"),
@@ -329,11 +328,10 @@ srnn_status sr_run_settings_apply_preset(sr_run_settings *s) {
     s->H = s->H ? s->H : found->H;
     s->Hkv = s->Hkv ? s->Hkv : s->H;
     if (!s->D && s->C % s->H != 0)
-        return SR_FAIL(
-            SRNN_ERR_ARGUMENT,
-            "a width of %d cannot be divided among %d heads: give --head-size, or another "
-            "--hidden or --heads",
-            s->C, s->H);
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "a width of %d cannot be divided among %d heads: give --head-size, or "
+                       "another --hidden or --heads",
+                       s->C, s->H);
     s->D = s->D ? s->D : s->C / s->H;
     return SRNN_OK;
 }

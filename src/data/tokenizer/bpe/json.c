@@ -77,13 +77,14 @@ static json_t *byte_level(void) {
 
 /* The file with empty lists; *added, *vocab and *merges point to them. */
 static json_t *frame(json_t **added, json_t **vocab, json_t **merges) {
-    json_t *root = json_pack(
-        "{s:s, s:n, s:n, s:[], s:n, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, "
-        "s:{}, s:[]}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-        byte_level(), "post_processor", byte_level(), "decoder", byte_level(), "model", "type",
-        "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-        "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", "merges");
+    json_t *root =
+        json_pack("{s:s, s:n, s:n, s:[], s:n, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, "
+                  "s:n, s:b, s:b, s:b, s:{}, s:[]}}",
+                  "version", "1.0", "truncation", "padding", "added_tokens", "normalizer",
+                  "pre_tokenizer", byte_level(), "post_processor", byte_level(), "decoder",
+                  byte_level(), "model", "type", "BPE", "dropout", "unk_token",
+                  "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback",
+                  0, "ignore_merges", 0, "vocab", "merges");
     json_t *model = json_object_get(root, "model");
     *added = json_object_get(root, "added_tokens");
     *vocab = json_object_get(model, "vocab");

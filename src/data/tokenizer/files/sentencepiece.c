@@ -158,11 +158,10 @@ static srnn_status read_settings(reader *from) {
     if (from->pieces == 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "there are no pieces: not a SentencePiece model");
     if (from->model_type != BPE)
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "a %s model of SentencePiece; only its BPE models are read, which are trained "
-            "with --model_type=bpe",
-            type_name(from->model_type));
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "a %s model of SentencePiece; only its BPE models are read, which are "
+                       "trained with --model_type=bpe",
+                       type_name(from->model_type));
     if (from->has_map)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "a precompiled character map (normalisation such as nmt_nfkc) is not "

@@ -98,11 +98,10 @@ static void tell(const sr_emulated_moment *now, const access *a, int other, cons
     const bool found = dladdr(a->code, &info) != 0;
     const size_t code =
         found ? (size_t)((const char *)a->code - (const char *)info.dli_fbase) : (size_t)0;
-    sr_emulator_fail(
-        "a race: thread %d %s what thread %d %s, no barrier between (%p, shared memory "
-        "begins at %p; code: addr2line -e %s %#zx)",
-        now->thread, a->write ? "writes" : "reads", other, did, a->address,
-        (const void *)sr_emulated_shared, found ? info.dli_fname : "?", code);
+    sr_emulator_fail("a race: thread %d %s what thread %d %s, no barrier between (%p, shared "
+                     "memory begins at %p; code: addr2line -e %s %#zx)",
+                     now->thread, a->write ? "writes" : "reads", other, did, a->address,
+                     (const void *)sr_emulated_shared, found ? info.dli_fname : "?", code);
 }
 
 static void touch_word(const sr_emulated_moment *now, const access *a, uintptr_t word,
