@@ -208,10 +208,10 @@ static srnn_status short_conv_back(bench *b) {
 }
 
 static srnn_status embed(bench *b) {
+    const sr_matrix x = sr_matrix_of(b->at.residual, b->size.rows, b->size.C, SRNN_F32);
+    const sr_matrix table = sr_matrix_of(b->at.master, b->size.V, b->size.C, SRNN_F32);
     b->bytes = 8.0 * (double)(b->size.rows * b->size.C);
-    return b->backend->embed_forward(
-        b->backend, sr_matrix_of(b->at.residual, b->size.rows, b->size.C, SRNN_F32),
-        sr_matrix_of(b->at.master, b->size.V, b->size.C, SRNN_F32), b->at.ids);
+    return b->backend->embed_forward(b->backend, x, table, b->at.ids);
 }
 
 static srnn_status embed_back(bench *b) {

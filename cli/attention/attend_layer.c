@@ -232,13 +232,12 @@ static srnn_status create_rope(layer_run *run) {
 static srnn_status place_tokens(layer_run *run) {
     sr_layer_setup *s = &run->setup;
     const int64_t rows = (int64_t)s->B * s->T;
+    const size_t bytes = (size_t)rows * sizeof(int32_t);
     void *host;
-    SR_TRY(
-        sr_device_allocate(run->backend->device, &run->positions, (size_t)rows * sizeof(int32_t)));
+    SR_TRY(sr_device_allocate(run->backend->device, &run->positions, bytes));
     SR_TRY(sr_alloc(&host, (size_t)rows, sizeof(int32_t)));
     sr_layer_positions(host, rows, s->T, s->offsets, s->documents);
-    const srnn_status status = sr_device_copy_in(run->backend->device, run->positions, host,
-                                                 (size_t)rows * sizeof(int32_t));
+    const srnn_status status = sr_device_copy_in(run->backend->device, run->positions, host, bytes);
     free(host);
     s->positions = run->positions;
     return status;

@@ -48,6 +48,7 @@ static srnn_status time_case(double *forward, double *both, bench_case *timed, b
 /* The first round is a warm-up. */
 static srnn_status take_timings(timings *best, const bench_request *request, bench_case *timed,
                                 bench_case *against) {
+    const bool backward = request->backward;
     for (int round = 0; round <= request->repeats; round++) {
         double gflops;
         if (round <= 1)
@@ -55,10 +56,9 @@ static srnn_status take_timings(timings *best, const bench_request *request, ben
         SR_TRY(bench_product_speed(&gflops, &request->product));
         if (gflops > best->product)
             best->product = gflops;
-        SR_TRY(time_case(&best->forward, &best->both, timed, request->backward));
+        SR_TRY(time_case(&best->forward, &best->both, timed, backward));
         if (against)
-            SR_TRY(
-                time_case(&best->against_forward, &best->against_both, against, request->backward));
+            SR_TRY(time_case(&best->against_forward, &best->against_both, against, backward));
     }
     return SRNN_OK;
 }

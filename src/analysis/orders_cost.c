@@ -103,9 +103,9 @@ static void add_to(sr_state_cost *total, const sr_state_cost *cost) {
 
 /* Runs the model with all layers truncated to the orders that were chosen. */
 static srnn_status run_together(json_t *cost, const sr_orders_work *work) {
+    sr_model *model = work->request->model;
     double loss, error;
-    SR_TRY(
-        sr_trial_run(&loss, &error, work->trial, work->request->model, work->survey, work->cuts));
+    SR_TRY(sr_trial_run(&loss, &error, work->trial, model, work->survey, work->cuts));
     sr_json_set(cost, "together",
                 json_pack("{so, so}", "loss", sr_record_number(loss), "logits_error",
                           sr_record_number(error)));

@@ -62,9 +62,8 @@ static void print_layers(FILE *out, const json_t *rows, size_t *index, const jso
             number_of(first, "memory_break_even_tokens"));
 }
 
-static double tolerance_of(const json_t *record, const json_t *cost) {
-    return json_number_value(
-        json_array_get(json_object_get(record, "tolerances"), (size_t)whole_of(cost, "tolerance")));
+static double tolerance_at(const json_t *record, int index) {
+    return json_number_value(json_array_get(json_object_get(record, "tolerances"), (size_t)index));
 }
 
 static void write_cost(FILE *out, const json_t *cost, const json_t *record,
@@ -72,7 +71,8 @@ static void write_cost(FILE *out, const json_t *cost, const json_t *record,
     const json_t *rows = json_object_get(cost, "layers");
     const json_t *together = json_object_get(cost, "together");
     const bool alone = strcmp(text_of(cost, "criterion"), "logits") == 0;
-    fprintf(out, "To keep the final logits within %g, %s: ", tolerance_of(record, cost),
+    fprintf(out, "To keep the final logits within %g, %s: ",
+            tolerance_at(record, whole_of(cost, "tolerance")),
             alone ? "one layer truncated at a time about zero"
                   : "all layers at one order about the best centre of a finite state");
     for (size_t i = 0; i < json_array_size(rows);) {
@@ -95,7 +95,7 @@ static const json_t *best_of(const json_t *record, int tolerance) {
     json_array_foreach(json_object_get(record, "costs"), i, cost) {
         const json_t *total = json_object_get(cost, "total");
         const double error = number_of(json_object_get(cost, "together"), "logits_error");
-        if (whole_of(cost, "tolerance") != tolerance || !(error <= tolerance_of(record, cost)))
+        if (whole_of(cost, "tolerance") != tolerance || !(error <= tolerance_at(record, tolerance)))
             continue;
         if (!best || number_of(total, "state_bytes") < number_of(best, "state_bytes"))
             best = total;
@@ -123,8 +123,7 @@ static void answer(FILE *out, const json_t *record, int tolerance, const sr_mode
     const double tokens = number_of(total, "memory_break_even_tokens");
     char words[SR_BYTES_WORDS];
     fprintf(out, "Could this model run with a finite state, its logits within %g? ",
-            json_number_value(
-                json_array_get(json_object_get(record, "tolerances"), (size_t)tolerance)));
+            tolerance_at(record, tolerance));
     if (!total) {
         say_why_not(out, record, c);
         return;

@@ -25,8 +25,8 @@ static srnn_status open(srnl_session *s, srnl_model *model, int B) {
     s->B = B;
     s->V = c->V;
     s->piece = c->positions < PIECE ? c->positions : PIECE;
-    SR_TRY(
-        sr_session_create(&s->session, model->model, &(sr_session_setup){.B = B, .T = s->piece}));
+    const sr_session_setup setup = {.B = B, .T = s->piece};
+    SR_TRY(sr_session_create(&s->session, model->model, &setup));
     SR_TRY(sr_alloc(&memory, (size_t)B * (size_t)s->V, sizeof *s->logits));
     s->logits = memory;
     SR_TRY(sr_alloc(&memory, (size_t)B * (size_t)s->piece, sizeof *s->ids));

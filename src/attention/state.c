@@ -397,10 +397,10 @@ srnn_status srnn_state_load(srnn_state *state, const void *bytes, size_t size) {
     memcpy(&header, bytes, sizeof header);
     SR_TRY(sr_state_reserve(state, header.position, NULL));
     const char *at = (const char *)bytes + sizeof header;
-    SR_TRY(
-        sr_device_copy_in(device, state->carry.position, &header.position, sizeof header.position));
+    const int64_t position = header.position;
+    SR_TRY(sr_device_copy_in(device, state->carry.position, &position, sizeof position));
     SR_TRY(sr_device_copy_in(device, state->carry.decay, at, sums));
-    state->position = header.position;
+    state->position = position;
     const sr_state_memory memory = memory_of(state);
     return state->kernel->from_plain(&memory, at + sums);
 }

@@ -259,6 +259,6 @@ srnn_status sr_safetensors_require(const sr_tensor **tensor, const sr_safetensor
 }
 
 const char *sr_safetensors_metadata(const sr_safetensors *file, const char *key) {
-    return json_string_value(
-        json_object_get(json_object_get(file->header, SR_SAFETENSORS_METADATA), key));
+    const json_t *metadata = json_object_get(file->header, SR_SAFETENSORS_METADATA);
+    return json_string_value(json_object_get(metadata, key));
 }

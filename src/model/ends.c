@@ -69,10 +69,8 @@ srnn_status sr_ends_norm_back(const sr_model *model, const sr_rmsnorm_gradient *
                                        .d_bias = d_bias,
                                        .scratch = out->scratch,
                                        .adds = true};
-    SR_TRY(
-        backend->norm_backward(backend, &gradient,
-                               sr_matrix_of((void *)d_normed, norm->rows, norm->C, backend->number),
-                               &general));
+    const sr_matrix d_y = sr_matrix_of((void *)d_normed, norm->rows, norm->C, backend->number);
+    SR_TRY(backend->norm_backward(backend, &gradient, d_y, &general));
     return backend->narrow(backend, out->narrow, out->d_x, norm->rows * norm->C);
 }
 

@@ -129,9 +129,9 @@ static srnn_status head_gradients(sr_pass *pass) {
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
         SR_TRY(logits_gradient(pass, logits, first));
-        SR_TRY(backend->linear_backward(
-            backend, &(sr_linear_backward){sr_matrix_rows(d_normed, first, logits.rows), logits,
-                                           normed, &head, &d_head, 1}));
+        const sr_matrix d_rows = sr_matrix_rows(d_normed, first, logits.rows);
+        const sr_linear_backward call = {d_rows, logits, normed, &head, &d_head, 1};
+        SR_TRY(backend->linear_backward(backend, &call));
     }
     return SRNN_OK;
 }
@@ -220,8 +220,7 @@ static srnn_status count_losses(sr_pass *pass) {
 
 /* Of the whole model, from its logits down. */
 static srnn_status whole_gradients(sr_pass *pass) {
-    sr_backend *backend = pass->backend;
-    const int C = pass->model->config.C;
+    const size_t numbers = (size_t)pass->rows * (size_t)pass->model->config.C;
     if (pass->setup.lesson.objective != SR_OBJECTIVE_TEXT)
         SR_TRY(sr_pass_forward(pass->teacher));
     SR_TRY(sr_pass_forward(pass));
@@ -230,8 +229,7 @@ static srnn_status whole_gradients(sr_pass *pass) {
         SR_TRY(sr_lesson_streams(pass));
     SR_TRY(count_losses(pass));
     SR_TRY(settle(pass));
-    SR_TRY(
-        sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
+    SR_TRY(sr_device_zero(pass->backend->device, pass->d_x, numbers * sizeof(float)));
     SR_TRY(layers_backward(pass));
     SR_TRY(embed_back(pass));
     SR_TRY(report_ready(pass, -1));

@@ -84,11 +84,12 @@ static srnn_status take_activations(sr_pass *pass) {
     for (int layer = 0; layer < L; layer++) {
         const sr_block *block = &pass->blocks[layer];
         sr_block_saved *saved = &pass->saved[layer];
+        const size_t mixer_own = keep_mixer ? sr_block_mixer_half_bytes(block) : mixer_bytes;
+        const size_t mlp_own = keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes;
         if (keep_mixer || layer == 0)
-            SR_TRY(
-                take(pass, &mixer, keep_mixer ? sr_block_mixer_half_bytes(block) : mixer_bytes, 1));
+            SR_TRY(take(pass, &mixer, mixer_own, 1));
         if (mlp_bytes && (keep_mlp || layer == 0))
-            SR_TRY(take(pass, &mlp, keep_mlp ? sr_block_mlp_half_bytes(block) : mlp_bytes, 1));
+            SR_TRY(take(pass, &mlp, mlp_own, 1));
         *saved = sr_block_saved_split(block, mixer, mlp);
         SR_TRY(take_crossing(pass, saved, sr_mixer_crossing_bytes(block->mixer)));
         if ((pass->setup.train && !layerwise) || pass->setup.keep_inputs || layer < 2)

@@ -552,8 +552,8 @@ static srnn_status update_device_shares(void *context) {
     const float *sum = sr_device_shares_sum(shares);
     size_t count;
     const sr_share *own = sr_device_shares_own(shares, &count);
-    SR_TRY(
-        backend->stats_squares(backend, trainer->stats, sum, sr_device_shares_own_numbers(shares)));
+    const int64_t numbers = sr_device_shares_own_numbers(shares);
+    SR_TRY(backend->stats_squares(backend, trainer->stats, sum, numbers));
     SR_TRY(sr_device_shares_stats(shares, trainer->stats));
     SR_TRY(update_shards(trainer, sum, own, count));
     if (!sr_trainer_splits(trainer))

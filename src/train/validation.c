@@ -78,10 +78,10 @@ static srnn_status validate_own(sr_trainer *trainer, const sr_validation *result
     const int64_t units = sr_trainer_units(trainer, result->batches);
     for (int64_t unit = ranks->rank; unit < units; unit += ranks->count) {
         const size_t part = sr_trainer_unit_at(trainer, unit, parts->rounds);
-        SR_TRY(
-            validate_batch(trainer, &parts->batches[part], source, unit / trainer->context.count));
-        SR_TRY(
-            validate_lesson(trainer, &parts->batches[part], errors_of_batch(parts, result, part)));
+        const int64_t batch = unit / trainer->context.count;
+        sr_layer_error *errors = errors_of_batch(parts, result, part);
+        SR_TRY(validate_batch(trainer, &parts->batches[part], source, batch));
+        SR_TRY(validate_lesson(trainer, &parts->batches[part], errors));
     }
     SR_TRY(sr_ranks_gather(ranks, parts->batches, (size_t)parts->rounds * sizeof *parts->batches));
     return parts->errors

@@ -225,10 +225,12 @@ static double draw_decay(const srnn_attention *a, double normal) {
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, stream_of(which), (uint64_t)at);
     switch (which) {
-    case SR_OPERAND_Q: /* rotated features at equal positions are equal, except for rounding */
-        return (
-            float)(draw_query(a, normal, D) *
-                   (a->clamp > 0 && a->position == SRNN_POSITION_ROPE_FEATURES ? 2 * OFF_GRID : 1));
+    case SR_OPERAND_Q:
+        normal = draw_query(a, normal, D);
+        /* rotated features at equal positions are equal, except for rounding */
+        if (a->clamp > 0 && a->position == SRNN_POSITION_ROPE_FEATURES)
+            normal *= 2 * OFF_GRID;
+        return (float)normal;
     case SR_OPERAND_K:
         return (float)draw_key(a, normal, D);
     case SR_OPERAND_DECAY:

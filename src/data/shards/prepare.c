@@ -163,8 +163,8 @@ static srnn_status write_slot(void *context, int index) {
     size_t begin = 0;
     for (size_t n = 0; n < slot->batch.count; n++) {
         const sr_document *document = &slot->batch.documents[n];
-        SR_TRY(
-            write_document(work, document, slot->tokens.ids + begin, document->token_end - begin));
+        const size_t count = document->token_end - begin;
+        SR_TRY(write_document(work, document, slot->tokens.ids + begin, count));
         begin = document->token_end;
     }
     drop_large_buffers(slot);

@@ -248,8 +248,8 @@ static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t 
     sr_added_match match = {0};
     size_t done = 0;
     while (sr_added_next(&tokenizer->added_normalized, text, bytes, &match)) {
-        SR_TRY(
-            sr_splitter_run(&encoder->split, text + done, match.start - done, first && done == 0));
+        const size_t plain = match.start - done;
+        SR_TRY(sr_splitter_run(&encoder->split, text + done, plain, first && done == 0));
         SR_TRY(sr_tokens_push(&encoder->out, match.id));
         done = match.end;
     }

@@ -69,8 +69,8 @@ static srnn_status one_normalizer(sr_normalizer *normalizer, const json_t *json,
         SR_TRY(sr_json_check(json, "normalizer Replace", replace));
         SR_TRY(sr_normalizer_add(normalizer, &step));
         step->kind = SR_NORMAL_REPLACE;
-        SR_TRY(
-            read_pattern(&step->pattern, json_object_get(json, "pattern"), "normalizer Replace"));
+        const json_t *pattern = json_object_get(json, "pattern");
+        SR_TRY(read_pattern(&step->pattern, pattern, "normalizer Replace"));
         if (sr_pattern_can_be_empty(step->pattern))
             return SR_FAIL(SRNN_ERR_UNSUPPORTED, "normalizer Replace: a pattern that may match "
                                                  "nothing at all is not supported");

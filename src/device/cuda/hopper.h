@@ -51,9 +51,9 @@ SR_DEVICE void mbarrier_arrive(uint64_t *barrier) {
 
 /* Arrives, and adds `bytes` to the expected bytes of this phase. */
 SR_DEVICE void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
 }
 
@@ -79,9 +79,10 @@ SR_DEVICE void fence_proxy_async() {
 /* One arrival of this thread, triggered when all its cp_async_4 and cp_async_16 copies have
  * landed. */
 SR_DEVICE void mbarrier_arrive_copies(uint64_t *barrier) {
-    asm volatile(
-        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
-        : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 :
+                 : "r"(shared_address(barrier))
+                 : "memory");
 }
 
 /* ---- TMA: one thread starts a bulk tensor copy, the mbarrier counts its bytes ---- */
@@ -159,9 +160,9 @@ SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
 
 /* Reduction: adds, number by number, to global memory. */
 SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                     global),
-                 "r"(shared_address(shared)), "r"(bytes)
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 :
+                 : "l"(global), "r"(shared_address(shared)), "r"(bytes)
                  : "memory");
 }
 

@@ -93,9 +93,10 @@ SR_DEVICE void ldmatrix_x2_transposed(uint32_t *fragment, const void *row) {
 /* The inverse of ldmatrix_x4: lane 8 m + r names where row r of matrix m goes; collective. */
 SR_DEVICE void stmatrix_x4(void *row, const uint32_t *fragment) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     shared_address(row)),
-                 "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(shared_address(row)), "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]),
+                   "r"(fragment[3])
                  : "memory");
 #else
     const int lane = threadIdx.x % 32;

@@ -161,12 +161,12 @@ static srnn_status run_blocks(sr_avey_feed *f) {
 static srnn_status embed(sr_avey_feed *f, const int32_t *ids, int64_t id_stride) {
     sr_backend *backend = f->model->backend;
     const int64_t C = f->model->config.C;
-    for (int b = 0; b < f->B; b++)
-        SR_TRY(backend->embed_forward(
-            backend,
-            sr_matrix_of(f->embedded + (b * f->capacity * avey_of(f)->chunk + f->fed) * C, 1, C,
-                         SRNN_F32),
-            sr_model_embedding(f->model), ids + b * id_stride));
+    const sr_matrix table = sr_model_embedding(f->model);
+    for (int b = 0; b < f->B; b++) {
+        float *row = f->embedded + (b * f->capacity * avey_of(f)->chunk + f->fed) * C;
+        const sr_matrix x = sr_matrix_of(row, 1, C, SRNN_F32);
+        SR_TRY(backend->embed_forward(backend, x, table, ids + b * id_stride));
+    }
     return SRNN_OK;
 }
 

@@ -101,8 +101,8 @@ static srnn_status read_written(void *context, void *to, const sr_tensor *tensor
         const size_t here = count - done < (size_t)left ? count - done : (size_t)left;
         sr_tensor plain = *tensor;
         plain.data = w->model->weights + part->spec->start;
-        SR_TRY(
-            sr_stream_out(w->model->backend, (char *)to + done * bytes, &plain, (size_t)own, here));
+        char *next = (char *)to + done * bytes;
+        SR_TRY(sr_stream_out(w->model->backend, next, &plain, (size_t)own, here));
         done += here;
     }
     return SRNN_OK;
@@ -166,8 +166,8 @@ static srnn_status add_constants(sr_safetensors_writer *writer, written **next,
             *w = (written){.model = model, .constant = &constants[i].value};
             snprintf(name, sizeof name, "%slayers.%d.%s", style->names->root, layer,
                      constants[i].name);
-            SR_TRY(sr_safetensors_writer_add(
-                writer, &(sr_tensor){.name = name, .dtype = style->dtype, .data = w}));
+            const sr_tensor tensor = {.name = name, .dtype = style->dtype, .data = w};
+            SR_TRY(sr_safetensors_writer_add(writer, &tensor));
         }
     return SRNN_OK;
 }

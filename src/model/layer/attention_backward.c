@@ -41,10 +41,9 @@ static srnn_status inner_back(const back *b, const sr_linear *linear,
     const sr_matrix d_out = columns(b->d.projected, wire->to);
     const sr_matrix d_from = columns(b->d.projected, p->from);
     const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
-    SR_TRY(
-        backend->linear_backward(backend, &(sr_linear_backward){d_in, d_out,
-                                                                columns(b->in.projected, p->from),
-                                                                linear, d_linear, 1}));
+    const sr_matrix in = columns(b->in.projected, p->from);
+    const sr_linear_backward call = {d_in, d_out, in, linear, d_linear, 1};
+    SR_TRY(backend->linear_backward(backend, &call));
     return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
 }
 
@@ -66,10 +65,9 @@ static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const 
         const sr_matrix d_in = beside(b, layer->dims.C);
         sr_rwkv7_activate_backward(d_out, columns(b->in.projected, w->linears[i].to),
                                    p->activation);
-        SR_TRY(backend->linear_backward(
-            backend,
-            &(sr_linear_backward){d_in, d_out, sr_layer_shifted(layer, &b->in, x, p->shift),
-                                  &linears[i], &d_linears[i], 1}));
+        const sr_matrix in = sr_layer_shifted(layer, &b->in, x, p->shift);
+        const sr_linear_backward call = {d_in, d_out, in, &linears[i], &d_linears[i], 1};
+        SR_TRY(backend->linear_backward(backend, &call));
         SR_TRY(backend->add_rows(backend, sr_layer_shifted(layer, &b->d, d_x, p->shift), d_in));
     }
     SR_TRY(sr_crossing_shifts_begin(layer, b->piece));

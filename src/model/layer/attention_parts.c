@@ -233,11 +233,13 @@ static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matr
 static srnn_status multiply_inner(sr_attention_layer *layer, const sr_layer_arrays *arrays,
                                   const sr_linear *linears) {
     const sr_layer_wiring *w = &layer->wiring;
-    for (int i = w->input_linears; i < w->linear_count; i++)
-        SR_TRY(layer->backend->linear_forward(
-            layer->backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
-            columns(arrays->projected, w->projections[w->linears[i].projection].from), &linears[i],
-            1));
+    sr_backend *backend = layer->backend;
+    for (int i = w->input_linears; i < w->linear_count; i++) {
+        const sr_wire_linear *wire = &w->linears[i];
+        const sr_matrix y = columns(arrays->projected, wire->to);
+        const sr_matrix x = columns(arrays->projected, w->projections[wire->projection].from);
+        SR_TRY(backend->linear_forward(backend, y, (sr_matrix){0}, x, &linears[i], 1));
+    }
     return SRNN_OK;
 }
 

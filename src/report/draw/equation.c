@@ -9,6 +9,8 @@
     "<munder><mo>\u2211</mo><mrow><mi>" index "</mi><mo>\u2264</mo><mi>i</mi></mrow></munder>"
 #define SIGMOID(gate) "<mi>\u03c3</mi><mo>(</mo>" gate "<mo>)</mo>"
 #define OUTPUT_GATE   VARIABLE("g", "i")
+#define SUM_OF_GATES  SUM_OVER("m") "<mi>exp</mi><mo>(</mo>" VARIABLE("g", "m") "<mo>)</mo>"
+#define VALUE_POWER   "<msup><mi>j</mi><mrow>" SIGMOID("<mi>c</mi>") "</mrow></msup>"
 #define TIMES         "<mo>\u22c5</mo>"
 
 static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
@@ -165,9 +167,7 @@ static void write_sum(FILE *out, const srnn_attention *a) {
         break;
     }
     if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        fputs("<mfrac>" VARIABLE("v", "j") "<msup><mi>j</mi><mrow>" SIGMOID(
-                  "<mi>c</mi>") "</mrow></msup></mfrac>",
-              out);
+        fputs("<mfrac>" VARIABLE("v", "j") VALUE_POWER "</mfrac>", out);
     else
         fputs(VARIABLE("v", "j"), out);
     fputs("</mrow>", out);
@@ -182,9 +182,7 @@ static const char *divisor(srnn_normaliser normaliser) {
     case SRNN_NORMALISER_ROW_LENGTH:
         return "<mi>i</mi>";
     case SRNN_NORMALISER_CUMULATIVE_GATE:
-        return "<mi>max</mi><mo>(</mo>" SUM_OVER(
-            "m") "<mi>exp</mi><mo>(</mo>" VARIABLE("g",
-                                                   "m") "<mo>)</mo><mo>,</mo><mn>1</mn><mo>)</mo>";
+        return "<mi>max</mi><mo>(</mo>" SUM_OF_GATES "<mo>,</mo><mn>1</mn><mo>)</mo>";
     case SRNN_NORMALISER_NONE:
     case SRNN_NORMALISER_VALUE_POWER:
         break;
@@ -245,8 +243,7 @@ static const char *gate(const srnn_attention *a) {
     case SRNN_GATE_INVERSE_EXP:
         return "<mi>exp</mi><mo>(</mo><mo>\u2212</mo>" OUTPUT_GATE "<mo>)</mo>" TIMES;
     case SRNN_GATE_INVERSE_CUMULATIVE:
-        return "<mfrac><mn>1</mn><mrow>" SUM_OVER(
-            "m") "<mi>exp</mi><mo>(</mo>" VARIABLE("g", "m") "<mo>)</mo></mrow></mfrac>" TIMES;
+        return "<mfrac><mn>1</mn><mrow>" SUM_OF_GATES "</mrow></mfrac>" TIMES;
     }
     return "";
 }

@@ -74,15 +74,14 @@ static double tolerance_of(const json_t *record, const json_t *cost) {
 /* The result of running the model with all layers truncated at once. */
 static void put_together(sr_page *page, const json_t *record, const json_t *cost) {
     const json_t *together = sr_json_object_of(cost, "together");
+    const double whole = sr_json_number_of(sr_json_object_of(record, "data"), "trial_loss");
     if (together)
-        sr_page_paragraph(
-            page,
-            "Run with all layers so, the final logits are off by %s, and the loss is "
-            "%s (untruncated %s).",
-            sr_format_fixed(sr_json_number_of(together, "logits_error"), 5).text,
-            sr_format_fixed(sr_json_number_of(together, "loss"), 4).text,
-            sr_format_fixed(sr_json_number_of(sr_json_object_of(record, "data"), "trial_loss"), 4)
-                .text);
+        sr_page_paragraph(page,
+                          "Run with all layers so, the final logits are off by %s, and the loss "
+                          "is %s (untruncated %s).",
+                          sr_format_fixed(sr_json_number_of(together, "logits_error"), 5).text,
+                          sr_format_fixed(sr_json_number_of(together, "loss"), 4).text,
+                          sr_format_fixed(whole, 4).text);
     else
         sr_page_paragraph(page, "Not run as a whole: some layer needs more than was tried.");
 }

@@ -261,16 +261,20 @@ static listed position(const char *of, const char *name) {
     return (listed){of, "positions", NULL, name};
 }
 
+static json_t *position_json(const maker *m, size_t variant, size_t i) {
+    const double from = mean_of(m, variant, i, position("student", "from"));
+    const double to = mean_of(m, variant, i, position("student", "to"));
+    const double teacher = mean_of(m, variant, i, position("teacher", "loss"));
+    const double copied = mean_of(m, variant, i, position("copied", "loss"));
+    const double student = mean_of(m, variant, i, position("student", "loss"));
+    return json_pack("{s:o, s:f, s:o, s:o, s:o}", "from", number(from), "to", to, "teacher",
+                     number(teacher), "copied", number(copied), "student", number(student));
+}
+
 static json_t *positions_json(const maker *m, size_t variant) {
     json_t *list = json_array();
     for (size_t i = 0; isfinite(mean_of(m, variant, i, position("student", "to"))); i++)
-        sr_json_append(
-            list, json_pack("{s:o, s:f, s:o, s:o, s:o}", "from",
-                            number(mean_of(m, variant, i, position("student", "from"))), "to",
-                            mean_of(m, variant, i, position("student", "to")), "teacher",
-                            number(mean_of(m, variant, i, position("teacher", "loss"))), "copied",
-                            number(mean_of(m, variant, i, position("copied", "loss"))), "student",
-                            number(mean_of(m, variant, i, position("student", "loss")))));
+        sr_json_append(list, position_json(m, variant, i));
     return list;
 }
 
@@ -297,13 +301,13 @@ static void add_position_intervals(const maker *m, json_t *const *objects, doubl
 static json_t *layers_json(const maker *m, size_t variant) {
     const listed layer = {NULL, "layers", NULL, "layer"};
     json_t *list = json_array();
-    for (size_t i = 0; isfinite(mean_of(m, variant, i, layer)); i++)
-        sr_json_append(
-            list,
-            json_pack("{s:f, s:o, s:o}", "layer", mean_of(m, variant, i, layer), "copied_kl",
-                      number(mean_of(m, variant, i, (listed){NULL, "layers", "copied", "kl"})),
-                      "aligned_kl",
-                      number(mean_of(m, variant, i, (listed){NULL, "layers", "aligned", "kl"}))));
+    for (size_t i = 0; isfinite(mean_of(m, variant, i, layer)); i++) {
+        const double at = mean_of(m, variant, i, layer);
+        const double copied = mean_of(m, variant, i, (listed){NULL, "layers", "copied", "kl"});
+        const double aligned = mean_of(m, variant, i, (listed){NULL, "layers", "aligned", "kl"});
+        sr_json_append(list, json_pack("{s:f, s:o, s:o}", "layer", at, "copied_kl", number(copied),
+                                       "aligned_kl", number(aligned)));
+    }
     return list;
 }
 

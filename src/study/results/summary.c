@@ -388,12 +388,9 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
         if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    SR_TRY(
-        begin_cell(cell, m,
-                   &(sr_summary_cell){.task = r->task,
-                                      .size = r->size,
-                                      .learning_rate =
-                                          own_rates(m->study) ? NAN : r->settings.learning_rate}));
+    const double rate = own_rates(m->study) ? NAN : r->settings.learning_rate;
+    const sr_summary_cell of = {.task = r->task, .size = r->size, .learning_rate = rate};
+    SR_TRY(begin_cell(cell, m, &of));
     return fill_cell(cell, m);
 }
 

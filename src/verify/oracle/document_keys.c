@@ -373,11 +373,11 @@ static void value_factors(const sr_document *x) {
         for (int64_t t = 0; t < x->length; t++) {
             sr_term *v = x->v + (h * x->length + t) * Dv;
             sr_term factor = value_gate(x, h, t);
-            if (x->a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-                factor = sr_tape_multiply(
-                    x->tape, factor,
-                    sr_exponential(x, sr_tape_affine(x->tape, sr_sigmoid_term(x, x->value_power[h]),
-                                                     -log((double)t + 1), 0)));
+            if (x->a->normaliser == SRNN_NORMALISER_VALUE_POWER) {
+                const sr_term power = sr_sigmoid_term(x, x->value_power[h]);
+                const sr_term log_factor = sr_tape_affine(x->tape, power, -log((double)t + 1), 0);
+                factor = sr_tape_multiply(x->tape, factor, sr_exponential(x, log_factor));
+            }
             for (int64_t d = 0; d < Dv; d++)
                 v[d] = sr_tape_round(x->tape, sr_tape_multiply(x->tape, factor, v[d]));
         }

@@ -309,10 +309,10 @@ static void row_weights(sr_document *x, sr_query at, sr_term *row, double maximu
         w = score(x, w);
         if (x->signed_k)
             w = sr_tape_add(x->tape, w, state_error(x, at, j));
-        if (!exponents && decays_weights(x))
-            w = sr_tape_multiply(
-                x->tape, w,
-                sr_exponential(x, decay_between(x, (pair){.value = at.value, .i = at.i, .j = j})));
+        if (!exponents && decays_weights(x)) {
+            const sr_term decay = decay_between(x, (pair){.value = at.value, .i = at.i, .j = j});
+            w = sr_tape_multiply(x->tape, w, sr_exponential(x, decay));
+        }
         row[j] = w;
     }
 }

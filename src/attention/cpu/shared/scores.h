@@ -313,9 +313,8 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
 
 /* The same with a cap, for logits before it. */
 static inline void row_weights_plain_capped(real *s, int width, const score_rule *rule, vec *sum) {
-    row_weights_bundles(
-        s, width,
-        (score_constants){.capped = true, .cap = rule->cap, .inverse_cap = rule->inverse_cap}, sum);
+    const score_constants c = {.capped = true, .cap = rule->cap, .inverse_cap = rule->inverse_cap};
+    row_weights_bundles(s, width, c, sum);
 }
 
 /* The same with decay. Its bits equal those of the general loop: the choice between them depends on

@@ -185,9 +185,9 @@ static srnn_status mixer_half_back(const sr_block *b, sr_block_gradient d,
                                    const sr_block_scratch *scratch) {
     const int64_t C = b->config->C;
     const sr_layer_weights weights = attention_weights(b);
+    const branch mixed = {s->mixed, SR_BLOCK_MIXER_POST_NORM};
     void *d_out;
-    SR_TRY(
-        branch_back(b, &d_out, d, gradient, scratch, (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM}));
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, mixed));
     return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
                              numbers(b, d_out, C), numbers(b, s->normed, C), &weights, s->mixer,
                              scratch->mixer, &s->crossing);

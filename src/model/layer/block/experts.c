@@ -73,8 +73,8 @@ static srnn_status route(const sr_block *b, const sr_block_saved *s) {
     const sr_matrix logits = numbers(b, s->router, expert_columns(b));
     sr_linear routers[2];
     const int count = routers_of(b, routers);
-    SR_TRY(
-        backend->linear_forward(backend, logits, (sr_matrix){0}, mlp_input(b, s), routers, count));
+    const sr_matrix x = mlp_input(b, s);
+    SR_TRY(backend->linear_forward(backend, logits, (sr_matrix){0}, x, routers, count));
     return backend->route_forward(backend, s->weights, logits, &routing);
 }
 
