@@ -27,7 +27,7 @@ def c_call(arrays, gradient):
     memory = np.empty(plan.saved_bytes + 64, "uint8")  # the saved buffer is aligned to 64 bytes
     saved = ffi.cast("void *", memory.ctypes.data + -memory.ctypes.data % 64) if gradient else ffi.NULL
     check(lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved))
-    return lambda kept=(arrays, o, memory): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved)
+    return lambda alive=(arrays, o, memory): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved)
 
 
 def least(functions, rounds, calls):

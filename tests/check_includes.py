@@ -65,7 +65,7 @@ def find(root, source, included):
 def problem(source, target):
     """Why `source` may not include `target`; None if it may. Both are paths from the root."""
     if target is None:
-        return "is not found from src/ or beside the file"
+        return "is not found from src/ or next to the file"
     if target.parts[0] == "include":
         return None
     ours, theirs = module_of(source), module_of(target)

@@ -18,12 +18,12 @@ static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
 
 /* The named tokenizer, or the one next to the model, or the built-in one. */
 static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer, int V) {
-    char beside[SR_PATH_BYTES];
+    char nearby[SR_PATH_BYTES];
     if (tokenizer)
         return sr_tokenizer_copy_into(out, tokenizer);
-    SR_TRY(sr_model_tokenizer_path(beside, in));
-    if (*beside)
-        return sr_tokenizer_copy_into(out, beside);
+    SR_TRY(sr_model_tokenizer_path(nearby, in));
+    if (*nearby)
+        return sr_tokenizer_copy_into(out, nearby);
     return V == SR_BYTE_TOKENS ? sr_tokenizer_write_bytes(out) : SRNN_OK;
 }
 

@@ -4,9 +4,9 @@
 #include <math.h>
 
 static bool differ_in_seed_alone(const compared *a, const compared *b) {
-    sr_run_settings alike = b->settings; /* borrows its strings */
-    alike.seed = a->settings.seed;
-    return sr_run_settings_difference(&a->settings, &alike) == NULL;
+    sr_run_settings same_seed = b->settings; /* borrows its strings */
+    same_seed.seed = a->settings.seed;
+    return sr_run_settings_difference(&a->settings, &same_seed) == NULL;
 }
 
 static double loss_of(const compared *run) {

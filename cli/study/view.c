@@ -18,9 +18,9 @@ srnn_status study_view_begin(study_view *view, const sr_study *study) {
     *view = (study_view){.study = study,
                          .on_terminal = isatty(STDERR_FILENO),
                          .flops_before = NAN,
-                         .told = calloc(study->run_count, sizeof *view->told)};
+                         .reported = calloc(study->run_count, sizeof *view->reported)};
     view->start_seconds = sr_clock_seconds();
-    return view->told ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    return view->reported ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
 }
 
 static void clear(study_view *view) {
@@ -31,8 +31,8 @@ static void clear(study_view *view) {
 
 void study_view_end(study_view *view) {
     clear(view);
-    free(view->told);
-    view->told = NULL;
+    free(view->reported);
+    view->reported = NULL;
 }
 
 static double share_done(const sr_study_run *run, const sr_run_view *view) {
@@ -132,9 +132,9 @@ static void print_end(const sr_study_run *run, const sr_run_view *view) {
 /* Runs that have ended since the last look. */
 static void print_ends(study_view *view, const sr_study *study, const sr_run_view *views) {
     for (size_t i = 0; i < study->run_count; i++) {
-        if (view->told[i] || views[i].running || views[i].ending == SR_ENDING_NONE)
+        if (view->reported[i] || views[i].running || views[i].ending == SR_ENDING_NONE)
             continue;
-        view->told[i] = true;
+        view->reported[i] = true;
         if (views[i].seconds > 0 && views[i].selected) { /* else it ended earlier */
             clear(view);
             print_end(&study->runs[i], &views[i]);

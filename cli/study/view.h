@@ -11,7 +11,7 @@ typedef struct study_view {
     int lines; /* lines of the table on the screen */
     double start_seconds, last_seconds;
     double flops_before; /* done in earlier sessions */
-    bool *told;          /* (runs): its end was reported */
+    bool *reported;      /* (runs): its end was reported */
 } study_view;
 
 srnn_status study_view_begin(study_view *view, const sr_study *study);

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import softrnn.lab
 
-# %% what is asked: docs/STUDY.md says how a study is written
+# %% the question: docs/STUDY.md documents the file of a study
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "small.yaml").write_text("""\

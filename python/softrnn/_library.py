@@ -56,7 +56,7 @@ class Interrupted(SoftrnnError):
 
 
 def _folders(inside: str, in_clone: str) -> List[Path]:
-    """Where something of the package may be: beside this file when installed, or in the clone around it."""
+    """Where something of the package may be: next to this file when installed, or in the clone around it."""
     clone = PACKAGE.parent.parent
     return [PACKAGE / inside, clone / in_clone]
 
@@ -146,7 +146,7 @@ def owned(out: Any, free: Callable[[Any], Any], *needed: Any) -> Any:
     """`out`, a pointer to a handle of C, which is freed once nothing refers to `out`, and before any of `needed` is: those
     that the handle depends on.
 
-    ffi.gc does not keep that order. The garbage collector finalizes what lies in one cycle in any order, while objects beside
+    ffi.gc does not keep that order. The garbage collector finalizes what lies in one cycle in any order, while objects next to
     it in the cycle may still use it. `out` is not tracked by the collector: it goes last. At exit nothing is freed."""
     weakref.finalize(out, _free, free, out[0], needed).atexit = False
     return out

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import _torch
-from ._kept import kept, kept_bytes
+from ._saved import pack, packed_bytes
 from ._library import UnsupportedError, lib
 from ._numpy import as_offsets
 from ._plans import CPU, FORMS, Options, Plan, ordered_operands, pool, sizes_of
@@ -42,8 +42,8 @@ def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention:
         o = _torch._forward(plan, wide, offsets, saved)
     finally:
         pool.give_back(plan)
-    part = kept(variant, plan.shape, o.dtype, saved)
-    assert len(part) == kept_bytes(variant, plan.shape, o.dtype)
+    part = pack(variant, plan.shape, o.dtype, saved)
+    assert len(part) == packed_bytes(variant, plan.shape, o.dtype)
     return o.to(operands[0].dtype), part
 
 
@@ -53,7 +53,7 @@ def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, f
     q, v, variant = operands[0], operands[2], parse(attention)
     heads = (v if variant._shares_queries else q).shape[1]
     o = _torch._output(q, (q.shape[0], heads, q.shape[2], v.shape[3]))
-    return o, q.new_empty(kept_bytes(variant, o.shape, _torch._computed(q.dtype, q.device)), dtype=torch.uint8)
+    return o, q.new_empty(packed_bytes(variant, o.shape, _torch._computed(q.dtype, q.device)), dtype=torch.uint8)
 
 
 @torch.library.custom_op("softrnn::attention_gradient", mutates_args=())

@@ -87,7 +87,7 @@ class Operand(NamedTuple):
 
 
 def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place) -> Any:
-    """A srnn_problem. It holds pointers into `keep`, which is returned beside it."""
+    """A srnn_problem. It holds pointers into `keep`, which is returned with it."""
     problem = ffi.new("srnn_problem *")
     problem.attention = variant._struct[0]
     problem.dtype = DTYPES[sizes.dtype]

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._kept import kept, restored
+from ._saved import pack, unpack
 from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, UnsupportedError, check, ffi, lib
 from ._numpy import as_offsets
 from ._plans import CPU, Options, Place, Plan, empty_output, pool, sizes_of
@@ -191,9 +191,9 @@ def _readable(tensor: Tensor) -> Tensor:
 
 def _run_backward(variant: Variant, d_o: Tensor, o: Optional[Tensor], part: Tensor, operands: Sequence[Tensor],
                   documents: Optional[Any], options: Options, wanted: Sequence[bool]) -> List[Optional[Tensor]]:
-    """The gradients of the rounded operands; o and part: what was kept (_kept.py)."""
+    """The gradients of the rounded operands; o and part: what pack() returned (_saved.py)."""
     tensors = widened(operands)
-    saved = restored(variant, o, part, tensors[0].dtype)
+    saved = unpack(variant, o, part, tensors[0].dtype)
     plan = _take_plan(variant, tensors, options)
     try:
         plan.documents(documents)
@@ -238,7 +238,7 @@ class _Attention(torch.autograd.Function):
         variant, documents, _ = ctx.call
         saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
         o = _forward(plan, wide, documents, saved)
-        part = kept(variant, plan.shape, o.dtype, saved)
+        part = pack(variant, plan.shape, o.dtype, saved)
         o = o.to(tensors[0].dtype)
         # hooks, offloading and checkpointing see all of it
         ctx.save_for_backward(part, o if variant.keeps_output else None, *tensors)

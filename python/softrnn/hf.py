@@ -167,8 +167,8 @@ class AttentionCache(StatesCache):
             raise UnsupportedError("this model computes attention more than once with the keys of a layer: generate with "
                                    "past_key_values=transformers.DynamicCache()")
         self.pending.discard(layer)
-        kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
-        dtype = query.dtype if kept else torch.float32
+        supported = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
+        dtype = query.dtype if supported else torch.float32
         if layer not in self.memories:
             (_, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
             sizes = dict(H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)

@@ -90,14 +90,14 @@ def _numbers(array: np.ndarray) -> Any:
 
 def _program() -> str:
     """softrnn: of the clone around the package, of this Python, or of the system."""
-    asked = os.environ.get("SOFTRNN_LIBRARIES")
-    built = Path(asked) if asked else PACKAGE.parent.parent / "build"
+    folder = os.environ.get("SOFTRNN_LIBRARIES")
+    built = Path(folder) if folder else PACKAGE.parent.parent / "build"
     for path in (built / "cli" / "softrnn", Path(sysconfig.get_path("scripts")) / "softrnn"):
         if path.exists():
             return str(path)
     found = shutil.which("softrnn")
     if found is None:
-        raise FileError("the program softrnn is neither beside this Python nor in PATH: install the package (pip install softrnn), "
+        raise FileError("the program softrnn is neither next to this Python nor in PATH: install the package (pip install softrnn), "
                         "or build the clone with make")
     return found
 
@@ -211,7 +211,7 @@ def _token_text(value: Any) -> str:
 
 
 def _chat_template(folder: Path) -> Any:
-    """The template beside a model, and the tokens that it may name."""
+    """The template next to a model, and the tokens that it may name."""
     file, own = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     settings = json.loads(file.read_text("utf-8")) if file.exists() else {}
     template = own.read_text("utf-8") if own.exists() else settings.get("chat_template")
@@ -671,16 +671,16 @@ def study(out: Any, file: Optional[Any] = None, *, text: Optional[str] = None, o
     def keep(kind: Any, error: BaseException, trace: Any) -> None:  # an interrupt too: the study is stopped first
         caught.append(error)
 
-    kept = [ffi.callback("bool(void *, size_t, size_t)", watch, error=False, onerror=keep)]
-    asked = ffi.new("srnl_study *", {"jobs": jobs, "watch": kept[0]})
+    alive = [ffi.callback("bool(void *, size_t, size_t)", watch, error=False, onerror=keep)]
+    request = ffi.new("srnl_study *", {"jobs": jobs, "watch": alive[0]})
     given = {"file": file, "out": out, "text": text, "only": only, "skip": skip}
     for name, value in given.items():
         if value is not None:
-            kept.append(ffi.new("char[]", _path(value, name)))
-            setattr(asked, name, kept[-1])
+            alive.append(ffi.new("char[]", _path(value, name)))
+            setattr(request, name, alive[-1])
     failed = ffi.new("size_t *")
     with unstoppable():  # the watch sees an interrupt
-        status = lab.srnl_study_run(asked, failed)
+        status = lab.srnl_study_run(request, failed)
     if caught:
         raise caught[0]
     check(status)

@@ -183,9 +183,9 @@ class Attention(nn.Module):
     def new_state(self, B: int = 1, **options: Any) -> AttentionState:
         """For feeding B sequences in pieces: layer(x, state=state)."""
         weight: Any = self.get_submodule(self.layer.output).weight
-        kept = {name: value for name, value in self.options._asdict().items()
+        inherited = {name: value for name, value in self.options._asdict().items()
                 if name in ("chunk", "threads", "state_limit", "levels", "rope_theta")}
-        return AttentionState(self, B, weight.dtype, weight.device, **{**kept, **options})
+        return AttentionState(self, B, weight.dtype, weight.device, **{**inherited, **options})
 
     def forward(self, x: Tensor, *, position: Optional[Tuple[Tensor, Tensor]] = None, documents: Any = None,
                 state: Optional[AttentionState] = None) -> Tensor:
@@ -220,7 +220,7 @@ class Attention(nn.Module):
             raise ArgumentError(f"x has {x.shape[0]} sequences, and the state {state.B}")
 
     def extra_repr(self) -> str:
-        """What print says of the layer beside its modules."""
+        """What print says of the layer besides its modules."""
         return f"attention={self.variant}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
 
     def _normed(self, x: Tensor) -> Tensor:

@@ -378,7 +378,7 @@ class Traced(unittest.TestCase):
         self.assertEqual(fake[1].grad.shape, self.first[1].shape)
 
     def test_saved_bytes(self):
-        from softrnn._kept import numerator_bytes, statistics_bytes
+        from softrnn._saved import numerator_bytes, statistics_bytes
         for dtype in (torch.float32, torch.float64):
             for shape in ((1, 1, 1, 1), (2, 4, 37, 5), (1, 2, 64, 16)):
                 q, k, v = (torch.zeros(shape, dtype=dtype) for _ in range(3))
@@ -406,7 +406,7 @@ class Saved(unittest.TestCase):
         """Operands, output and row statistics; in the operands' type, also where the library computes in a wider one."""
         if not hasattr(torch.nn.functional, "scaled_dot_product_attention"):
             self.skipTest("this torch has no attention of its own")
-        def kept(function, inputs, **options):
+        def bytes_held(function, inputs, **options):
             seen = {}
             def pack(tensor):
                 seen[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage().nbytes(), tensor)
@@ -416,10 +416,10 @@ class Saved(unittest.TestCase):
             return sum(size for size, _ in seen.values())
         for dtype in (torch.float32, torch.bfloat16):
             inputs = [torch.randn(1, 2, 64, 32, dtype=dtype, requires_grad=True) for _ in range(3)]
-            theirs = kept(torch.nn.functional.scaled_dot_product_attention, inputs, is_causal=True)
+            theirs = bytes_held(torch.nn.functional.scaled_dot_product_attention, inputs, is_causal=True)
             for attention in ("softmax", "order:2", "linear_elu", "forget"):
                 gates = {"decay": torch.zeros(1, 2, 64, dtype=dtype)} if attention == "forget" else {}
-                ours = kept(softrnn.attention, inputs, attention=attention, **gates)
+                ours = bytes_held(softrnn.attention, inputs, attention=attention, **gates)
                 self.assertLessEqual(ours - sum(x.nbytes for x in gates.values()), theirs + 2 * 64 * 4, attention)
 
     def test_default_device(self):
@@ -445,10 +445,10 @@ class Saved(unittest.TestCase):
         def loss(*values):
             return softrnn.attention(*values, "norm").square().sum()
         expected = torch.autograd.grad(loss(*inputs.values()), list(inputs.values()))
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
             o = checkpoint(loss, *inputs.values(), use_reentrant=False)
-        self.assertFalse(any(x.dtype == torch.uint8 for x in kept))  # what the library keeps is computed again
+        self.assertFalse(any(x.dtype == torch.uint8 for x in packed))  # what the library keeps is computed again
         for a, b in zip(torch.autograd.grad(o, list(inputs.values())), expected):
             self.assertTrue(torch.equal(a, b))
 

@@ -39,14 +39,14 @@ static bool same_cut(const json_t *one, const json_t *other) {
 static void print_layers(FILE *out, const json_t *rows, size_t *index, const json_t *record,
                          const sr_model_config *c) {
     const json_t *first = json_array_get(rows, *index);
-    bool alike[SR_LAYERS_MAX] = {false};
+    bool same[SR_LAYERS_MAX] = {false};
     char layers[LAYERS_BYTES];
     int count = 0;
     for (; *index < json_array_size(rows) && same_cut(first, json_array_get(rows, *index));
          (*index)++, count++)
-        alike[whole_of(json_array_get(rows, *index), "layer")] = true;
+        same[whole_of(json_array_get(rows, *index), "layer")] = true;
     const bool one = count == 1;
-    sr_layers_print(layers, sizeof layers, alike, c->L);
+    sr_layers_print(layers, sizeof layers, same, c->L);
     fprintf(out, "layer%s %s", one ? "" : "s", layers);
     if (!json_is_integer(json_object_get(first, "order"))) {
         fprintf(out, " need%s more than order %d, the highest tried", one ? "s" : "",

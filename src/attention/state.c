@@ -209,12 +209,12 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     srnn_device *device = state->plan.device;
     if (moved)
         *moved = false;
-    const int64_t kept = tokens_kept(state, tokens),
+    const int64_t retained = tokens_kept(state, tokens),
                   doubled = tokens_kept(state, 2 * state->capacity);
-    if (state->kernel->recurrent || kept <= state->capacity)
+    if (state->kernel->recurrent || retained <= state->capacity)
         return SRNN_OK;
     sr_state_memory larger = memory_of(state);
-    larger.capacity = doubled > kept ? doubled : kept;
+    larger.capacity = doubled > retained ? doubled : retained;
     SR_TRY(take_memory(state, &larger.memory, larger.capacity));
     const srnn_status status = move_to(&larger, state);
     if (status != SRNN_OK) {

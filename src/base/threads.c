@@ -23,9 +23,9 @@ int sr_thread_count(int requested) {
     if (requested > 0)
         return requested;
     const char *text = getenv("OMP_NUM_THREADS"); /* the usual place for users to set it */
-    const long asked = text ? strtol(text, NULL, 10) : 0;
-    if (asked > 0 && asked <= SR_MOST_THREADS)
-        return (int)asked;
+    const long from_user = text ? strtol(text, NULL, 10) : 0;
+    if (from_user > 0 && from_user <= SR_MOST_THREADS)
+        return (int)from_user;
     cpu_set_t cores;
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }

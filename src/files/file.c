@@ -124,7 +124,7 @@ static void remove_left(const char *name) {
     close(descriptor);
 }
 
-/* False if somebody removed the new file before it was locked. */
+/* False if the new file was removed before it was locked. */
 static bool hold(int descriptor) {
     struct stat facts;
     return flock(descriptor, LOCK_EX) !=

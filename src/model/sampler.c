@@ -115,8 +115,8 @@ static float decay(float x) {
     const uint32_t bits = (uint32_t)(whole + 127) << 23;
     float scale;
     memcpy(&scale, &bits, sizeof scale);
-    const float kept = x < FAR ? 1 : 0; /* a product, so that nothing is left out of a vector */
-    return series * scale * kept;
+    const float in_range = x < FAR ? 1 : 0; /* a product, so that nothing is left out of a vector */
+    return series * scale * in_range;
 }
 
 /* Weights and buckets of all tokens. */

@@ -212,8 +212,8 @@ static srnn_status name_silent(sr_ranks *ranks, srnn_status status) {
     char why[512];
     culprits found;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    const bool asked = find_culprits(ranks, &found) == SRNN_OK;
-    return asked && *found.silent.text
+    const bool known = find_culprits(ranks, &found) == SRNN_OK;
+    return known && *found.silent.text
                ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
                : SR_FAIL(status, "%s", why);
 }

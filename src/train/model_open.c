@@ -167,11 +167,11 @@ static srnn_status fail_without(const char *model, int V) {
 
 srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                     int V) {
-    char beside[SR_PATH_BYTES];
+    char nearby[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
-    SR_TRY(sr_model_tokenizer_path(beside, model));
-    if (*beside)
-        return sr_tokenizer_load(tokenizer, beside);
+    SR_TRY(sr_model_tokenizer_path(nearby, model));
+    if (*nearby)
+        return sr_tokenizer_load(tokenizer, nearby);
     return V == SR_BYTE_TOKENS ? sr_tokenizer_create_bytes(tokenizer) : fail_without(model, V);
 }

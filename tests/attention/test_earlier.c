@@ -152,7 +152,7 @@ static void add_sums(const sr_saved *to, const sr_saved *what) {
     double *const maximum = to->maximum, *const other = what->maximum;
     for (int64_t row = 0; row < (int64_t)B * H * PART; row++) {
         const double most = fmax(maximum[row], other[row]);
-        const double kept = exp(maximum[row] - most), added = exp(other[row] - most);
+        const double scale = exp(maximum[row] - most), added = exp(other[row] - most);
         if (other[row] == -INFINITY)
             continue;
         double *const sums[] = {(double *)to->numerator + row * DV, (double *)to->row_sum + row};
@@ -160,7 +160,7 @@ static void add_sums(const sr_saved *to, const sr_saved *what) {
                                       (double *)what->row_sum + row};
         for (int n = 0; n < 2; n++)
             for (int d = 0; d < (n ? 1 : DV); d++)
-                sums[n][d] = kept * sums[n][d] + added * more[n][d];
+                sums[n][d] = scale * sums[n][d] + added * more[n][d];
         maximum[row] = most;
     }
 }

@@ -137,7 +137,7 @@ fi
 expect 1 err "no folder of shards: it has no data.json" train --out "$work/run" --data "$work"
 expect 2 err "no preset is called nosuch: they are tiny, mini" train --out "$work/run" --data recall --preset nosuch
 expect 2 err "there is no study.json" report "$work/nosuch"
-[ ! -e "$work/nosuch" ] || { echo "report makes the folder it is asked about"; failures=$((failures + 1)); }
+[ ! -e "$work/nosuch" ] || { echo "report makes the folder that it should read"; failures=$((failures + 1)); }
 
 # A compressed text trains the same tokenizer, and too little text is reported.
 printf 'abab abab ab\n' >"$work/a.txt"

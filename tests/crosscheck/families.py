@@ -453,8 +453,8 @@ def make(family, r, folder, older):
     config._experts_implementation = "eager"  # the others want widths that are multiples of 4
     model = AutoModelForCausalLM.from_config(config).float().eval()
     perturb(model)
-    kept = r.choice([torch.bfloat16, torch.float16]) if older and r.random() < 0.3 else torch.float32
-    model.to(kept).save_pretrained(folder, max_shard_size=r.choice(["20KB", "1GB"]) if older else "1GB")
+    stored = r.choice([torch.bfloat16, torch.float16]) if older and r.random() < 0.3 else torch.float32
+    model.to(stored).save_pretrained(folder, max_shard_size=r.choice(["20KB", "1GB"]) if older else "1GB")
     model.float()
     if older:
         with open(f"{folder}/config.json") as file:

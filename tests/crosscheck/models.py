@@ -85,8 +85,8 @@ def main():
             worst = max(worst, check(name, model, f"{where}/model", where, ids))
             if more.get("tie_word_embeddings"):
                 untie(model, f"{where}/model")
-                kept = AutoModelForCausalLM.from_pretrained(f"{where}/model").eval()
-                worst = max(worst, check(name + ", head kept", kept, f"{where}/model", where, ids))
+                own_head = AutoModelForCausalLM.from_pretrained(f"{where}/model").eval()
+                worst = max(worst, check(name + ", its own head", own_head, f"{where}/model", where, ids))
     print(f"worst relative difference {worst:.1e}")
     sys.exit(worst > 1e-5)
 

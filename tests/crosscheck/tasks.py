@@ -162,9 +162,9 @@ def arithmetic(draw, train, length, shortest, modulus):
 def in_context(draw, train, length, vocab, noise_vocab=0, noise=0.0):
     used = vocab - noise_vocab
     keys, table, tokens, answers = used // 2, {}, [], []
-    kept = draw.below(length // 2 - 1)
+    pair_at_end = draw.below(length // 2 - 1)
     for pair in range(length // 2 - 1):
-        if noise > 0 and pair != kept and draw.uniform() < noise:
+        if noise > 0 and pair != pair_at_end and draw.uniform() < noise:
             tokens += [used + draw.below(noise_vocab) for _ in range(2)]
             answers += [False, False]
             continue
@@ -255,7 +255,7 @@ def niah(draw, train, length, vocab, keys, haystack, digits):
     needle = 3 + digits
     units = (length - keys * needle - (needle - 1)) // (needle if haystack else 5)
     order = draw.bits()
-    asked = draw.below(keys)
+    queried = draw.below(keys)
     numbers, ids = [], []
 
     def put(index):
@@ -270,7 +270,7 @@ def niah(draw, train, length, vocab, keys, haystack, digits):
             put(keys + unit)
         else:
             ids.extend(NOISE)
-    return asking(ids + [QUESTION, NAMES + permute(order, vocab - NAMES, asked), IS], numbers[asked], length)
+    return asking(ids + [QUESTION, NAMES + permute(order, vocab - NAMES, queried), IS], numbers[queried], length)
 
 
 def variable_tracking(draw, train, length, vocab, chains, hops):

@@ -15,14 +15,14 @@ cp "$work/apt-get" "$work/sudo"
 chmod +x "$work/apt-get" "$work/sudo"
 
 PATH=$work bash "$deps"
-[ ! -e "$work/asked" ] || { echo "a build asks for more: $(cat "$work/asked")"; exit 1; }
+[ ! -e "$work/asked" ] || { echo "a build installs more: $(cat "$work/asked")"; exit 1; }
 PATH=$work bash "$deps" test 2>/dev/null
-grep -q clang "$work/asked" || { echo "the tests do not ask for clang"; exit 1; }
+grep -q clang "$work/asked" || { echo "the tests do not install clang"; exit 1; }
 # A build with CUDA needs a C++ compiler, and nothing of the tests.
 rm "$work/asked"
 PATH=$work bash "$deps" cuda 2>/dev/null
-grep -qF g++ "$work/asked" || { echo "a build with CUDA does not ask for g++"; exit 1; }
-! grep -q cmocka "$work/asked" || { echo "a build with CUDA asks for the tests' packages"; exit 1; }
+grep -qF g++ "$work/asked" || { echo "a build with CUDA does not install g++"; exit 1; }
+! grep -q cmocka "$work/asked" || { echo "a build with CUDA installs the tests' packages"; exit 1; }
 if PATH=$work bash "$deps" nonsense 2>/dev/null; then
     echo "a kind that does not exist is accepted"
     exit 1

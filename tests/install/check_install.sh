@@ -37,7 +37,7 @@ for name in man/man1/softrnn.1 man/man1/softrnn-data-prepare.1 \
     [ -s "$prefix/share/$name" ] || { echo "share/$name was not installed"; exit 1; }
 done
 (cd "$work" && "$prefix/bin/softrnn" study studies/full.yaml --dry-run >"$work/log") ||
-    { echo "studies/full.yaml is not found beside the program"; exit 1; }
+    { echo "studies/full.yaml is not found next to the program"; exit 1; }
 
 # With both kinds of a library in one folder the linker takes the shared one, so static ones are named
 # by their files; all of each is linked, so that a dependency missing from the .pc file is noticed.

@@ -984,10 +984,10 @@ static void check_conv(const conv_case *c) {
             if (conv_input(&v, c, x.host, c->history ? history : NULL, positions, row, j,
                            channel)) {
                 const int64_t tap = channel * c->width + c->width - 1 - j;
-                const int64_t token = row % c->T - j, kept = c->width - 1;
+                const int64_t token = row % c->T - j, past = c->width - 1;
                 double *const from = token >= 0
                                          ? &want_x[(row - j) * c->C]
-                                         : &want_h[(row / c->T * kept + kept + token) * c->C];
+                                         : &want_h[(row / c->T * past + past + token) * c->C];
                 want_w[tap] += d * v;
                 from[channel] += d * (double)weight[tap];
             }

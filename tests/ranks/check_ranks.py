@@ -320,7 +320,7 @@ def case_gpus_lost(here):
     wait_for(lambda: len(records(name)) > 2, "some steps")
     os.kill(processes(name)[1], signal.SIGKILL)
     code, output = end(started, 30)
-    check(code != 0 and "rank 1" in output, f"exit code {code}, nobody names rank 1:\n{output}")
+    check(code != 0 and "rank 1" in output, f"exit code {code}, rank 1 is not named:\n{output}")
     run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
     ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
     for variable, words in (("FAKE_NCCL_STOPS=70", "gives no answer; NCCL: a sum over the ranks cannot be ended"),
@@ -345,12 +345,12 @@ def measure(ranks, name, sharding, *train):
         time.sleep(0.025)
     os.kill(started.pid, signal.SIGUSR1)
     _, output = end(started)
-    return {"told": float(output.split("memory ")[1].split(" MB")[0]) * 1e6, "used": min(used),
+    return {"reported": float(output.split("memory ")[1].split(" MB")[0]) * 1e6, "used": min(used),
             "numbers": float(output.split(" M parameters")[0].split()[-1]) * 1e6}
 
 
 def check_less(whole, divided, expected):
-    for what in ("told", "used"):
+    for what in ("reported", "used"):
         less = whole[what] - divided[what]
         check(abs(less - expected) < 0.05 * expected + 2e5,
               f"{what}: {less / 1e6:.2f} MB less of {whole['numbers'] / 1e6:.2f} M numbers, not {expected / 1e6:.2f}")
@@ -449,7 +449,7 @@ def case_killed(here):
             check(code != 0, f"rank {victim} was killed, and all ended well:\n{output}")
             # Between hosts Open MPI may end the job first, as soon as a send fails; it then names the peer's host, not the rank.
             by_mpi = LAUNCHER is not launcher and re.search(r"unexpectedly disconnected.*Peer host:", output, re.DOTALL)
-            check(f"rank {victim}" in output or by_mpi, f"nobody names rank {victim}:\n{output}")
+            check(f"rank {victim}" in output or by_mpi, f"rank {victim} is not named:\n{output}")
             check(time.monotonic() - begin < 20, "the others took too long")
         else:
             end(started)
@@ -542,7 +542,7 @@ def case_disk(here):
         os.kill(started.pid, signal.SIGUSR1)
         code, output = end(started, 100)
         check(code == 128 + signal.SIGUSR1 and "no checkpoint" in output, f"exit code {code}\n{output}")
-        check(victim == 0 or "rank 1 on" in output, f"nobody names rank 1:\n{output}")
+        check(victim == 0 or "rank 1 on" in output, f"rank 1 is not named:\n{output}")
         run(1, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
 
 

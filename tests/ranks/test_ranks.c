@@ -16,9 +16,9 @@ static struct {
     bool polled[RANKS];
     void *late; /* buffer that a late gather would write */
     size_t late_bytes;
-    int told; /* the last answer of this rank */
-    int asks; /* a rank that polls this one; SILENT: none */
-    int gone; /* a rank to which nothing can be sent; SILENT: none */
+    int reply; /* the last answer of this rank */
+    int asks;  /* a rank that polls this one; SILENT: none */
+    int gone;  /* a rank to which nothing can be sent; SILENT: none */
 } world;
 
 static int send_word(sr_link *link, sr_link_request *request, int to, int tag, const void *data,
@@ -30,7 +30,7 @@ static int send_word(sr_link *link, sr_link_request *request, int to, int tag, c
     if (tag == QUESTION)
         world.polled[to] = true;
     else
-        world.told = *(const char *)data;
+        world.reply = *(const char *)data;
     return 0;
 }
 
@@ -187,11 +187,11 @@ static void test_long_step(void **state) {
     (void)state;
     sr_ranks ranks = begin(1, 1, 1);
     world.asks = 2;
-    world.told = SILENT;
+    world.reply = SILENT;
     assert_int_equal(sr_ranks_wait_until(&ranks, work, &(long_step){&ranks, sr_clock_seconds()},
                                          1e-3),
                      SRNN_OK);
-    assert_int_equal(world.told, 1); /* a poll is answered with "busy" */
+    assert_int_equal(world.reply, 1); /* a poll is answered with "busy" */
 }
 
 /* A device whose library has detected lost ranks. */
@@ -228,9 +228,9 @@ static void test_answers(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 0);
     world.asks = 2;
-    world.told = SILENT;
+    world.reply = SILENT;
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-    assert_int_equal(world.told, 0);
+    assert_int_equal(world.reply, 0);
 }
 
 int main(void) {

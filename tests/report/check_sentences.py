@@ -184,7 +184,7 @@ def shapes(dice):
     yield made("two sizes", Study(gates, both, sizes=["small", "wide"]))
     yield made("no baseline", Study(paper, both),
                status=lambda t, s, r, v, seed: "waiting" if v == "softmax" else "finished")
-    yield made("the baseline was not asked for", Study(gates),
+    yield made("the baseline was not requested", Study(gates),
                status=lambda t, s, r, v, seed: "unrequested" if v == "softmax" else "finished")
     yield made("unstable without a baseline", Study(paper[:4]),
                status=lambda t, s, r, v, seed: "unrequested" if v == "softmax" else "diverged" if v == "norm" else "finished")
@@ -722,12 +722,12 @@ class Check:
 
     def warnings(self):
         text = " ".join(self.page.warnings)
-        asked = sum(1 for run in self.study.runs() if self.study.endings.get(run, ("",))[0] != "unrequested")
+        requested = sum(1 for run in self.study.runs() if self.study.endings.get(run, ("",))[0] != "unrequested")
         ended = [e for e in self.study.endings.values() if e[0] in ("finished", "diverged", "failed")]
         planned = sum(1 for _ in self.study.runs())
-        for pattern, want in ((r"(\d+) of (\d+) runs have not ended", (asked - len(ended), asked)),
-                              (r"(\d+) of (\d+) runs failed", (sum(e[0] == "failed" for e in ended), asked)),
-                              (r"(\d+) of (\d+) runs were requested", (asked if asked < planned else 0, planned))):
+        for pattern, want in ((r"(\d+) of (\d+) runs have not ended", (requested - len(ended), requested)),
+                              (r"(\d+) of (\d+) runs failed", (sum(e[0] == "failed" for e in ended), requested)),
+                              (r"(\d+) of (\d+) runs were requested", (requested if requested < planned else 0, planned))):
             found = re.search(pattern, text)
             said = (int(found[1]), int(found[2])) if found else (0, want[1])
             self.expect(said == want, "warnings:", text, "but", want)

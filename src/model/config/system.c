@@ -38,7 +38,7 @@ static const required common[] = {
     {"attn", "null", "layers of another attention between them are not read"},
     {"attnres_block_size", "null", "attention over earlier layers is not here"},
     {"quantization_config", "null", "quantised weights are not read"},
-    {"per_layer_config", "null", "all layers are alike here"},
+    {"per_layer_config", "null", "all layers are equal here"},
 };
 
 /* A word of JSON, a text in its quotes or a number. */

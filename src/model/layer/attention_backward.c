@@ -29,7 +29,7 @@ static sr_matrix columns(sr_matrix m, sr_columns c) {
 }
 
 /* A gradient until it is added to those that exist already. */
-static sr_matrix beside(const back *b, int64_t count) {
+static sr_matrix share_of(const back *b, int64_t count) {
     return sr_matrix_of(b->d.share, b->d.projected.rows, count, b->layer->backend->number);
 }
 
@@ -40,7 +40,7 @@ static srnn_status inner_back(const back *b, const sr_linear *linear,
     const sr_wire_projection *p = &b->layer->wiring.projections[wire->projection];
     const sr_matrix d_out = columns(b->d.projected, wire->to);
     const sr_matrix d_from = columns(b->d.projected, p->from);
-    const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
+    const sr_matrix d_in = p->shared ? share_of(b, p->from.count) : d_from;
     const sr_matrix in = columns(b->in.projected, p->from);
     const sr_linear_backward call = {d_in, d_out, in, linear, d_linear, 1};
     SR_TRY(backend->linear_backward(backend, &call));
@@ -62,7 +62,7 @@ static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const 
     for (int i = 0; i < w->input_linears; i++) {
         const sr_wire_projection *p = &w->projections[w->linears[i].projection];
         const sr_matrix d_out = columns(b->d.projected, w->linears[i].to);
-        const sr_matrix d_in = beside(b, layer->dims.C);
+        const sr_matrix d_in = share_of(b, layer->dims.C);
         sr_rwkv7_activate_backward(d_out, columns(b->in.projected, w->linears[i].to),
                                    p->activation);
         const sr_matrix in = sr_layer_shifted(layer, &b->in, x, p->shift);
@@ -73,7 +73,7 @@ static srnn_status shifts_back(const back *b, sr_matrix d_x, sr_matrix x, const 
     SR_TRY(sr_crossing_shifts_begin(layer, b->piece));
     for (int i = 0; i < w->shift_count; i++) {
         const sr_short_conv shift = sr_rwkv7_shift(layer, &b->in, x, b->piece, i);
-        const sr_matrix d_in = beside(b, layer->dims.C);
+        const sr_matrix d_in = share_of(b, layer->dims.C);
         const sr_matrix d_out = sr_layer_shifted(layer, &b->d, d_x, i + 1);
         SR_TRY(backend->short_conv_backward(backend, d_in, b->d.taps + i * 2 * layer->dims.C, NULL,
                                             d_out, &shift));
@@ -140,7 +140,7 @@ static srnn_status conv_back(const back *b, int which) {
     const sr_wire_conv *wire = &b->layer->wiring.convs[which];
     const sr_short_conv conv = sr_layer_conv(b->layer, &b->in, b->weights, b->piece, which);
     const sr_matrix d_from = columns(b->d.projected, wire->from);
-    const sr_matrix d_x = wire->shared ? beside(b, wire->from.count) : d_from;
+    const sr_matrix d_x = wire->shared ? share_of(b, wire->from.count) : d_from;
     const sr_matrix d_out = columns(b->d.convolved, wire->to);
     SR_TRY(backend->short_conv_backward(backend, d_x, b->gradients->slot[wire->weight],
                                         b->gradients->slot[wire->weight + 1], d_out, &conv));

@@ -46,9 +46,9 @@ bool sr_gemm_bf16_available(void);
 
 /* NULL if the library failed. */
 sr_gemm_bf16 *sr_gemm_bf16_create(void);
-void sr_gemm_bf16_free(sr_gemm_bf16 *keeper);
+void sr_gemm_bf16_free(sr_gemm_bf16 *cache);
 
 /* As sr_matmul, with the calling worker's own cache. */
-bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *product);
+bool sr_gemm_bf16_run(sr_gemm_bf16 *cache, const sr_product_bf16 *product);
 
 #endif

@@ -11,11 +11,11 @@ sr_gemm_bf16 *sr_gemm_bf16_create(void) {
     return NULL;
 }
 
-void sr_gemm_bf16_free(sr_gemm_bf16 *keeper) {
-    (void)keeper;
+void sr_gemm_bf16_free(sr_gemm_bf16 *cache) {
+    (void)cache;
 }
 
-bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *product) {
-    (void)keeper, (void)product;
+bool sr_gemm_bf16_run(sr_gemm_bf16 *cache, const sr_product_bf16 *product) {
+    (void)cache, (void)product;
     return false;
 }

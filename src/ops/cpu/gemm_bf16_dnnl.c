@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* Creating a primitive takes longer than a small GEMM, so each worker caches its last ones. */
-enum { KEPT = 64 };
+enum { ENTRIES = 64 };
 
 typedef struct cached_gemm {
     sr_product_bf16 shape; /* without pointers */
@@ -16,7 +16,7 @@ typedef struct cached_gemm {
 struct sr_gemm_bf16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    cached_gemm kept[KEPT];
+    cached_gemm entries[ENTRIES];
     int count, next; /* next: the oldest entry once the cache is full */
 };
 
@@ -26,33 +26,33 @@ bool sr_gemm_bf16_available(void) {
 }
 
 sr_gemm_bf16 *sr_gemm_bf16_create(void) {
-    sr_gemm_bf16 *keeper = calloc(1, sizeof *keeper);
-    if (!keeper)
+    sr_gemm_bf16 *cache = calloc(1, sizeof *cache);
+    if (!cache)
         return NULL;
-    if (dnnl_engine_create(&keeper->engine, dnnl_cpu, 0) == dnnl_success &&
-        dnnl_stream_create(&keeper->stream, keeper->engine, dnnl_stream_default_flags) ==
+    if (dnnl_engine_create(&cache->engine, dnnl_cpu, 0) == dnnl_success &&
+        dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags) ==
             dnnl_success)
-        return keeper;
-    sr_gemm_bf16_free(keeper);
+        return cache;
+    sr_gemm_bf16_free(cache);
     return NULL;
 }
 
-static void drop(cached_gemm *kept) {
-    dnnl_primitive_destroy(kept->primitive);
-    dnnl_memory_destroy(kept->a);
-    dnnl_memory_destroy(kept->b);
-    dnnl_memory_destroy(kept->c);
-    *kept = (cached_gemm){.primitive = NULL};
+static void drop(cached_gemm *entry) {
+    dnnl_primitive_destroy(entry->primitive);
+    dnnl_memory_destroy(entry->a);
+    dnnl_memory_destroy(entry->b);
+    dnnl_memory_destroy(entry->c);
+    *entry = (cached_gemm){.primitive = NULL};
 }
 
-void sr_gemm_bf16_free(sr_gemm_bf16 *keeper) {
-    if (!keeper)
+void sr_gemm_bf16_free(sr_gemm_bf16 *cache) {
+    if (!cache)
         return;
-    for (int i = 0; i < keeper->count; i++)
-        drop(&keeper->kept[i]);
-    dnnl_stream_destroy(keeper->stream);
-    dnnl_engine_destroy(keeper->engine);
-    free(keeper);
+    for (int i = 0; i < cache->count; i++)
+        drop(&cache->entries[i]);
+    dnnl_stream_destroy(cache->stream);
+    dnnl_engine_destroy(cache->engine);
+    free(cache);
 }
 
 static bool same_shape(const sr_product_bf16 *x, const sr_product_bf16 *y) {
@@ -70,19 +70,19 @@ static bool describe(dnnl_memory_desc_t *out, dnnl_data_type_t type, int64_t row
     return dnnl_memory_desc_init_by_strides(out, 2, sizes, type, strides) == dnnl_success;
 }
 
-static bool make_primitive(cached_gemm *kept, dnnl_engine_t engine,
+static bool make_primitive(cached_gemm *entry, dnnl_engine_t engine,
                            const dnnl_memory_desc_t descs[3], dnnl_primitive_attr_t attributes) {
     dnnl_matmul_desc_t product;
     dnnl_primitive_desc_t desc;
     if (dnnl_matmul_desc_init(&product, &descs[0], &descs[1], NULL, &descs[2]) != dnnl_success ||
         dnnl_primitive_desc_create(&desc, &product, attributes, engine, NULL) != dnnl_success)
         return false;
-    const bool made = dnnl_primitive_create(&kept->primitive, desc) == dnnl_success;
+    const bool made = dnnl_primitive_create(&entry->primitive, desc) == dnnl_success;
     dnnl_primitive_desc_destroy(desc);
     return made &&
-           dnnl_memory_create(&kept->a, &descs[0], engine, DNNL_MEMORY_NONE) == dnnl_success &&
-           dnnl_memory_create(&kept->b, &descs[1], engine, DNNL_MEMORY_NONE) == dnnl_success &&
-           dnnl_memory_create(&kept->c, &descs[2], engine, DNNL_MEMORY_NONE) == dnnl_success;
+           dnnl_memory_create(&entry->a, &descs[0], engine, DNNL_MEMORY_NONE) == dnnl_success &&
+           dnnl_memory_create(&entry->b, &descs[1], engine, DNNL_MEMORY_NONE) == dnnl_success &&
+           dnnl_memory_create(&entry->c, &descs[2], engine, DNNL_MEMORY_NONE) == dnnl_success;
 }
 
 /* Attributes that say whether the product is added to the destination. */
@@ -103,48 +103,48 @@ static bool make_attributes(dnnl_primitive_attr_t *attributes, bool add) {
     return made;
 }
 
-static bool make(cached_gemm *kept, dnnl_engine_t engine, const sr_product_bf16 *p) {
+static bool make(cached_gemm *entry, dnnl_engine_t engine, const sr_product_bf16 *p) {
     dnnl_memory_desc_t descs[3];
     dnnl_primitive_attr_t attributes;
-    kept->shape = *p;
+    entry->shape = *p;
     if (!describe(&descs[0], dnnl_bf16, p->M, p->K, p->a_stride, p->transpose_a) ||
         !describe(&descs[1], dnnl_bf16, p->K, p->N, p->b_stride, p->transpose_b) ||
         !describe(&descs[2], dnnl_f32, p->M, p->N, p->c_stride, false) ||
         !make_attributes(&attributes, p->add))
         return false;
-    const bool made = make_primitive(kept, engine, descs, attributes);
+    const bool made = make_primitive(entry, engine, descs, attributes);
     dnnl_primitive_attr_destroy(attributes);
     if (!made)
-        drop(kept);
+        drop(entry);
     return made;
 }
 
 /* The primitive for this shape, created on a cache miss; NULL if that fails. */
-static cached_gemm *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
-    for (int i = 0; i < keeper->count; i++)
-        if (keeper->kept[i].primitive && same_shape(&keeper->kept[i].shape, p))
-            return &keeper->kept[i];
-    cached_gemm *place = &keeper->kept[keeper->next];
-    keeper->next = (keeper->next + 1) % KEPT;
-    if (keeper->count < KEPT)
-        keeper->count++;
+static cached_gemm *find(sr_gemm_bf16 *cache, const sr_product_bf16 *p) {
+    for (int i = 0; i < cache->count; i++)
+        if (cache->entries[i].primitive && same_shape(&cache->entries[i].shape, p))
+            return &cache->entries[i];
+    cached_gemm *place = &cache->entries[cache->next];
+    cache->next = (cache->next + 1) % ENTRIES;
+    if (cache->count < ENTRIES)
+        cache->count++;
     else
         drop(place);
-    return make(place, keeper->engine, p) ? place : NULL;
+    return make(place, cache->engine, p) ? place : NULL;
 }
 
-bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
-    cached_gemm *kept = find(keeper, p);
-    if (!kept)
+bool sr_gemm_bf16_run(sr_gemm_bf16 *cache, const sr_product_bf16 *p) {
+    cached_gemm *entry = find(cache, p);
+    if (!entry)
         return false;
     /* The library's handles are not const; it only reads its sources. */
-    if (dnnl_memory_set_data_handle(kept->a, (void *)(uintptr_t)p->a) != dnnl_success ||
-        dnnl_memory_set_data_handle(kept->b, (void *)(uintptr_t)p->b) != dnnl_success ||
-        dnnl_memory_set_data_handle(kept->c, p->c) != dnnl_success)
+    if (dnnl_memory_set_data_handle(entry->a, (void *)(uintptr_t)p->a) != dnnl_success ||
+        dnnl_memory_set_data_handle(entry->b, (void *)(uintptr_t)p->b) != dnnl_success ||
+        dnnl_memory_set_data_handle(entry->c, p->c) != dnnl_success)
         return false;
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, kept->a},
-                                         {DNNL_ARG_WEIGHTS, kept->b},
-                                         {DNNL_ARG_DST, kept->c}};
-    return dnnl_primitive_execute(kept->primitive, keeper->stream, 3, arguments) == dnnl_success &&
-           dnnl_stream_wait(keeper->stream) == dnnl_success;
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, entry->a},
+                                         {DNNL_ARG_WEIGHTS, entry->b},
+                                         {DNNL_ARG_DST, entry->c}};
+    return dnnl_primitive_execute(entry->primitive, cache->stream, 3, arguments) == dnnl_success &&
+           dnnl_stream_wait(cache->stream) == dnnl_success;
 }

@@ -42,8 +42,8 @@ static const float *earlier(const sr_short_conv *conv, int64_t row, int j) {
         return sr_cpu_row(conv->x, row - j);
     if (!conv->history)
         return NULL;
-    const int64_t kept = conv->width - 1;
-    return (const float *)conv->history + (batch * kept + kept + token) * conv->x.columns;
+    const int64_t past = conv->width - 1;
+    return (const float *)conv->history + (batch * past + past + token) * conv->x.columns;
 }
 
 static void convolve_row(float *out, const conv_job *job, const conv_tile *tile, int64_t row) {
@@ -140,9 +140,9 @@ srnn_status sr_cpu_short_conv_backward(sr_backend *backend, sr_matrix d_x, float
 static void history_back(float *d_history, const conv_job *job, const conv_tile *tile,
                          int64_t batch, int64_t token) {
     const sr_short_conv *conv = job->conv;
-    const int64_t row = batch * conv->T + token, kept = conv->width - 1;
-    for (int64_t j = token + 1; j <= kept && conv->positions[row] >= j; j++)
-        job->loops->multiply_add(d_history + (batch * kept + kept + token - j) * conv->x.columns +
+    const int64_t row = batch * conv->T + token, past = conv->width - 1;
+    for (int64_t j = token + 1; j <= past && conv->positions[row] >= j; j++)
+        job->loops->multiply_add(d_history + (batch * past + past + token - j) * conv->x.columns +
                                      tile->first,
                                  tile->taps[j], sr_cpu_row(job->out, row) + tile->first,
                                  tile->columns);
@@ -151,12 +151,12 @@ static void history_back(float *d_history, const conv_job *job, const conv_tile 
 srnn_status sr_cpu_short_conv_history_backward(sr_backend *backend, void *d_history,
                                                sr_matrix d_out, const sr_short_conv *conv) {
     const conv_job job = {.loops = sr_cpu_rows_of(backend), .conv = conv, .out = d_out};
-    const int64_t C = conv->x.columns, kept = conv->width - 1;
+    const int64_t C = conv->x.columns, past = conv->width - 1;
     conv_tile tile;
     for (int64_t index = 0; index < sr_tiles(C, TILE_COLUMNS); index++) {
         tile_load(&tile, conv, index);
         for (int64_t b = 0; b < d_out.rows / conv->T; b++)
-            for (int64_t token = 0; token < sr_min(kept, conv->T); token++)
+            for (int64_t token = 0; token < sr_min(past, conv->T); token++)
                 history_back(d_history, &job, &tile, b, token);
     }
     return SRNN_OK;

@@ -59,15 +59,15 @@ static piece next_piece(const sr_linear *layers, int count, int64_t K, srnn_dtyp
  * once, or none. */
 static piece next_alike(const sr_backend *backend, const sr_linear *layers, int count,
                         sr_matrix x) {
-    int alike = 1;
+    int merged = 1;
     sr_linear all = layers[0];
     const bool fp8 = sr_cuda_fp8_fits(backend, layers, x);
-    for (; alike < count && sr_cuda_fp8_fits(backend, layers + alike, x) == fp8; alike++) {
-        all.N += layers[alike].N;
+    for (; merged < count && sr_cuda_fp8_fits(backend, layers + merged, x) == fp8; merged++) {
+        all.N += layers[merged].N;
         if (fp8 && !sr_cuda_fp8_fits(backend, &all, x))
             break;
     }
-    piece p = next_piece(layers, alike, x.columns, x.dtype);
+    piece p = next_piece(layers, merged, x.columns, x.dtype);
     p.fp8 = fp8;
     return p;
 }

@@ -217,20 +217,20 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const int64_t m = b * call.M + n - call.first;
     int32_t *taken = call.saved.taken + m * call.chunks;
-    double *kept = call.saved.scores + m * call.chunks,
+    double *chosen = call.saved.scores + m * call.chunks,
            *weights = call.saved.weights + m * call.chunks;
     int64_t slot = 0, reference = most > 0 ? slots - most : -1;
     for (; slot < slots - most; slot++)
         taken[slot] = -1;
     for (int64_t p = 0; p < n; p++)
         if (flags[p]) {
-            if (call.causal && slot != reference && scores[p] > kept[reference])
+            if (call.causal && slot != reference && scores[p] > chosen[reference])
                 reference = slot;
             taken[slot] = (int32_t)p;
-            kept[slot++] = scores[p];
+            chosen[slot++] = scores[p];
         }
     for (slot = slots - most; slot < slots; slot++)
-        weights[slot] = kept[slot] / (kept[reference] + SMALL);
+        weights[slot] = chosen[slot] / (chosen[reference] + SMALL);
     call.saved.reference[m] = (int32_t)reference;
 }
 

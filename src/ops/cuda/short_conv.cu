@@ -59,8 +59,8 @@ SR_DEVICE const N *earlier(const sr_short_conv &conv, const conv_row &at, int j,
         return (const N *)conv.x.data + (row - j) * conv.x.stride + c;
     if (!conv.history)
         return nullptr;
-    const int64_t kept = conv.width - 1;
-    return (const N *)conv.history + (batch * kept + kept + token) * conv.x.columns + c;
+    const int64_t past = conv.width - 1;
+    return (const N *)conv.history + (batch * past + past + token) * conv.x.columns + c;
 }
 
 /* sum (W) = the convolution, before SiLU. */
@@ -162,7 +162,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     const conv_taps<W> own = {shared + (1 + threadIdx.y) * block_numbers};
     const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * parts.rows;
     const int64_t end = min(first + parts.rows, d_out.rows);
-    float kept[FEW ? REGISTER_TAPS + 1 : 1][W] = {}; /* the last: of the bias */
+    float sums[FEW ? REGISTER_TAPS + 1 : 1][W] = {}; /* the last: of the bias */
     for (int i = threadIdx.y * SR_WARP + threadIdx.x; i < (int)blockDim.y * block_numbers;
          i += (int)blockDim.y * SR_WARP)
         shared[block_numbers + i] = 0;
@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
         if constexpr (FEW) {
 #pragma unroll
             for (int k = 0; k < W; k++)
-                kept[REGISTER_TAPS][k] += d[k];
+                sums[REGISTER_TAPS][k] += d[k];
 #pragma unroll
             for (int j = 0; j < REGISTER_TAPS; j++) {
                 const N *from = j < conv.width ? earlier<N>(conv, own_row, j, c) : nullptr;
@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
                 load_numbers<W>(x, from);
 #pragma unroll
                 for (int k = 0; k < W; k++)
-                    kept[j][k] += d[k] * x[k];
+                    sums[j][k] += d[k] * x[k];
             }
         } else {
             add_to_sums<W>(own.at(conv.width), d, nullptr);
@@ -211,8 +211,8 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
 #pragma unroll
         for (int j = 0; j < REGISTER_TAPS; j++)
             if (j < conv.width)
-                store_numbers<W>(own.at(j), kept[j]);
-        store_numbers<W>(own.at(conv.width), kept[REGISTER_TAPS]);
+                store_numbers<W>(own.at(j), sums[j]);
+        store_numbers<W>(own.at(conv.width), sums[REGISTER_TAPS]);
     }
     __syncthreads();
     write_parts<W>(parts, shared + block_numbers, conv);
@@ -256,15 +256,15 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
 template <class N>
 static __global__ void __launch_bounds__(256)
     keep_history(N *__restrict__ history, const sr_short_conv conv, int64_t rows) {
-    const int64_t row = grid_row(), c = grid_item(), kept = conv.width - 1;
+    const int64_t row = grid_row(), c = grid_item(), past = conv.width - 1;
     if (row >= rows || c >= conv.x.columns)
         return;
-    const int64_t batch = row / kept, token = conv.T - kept + row % kept;
+    const int64_t batch = row / past, token = conv.T - past + row % past;
     N x = from_float<N>(0);
     if (token >= 0)
         x = ((const N *)conv.x.data)[(batch * conv.T + token) * conv.x.stride + c];
     else if (conv.history)
-        x = ((const N *)conv.history)[(batch * kept + kept + token) * conv.x.columns + c];
+        x = ((const N *)conv.history)[(batch * past + past + token) * conv.x.columns + c];
     history[row * conv.x.columns + c] = x;
 }
 
@@ -275,15 +275,15 @@ template <class N>
 static __global__ void __launch_bounds__(256)
     conv_back_to_history(N *__restrict__ d_history, const sr_matrix d_out, const sr_short_conv conv,
                          int64_t rows) {
-    const int64_t row = grid_row(), c = grid_item(), kept = conv.width - 1;
+    const int64_t row = grid_row(), c = grid_item(), past = conv.width - 1;
     if (row >= rows || c >= conv.x.columns)
         return;
-    const int64_t batch = row / kept, place = row % kept;
+    const int64_t batch = row / past, place = row % past;
     float sum = to_float(d_history[row * conv.x.columns + c]);
     for (int64_t token = 0; token <= place && token < conv.T; token++) {
-        const int64_t at = batch * conv.T + token, back = token + kept - place;
+        const int64_t at = batch * conv.T + token, back = token + past - place;
         if (conv.positions[at] >= back)
-            sum += conv.weight[c * conv.width + kept - back] *
+            sum += conv.weight[c * conv.width + past - back] *
                    to_float(((const N *)d_out.data)[at * d_out.stride + c]);
     }
     d_history[row * conv.x.columns + c] = from_float<N>(sum);

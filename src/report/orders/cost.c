@@ -44,7 +44,7 @@ static void add_layers(sr_table *table, const json_t *record, const json_t *firs
     add_costs(table, first);
 }
 
-static bool alike(const json_t *one, const json_t *other) {
+static bool same_cut(const json_t *one, const json_t *other) {
     static const char *const keys[] = {"order", "centre", "state_bytes"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *left = json_object_get(one, keys[i]);
@@ -58,7 +58,7 @@ static bool alike(const json_t *one, const json_t *other) {
 static void add_all_layers(sr_table *table, const json_t *record, const json_t *cost) {
     for (size_t i = 0; i < sr_json_count_of(cost, "layers"); i++) {
         const json_t *first = sr_json_element_of(cost, "layers", i), *last = first;
-        while (alike(first, sr_json_element_of(cost, "layers", i + 1)))
+        while (same_cut(first, sr_json_element_of(cost, "layers", i + 1)))
             last = sr_json_element_of(cost, "layers", ++i);
         add_layers(table, record, first, last);
     }

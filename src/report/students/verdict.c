@@ -330,13 +330,13 @@ typedef struct control {
     const char *other, *others; /* and negative */
 } control;
 
-typedef struct tally {
+typedef struct sign_counts {
     size_t all, signs[SR_SIGN_NEGATIVE + 1];
     double least, most; /* of those that are positive */
-} tally;
+} sign_counts;
 
-static tally count(const sr_student_task *task, picker *of) {
-    tally t = {.least = INFINITY, .most = 0};
+static sign_counts count(const sr_student_task *task, picker *of) {
+    sign_counts t = {.least = INFINITY, .most = 0};
     for (size_t i = 0; i < task->count; i++) {
         const sr_quantity *q = of(&task->students[i]);
         const sr_sign sign = sr_sign_of(q);
@@ -364,7 +364,7 @@ static void write_names(FILE *out, const sr_student_task *task, picker *of, sr_s
     }
 }
 
-static void write_positive(FILE *out, const control *c, const tally *t) {
+static void write_positive(FILE *out, const control *c, const sign_counts *t) {
     char least[96];
     snprintf(least, sizeof least, "%s", sr_format_size(t->least).text);
     const sr_formatted most = sr_format_size(t->most);
@@ -376,7 +376,7 @@ static void write_positive(FILE *out, const control *c, const tally *t) {
 }
 
 static void write_control(FILE *out, const sr_student_task *task, const control *c) {
-    const tally t = count(task, c->of);
+    const sign_counts t = count(task, c->of);
     const char *before = "";
     if (!t.all)
         return;

@@ -24,10 +24,10 @@ static bool same_but_order(const sr_entry *a, const sr_entry *b) {
     char texts[2][TEXT];
     const sr_entry *const both[] = {a, b};
     for (size_t i = 0; i < 2; i++) {
-        srnn_attention alike = both[i]->variant->descriptor;
-        if (alike.score == SRNN_SCORE_TAYLOR)
-            alike.order = 1;
-        srnn_attention_print(texts[i], TEXT, &alike);
+        srnn_attention first_order = both[i]->variant->descriptor;
+        if (first_order.score == SRNN_SCORE_TAYLOR)
+            first_order.order = 1;
+        srnn_attention_print(texts[i], TEXT, &first_order);
     }
     return strcmp(texts[0], texts[1]) == 0;
 }

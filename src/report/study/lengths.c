@@ -43,8 +43,8 @@ static bool same_kind(const char *a, const char *b) {
 }
 
 /* True if a cell belongs to the family of the first, with another value. Lengths are compared at
- * the same number of pairs; `alike`: also pairs at the same length. */
-static bool belongs(const family *f, const sr_cell_record *cell, bool alike) {
+ * the same number of pairs; `also_same_length`: also pairs at the same length. */
+static bool belongs(const family *f, const sr_cell_record *cell, bool also_same_length) {
     const sr_cell_record *first = f->cells[0];
     const dimension other = f->of == LENGTH ? PAIRS : LENGTH;
     if (!cell->accuracy || !cell->leads || !isfinite(place_of(cell, f->of)) ||
@@ -53,7 +53,8 @@ static bool belongs(const family *f, const sr_cell_record *cell, bool alike) {
     for (size_t i = 0; i < f->count; i++)
         if (place_of(f->cells[i], f->of) == place_of(cell, f->of))
             return false;
-    return (f->of == PAIRS && !alike) || same(place_of(first, other), place_of(cell, other));
+    return (f->of == PAIRS && !also_same_length) ||
+           same(place_of(first, other), place_of(cell, other));
 }
 
 static int compare_places(const void *a, const void *b, void *of) {

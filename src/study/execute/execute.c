@@ -107,11 +107,11 @@ static srnn_status add_cluster(sr_study_options *options, const sr_study *study,
                  study->cluster.values[i]);
         SR_TRY(sr_word_list_add(&options->cluster, word));
     }
-    sr_word_list asked = {0};
-    srnn_status status = r->cluster ? sr_word_list_split(&asked, r->cluster) : SRNN_OK;
-    for (size_t i = 0; status == SRNN_OK && i < asked.count; i++)
-        status = sr_word_list_add(&options->cluster, asked.words[i]);
-    sr_word_list_free(&asked);
+    sr_word_list requested = {0};
+    srnn_status status = r->cluster ? sr_word_list_split(&requested, r->cluster) : SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < requested.count; i++)
+        status = sr_word_list_add(&options->cluster, requested.words[i]);
+    sr_word_list_free(&requested);
     return status;
 }
 
@@ -203,13 +203,13 @@ static sr_executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute
 /* Over the requested runs, and all others that have ended. */
 static srnn_status sum_up(sr_summary *summary, const sr_study *study,
                           const sr_study_options *options, const char *folder) {
-    bool *asked = calloc(study->run_count, sizeof *asked);
-    if (!asked)
+    bool *requested = calloc(study->run_count, sizeof *requested);
+    if (!requested)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu runs", study->run_count);
     for (size_t i = 0; i < study->run_count; i++)
-        asked[i] = sr_study_selects(study, options, &study->runs[i]);
-    const srnn_status status = sr_study_summarise(summary, study, folder, asked);
-    free(asked);
+        requested[i] = sr_study_selects(study, options, &study->runs[i]);
+    const srnn_status status = sr_study_summarise(summary, study, folder, requested);
+    free(requested);
     return status;
 }
 

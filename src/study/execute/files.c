@@ -259,22 +259,22 @@ static srnn_status read_records(sr_record *records, json_t **measured, const sr_
 }
 
 static srnn_status summarise(sr_summary *summary, const sr_study *study, const char *folder,
-                             const bool *asked, sr_record *records, json_t **measured) {
+                             const bool *requested, sr_record *records, json_t **measured) {
     json_t *students;
     SR_TRY(read_records(records, measured, study, folder));
-    SR_TRY(sr_summary_make(summary, study, records, asked));
+    SR_TRY(sr_summary_make(summary, study, records, requested));
     SR_TRY(sr_students_summarise(&students, study, records, measured));
     return sr_json_replace(summary_json(study, summary, students), folder, "summary.json", LAYOUT);
 }
 
 srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
-                               const bool *asked) {
+                               const bool *requested) {
     sr_record *records = calloc(study->run_count, sizeof *records);
     json_t **measured = calloc(study->run_count, sizeof *measured);
     *summary = (sr_summary){0};
     const srnn_status status =
         records && measured
-            ? summarise(summary, study, folder, asked, records, measured)
+            ? summarise(summary, study, folder, requested, records, measured)
             : SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
     for (size_t i = 0; i < study->run_count; i++) {
         if (records)

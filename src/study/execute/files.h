@@ -15,7 +15,7 @@ srnn_status sr_study_write(const sr_study *study, const char *folder, const char
 /* Reads the records of all runs of the plan, computes the summary and writes summary.json. Free
  * `summary` in any case. */
 srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
-                               const bool *asked);
+                               const bool *requested);
 
 /* Writes the text of the study to `path`: these files concatenated, or the King James Bible if
  * there are none. An existing file must have the same content. */

@@ -45,11 +45,11 @@ static void find_cores(cpu_set_t *cores) {
         CPU_SET(0, cores);
 }
 
-void sr_study_shares(int *jobs, int *threads, int asked) {
+void sr_study_shares(int *jobs, int *threads, int requested) {
     cpu_set_t cores;
     find_cores(&cores);
     const int count = CPU_COUNT(&cores);
-    *jobs = asked > 0 ? asked : count;
+    *jobs = requested > 0 ? requested : count;
     *jobs = *jobs < MOST_JOBS ? *jobs : MOST_JOBS;
     *threads = count / *jobs > 0 ? count / *jobs : 1;
 }

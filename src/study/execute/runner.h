@@ -52,7 +52,7 @@ bool sr_study_selects(const sr_study *study, const sr_study_options *options,
                       const sr_study_run *run);
 
 /* Number of concurrent runs, and threads of each. */
-void sr_study_shares(int *jobs, int *threads, int asked);
+void sr_study_shares(int *jobs, int *threads, int requested);
 
 /* Processes that they need. */
 int sr_study_processes(int jobs, int together);

@@ -307,11 +307,11 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
         snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
     }
     result.parameters = result.memory_bytes > 0 ? (double)planned->parameters : 0;
-    const bool told = !ended || write_result(&result, folder) == SRNN_OK;
-    if (!told)
+    const bool reported = !ended || write_result(&result, folder) == SRNN_OK;
+    if (!reported)
         snprintf(board->failure, sizeof board->failure, "%s",
                  *result.message ? result.message : srnn_error_detail());
-    return told;
+    return reported;
 }
 
 /* ---- a process started by a launcher */

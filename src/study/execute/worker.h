@@ -29,8 +29,8 @@ typedef struct sr_worker_board {
  * true, else left as it is. */
 srnn_status sr_worker_follow(char **path, bool *moved, const char *now, const char *place);
 
-/* Takes the steps of an open run until it is done or this process is asked to stop, and writes a
- * checkpoint. `before`: steps of the stages before it, for the board. */
+/* Takes the steps of an open run until it is done or this process receives a stop signal, and
+ * writes a checkpoint. `before`: steps of the stages before it, for the board. */
 srnn_status sr_worker_steps(sr_run *run, sr_worker_board *board, int64_t before);
 
 /* Starts or resumes the run in `folder` and writes result.json when it ends, however it ends. On

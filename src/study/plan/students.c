@@ -188,21 +188,21 @@ bool sr_study_is_stage_setting(const char *name) {
 srnn_status sr_study_student_config(sr_model_config *config, const sr_model_config *teacher,
                                     const sr_study *study, const sr_study_run *run) {
     const sr_study_variant *v = &study->variants[run->variant];
-    bool *kept = calloc((size_t)teacher->L, sizeof *kept);
-    if (!kept)
+    bool *replace = calloc((size_t)teacher->L, sizeof *replace);
+    if (!replace)
         return no_memory();
-    srnn_status status = sr_layers_parse(kept, teacher->L, study->budgets[v->budget].keep);
+    srnn_status status = sr_layers_parse(replace, teacher->L, study->budgets[v->budget].keep);
     int replaced = 0;
     for (int layer = 0; layer < teacher->L; layer++) {
-        kept[layer] = !kept[layer];
-        replaced += kept[layer];
+        replace[layer] = !replace[layer];
+        replaced += replace[layer];
     }
     if (status == SRNN_OK && !replaced)
         status = SR_FAIL(SRNN_ERR_FORMAT, "%s: budget %s keeps every layer: nothing is replaced",
                          study->where, study->budgets[v->budget].name);
     if (status == SRNN_OK)
-        status = sr_student_config(config, teacher, &run->settings, kept);
-    free(kept);
+        status = sr_student_config(config, teacher, &run->settings, replace);
+    free(replace);
     return status;
 }
 

@@ -27,7 +27,7 @@ const char *sr_verdict_name(sr_verdict verdict) {
 typedef struct maker {
     const sr_study *study;
     const sr_record *records; /* (study->run_count) */
-    const bool *asked;        /* (study->run_count); NULL: all of them */
+    const bool *requested;    /* (study->run_count); NULL: all of them */
 } maker;
 
 static srnn_status numbers(void *out, size_t count, size_t size) {
@@ -40,7 +40,7 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
 
 /* A run that was not requested counts once it has ended. */
 static bool counts(const maker *m, size_t run) {
-    return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
+    return !m->requested || m->requested[run] || m->records[run].result.ending != SR_ENDING_NONE;
 }
 
 /* With tuned rates each variant has its own, within one cell; so have students and their
@@ -396,7 +396,7 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
 
 /* ---- every variant at its best learning rate */
 
-static bool alike(const maker *m, const sr_summary_cell *a, const sr_summary_cell *b) {
+static bool same_place(const maker *m, const sr_summary_cell *a, const sr_summary_cell *b) {
     return a->task == b->task && (!m->study->size_count || a->size == b->size);
 }
 
@@ -422,7 +422,7 @@ static double best_rate(const sr_summary *summary, const maker *m, const sr_summ
     size_t most = 0;
     for (size_t i = 0; i < summary->count; i++) {
         const sr_summary_cell *cell = &summary->cells[i];
-        const sr_summary_variant *v = alike(m, cell, like) ? find(cell, variant) : NULL;
+        const sr_summary_variant *v = same_place(m, cell, like) ? find(cell, variant) : NULL;
         if (!v)
             continue;
         const double rank = rank_of(cell, v);
@@ -440,7 +440,7 @@ static double best_rate(const sr_summary *summary, const maker *m, const sr_summ
 static bool leads(const sr_summary *summary, const maker *m, size_t cell) {
     size_t others = 0;
     for (size_t i = 0; i < summary->count; i++)
-        if (i != cell && alike(m, &summary->cells[i], &summary->cells[cell])) {
+        if (i != cell && same_place(m, &summary->cells[i], &summary->cells[cell])) {
             if (i < cell)
                 return false;
             others++;
@@ -480,8 +480,8 @@ static void count_endings(sr_summary *summary, const maker *m) {
 }
 
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
-                            const bool *asked) {
-    const maker m = {study, records, asked};
+                            const bool *requested) {
+    const maker m = {study, records, requested};
     *summary = (sr_summary){0};
     SR_TRY(numbers(&summary->cells, study->run_count, sizeof *summary->cells));
     SR_TRY(numbers(&summary->best, study->run_count, sizeof *summary->best));

@@ -79,10 +79,10 @@ typedef struct sr_summary {
     size_t left_out;                            /* not ended and not requested */
 } sr_summary;
 
-/* `records` (study->run_count), in the order of the plan; `asked` (study->run_count): the requested
- * runs, NULL: all; others count only if they have ended. Free with sr_summary_free in any case. */
+/* `records` and `requested` (study->run_count), in the order of the plan; requested NULL: all runs.
+ * Runs that are not requested count only if they have ended. Free with sr_summary_free in any case. */
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
-                            const bool *asked);
+                            const bool *requested);
 void sr_summary_free(sr_summary *summary);
 
 /* True if more seeds are not needed: the interval shows better, worse or, within `margin` on both

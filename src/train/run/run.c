@@ -101,12 +101,12 @@ static sr_checkpointed checkpointed(const sr_run *run) {
 /* The device of this rank. Ranks of one machine that were given "cuda", without a number, get
  * different GPUs if there are enough. NULL: the CPU. */
 static srnn_status rank_device(char name[SR_DEVICE_NAME], const char **device, const sr_run *run) {
-    const char *asked = run->settings.device;
+    const char *requested = run->settings.device;
     const sr_ranks *ranks = run->ranks;
     const char *reason;
     sr_device_choice choice;
     int count, before = 0;
-    *device = asked && *asked ? asked : NULL;
+    *device = requested && *requested ? requested : NULL;
     SR_TRY(sr_device_choose(&choice, *device));
     if (!choice.kind->numbered || choice.has_index || ranks->count == 1)
         return SRNN_OK;

@@ -88,11 +88,11 @@ static srnn_status in_context_fill(const sr_source *source, sr_token_row *row, s
         row->targets[t] = known ? row->ids[t + 1] : -1;
         fresh += !known;
     }
-    int asked = nth_new_key(row->ids, keys, sr_draw_below(&from, fresh));
-    row->ids[last] = row->ids[asked];
-    row->targets[last] = row->ids[asked + 1];
+    int queried = nth_new_key(row->ids, keys, sr_draw_below(&from, fresh));
+    row->ids[last] = row->ids[queried];
+    row->targets[last] = row->ids[queried + 1];
     if (split == SR_SPLIT_TRAIN)
-        target_all(row, source->T, row->ids[asked + 1]);
+        target_all(row, source->T, row->ids[queried + 1]);
     return SRNN_OK;
 }
 

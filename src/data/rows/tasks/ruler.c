@@ -89,11 +89,11 @@ static srnn_status niah_fill(const sr_source *source, sr_token_row *row, sr_spli
     int keys = sr_task_setting(self, KEYS), units = haystack_units(self), placed = 0, found = 0;
     int digits = sr_task_setting(self, DIGITS);
     uint64_t names = sr_draw_bits(&from); /* distinct: the original may query the same one twice */
-    int asked = sr_draw_below(&from, keys);
+    int queried = sr_draw_below(&from, keys);
     writer to = {row, 0};
     for (int unit = 0; unit < units; unit++) {
         if (sr_draw_below(&from, units - unit) < keys - placed) {
-            found = placed == asked ? to.t + 3 : found;
+            found = placed == queried ? to.t + 3 : found;
             put_needle(&to, name_at(names, source, placed++), digits, &from);
         }
         if (sr_task_setting(self, HAYSTACK))
@@ -102,7 +102,7 @@ static srnn_status niah_fill(const sr_source *source, sr_token_row *row, sr_spli
             put_noise(&to);
     }
     put(&to, QUESTION);
-    put(&to, name_at(names, source, asked));
+    put(&to, name_at(names, source, queried));
     put(&to, IS);
     for (int i = 0; i + 1 < digits; i++)
         answer(&to, row->ids[found + i]);

@@ -373,13 +373,13 @@ static void copy_make(const copy *c) {
 
 void sr_emulator_copy(void *to, const void *from, int size, int bytes) {
     thread *t = current();
-    const copy asked = {to, from, size, bytes, t->group};
+    const copy requested = {to, from, size, bytes, t->group};
     if (bytes < 0 || bytes > size)
         sr_emulator_fail("cp.async of %d bytes out of %d", bytes, size);
     if ((uintptr_t)to % (uintptr_t)size != 0 || (uintptr_t)from % (uintptr_t)size != 0)
         sr_emulator_fail("cp.async: an address is not a multiple of %d", size);
     if (!here->late) {
-        copy_make(&asked);
+        copy_make(&requested);
         return;
     }
     if (t->copy_count == t->copy_capacity) {
@@ -390,7 +390,7 @@ void sr_emulator_copy(void *to, const void *from, int size, int bytes) {
         t->copies = copies;
         t->copy_capacity = capacity;
     }
-    t->copies[t->copy_count++] = asked;
+    t->copies[t->copy_count++] = requested;
 }
 
 void sr_emulator_copy_commit(void) {

@@ -133,9 +133,9 @@ static bool meet(const access &a, const sr_decode_place &place, int rows, int co
 static int64_t column_in(const access &a, const sr_decode_place &place, int rows, int columns) {
     const int64_t bytes = (const char *)place.data - (const char *)a.place.data;
     const int64_t column = bytes / (int64_t)sr_element_bytes(place.dtype);
-    const bool alike = a.place.dtype == place.dtype && a.rows == rows &&
-                       (rows == 1 || a.place.stride == place.stride);
-    return alike && bytes >= 0 && column + columns <= a.columns ? column : -1;
+    const bool same_layout = a.place.dtype == place.dtype && a.rows == rows &&
+                             (rows == 1 || a.place.stride == place.stride);
+    return same_layout && bytes >= 0 && column + columns <= a.columns ? column : -1;
 }
 
 /* True if the rows can be read: from *source; the tasks that write them are added to *before. */

@@ -240,12 +240,12 @@ static void let_watch(array *a) {
 
 /* Waits until the array has no more jobs. A failing squeue is retried for a while. */
 static srnn_status watch(array *a) {
-    double asked = 0, answered = sr_clock_seconds();
+    double polled = 0, answered = sr_clock_seconds();
     for (bool busy = true; busy;) {
         const double now = sr_clock_seconds();
-        if (now - asked > between_questions) {
+        if (now - polled > between_questions) {
             const srnn_status status = query_queue(a, &busy);
-            asked = now;
+            polled = now;
             answered = status == SRNN_OK ? now : answered;
             if (now - answered > patience)
                 return status;

@@ -22,20 +22,20 @@ bool sr_team_may_start(const sr_worker_board *board, double deadline) {
 }
 
 static bool take(const sr_team *team, sr_worker_board *board) {
-    int nobody = 0;
+    int unclaimed = 0;
     return sr_team_may_start(board, team->deadline) &&
-           atomic_compare_exchange_strong(&board->taker, &nobody, team->number);
+           atomic_compare_exchange_strong(&board->taker, &unclaimed, team->number);
 }
 
 static bool execute(const sr_team *team, size_t run) {
     char path[SR_PATH_BYTES];
     sr_worker_board *board = &team->boards[run];
-    bool told = sr_study_run_path(path, team->folder, team->study->runs[run].id) == SRNN_OK;
-    if (!told)
+    bool ok = sr_study_run_path(path, team->folder, team->study->runs[run].id) == SRNN_OK;
+    if (!ok)
         snprintf(board->failure, sizeof board->failure, "%s", srnn_error_detail());
-    told = told && sr_worker_run(&team->study->runs[run], path, team->threads, board);
-    atomic_store(&board->state, told ? SR_WORKER_ENDED : SR_WORKER_BROKEN);
-    return told;
+    ok = ok && sr_worker_run(&team->study->runs[run], path, team->threads, board);
+    atomic_store(&board->state, ok ? SR_WORKER_ENDED : SR_WORKER_BROKEN);
+    return ok;
 }
 
 static void *work(void *context) {
@@ -52,7 +52,7 @@ bool sr_team_work(const sr_team *team) {
         sr_wait_asleep();
     member *members = calloc((size_t)team->together, sizeof *members);
     member alone = {.team = team};
-    bool told = true;
+    bool ok = true;
     /* A thread less is no failure: the others take its runs. */
     for (int i = 1; members && i < team->together; i++) {
         members[i].team = team;
@@ -62,8 +62,8 @@ bool sr_team_work(const sr_team *team) {
     for (int i = 1; members && i < team->together; i++)
         if (members[i].started) {
             pthread_join(members[i].thread, NULL);
-            told = told && !members[i].failed;
+            ok = ok && !members[i].failed;
         }
     free(members);
-    return told && !alone.failed;
+    return ok && !alone.failed;
 }

@@ -31,18 +31,18 @@ def statistics_bytes(shape: Sequence[Any], dtype: torch.dtype) -> Any:
     return 2 * _bytes(B * H * T, _statistic(dtype))
 
 
-def kept_bytes(variant: Variant, shape: Sequence[Any], dtype: torch.dtype) -> Any:
-    """Of what kept() gives."""
+def packed_bytes(variant: Variant, shape: Sequence[Any], dtype: torch.dtype) -> Any:
+    """The bytes of what pack() returns."""
     return statistics_bytes(shape, dtype) + (0 if variant.keeps_output else numerator_bytes(shape, dtype))
 
 
-def kept(variant: Variant, shape: Sequence[int], dtype: torch.dtype, saved: Tensor) -> Tensor:
+def pack(variant: Variant, shape: Sequence[int], dtype: torch.dtype, saved: Tensor) -> Tensor:
     """What must stay of what forward saved, besides operands and, where variant.keeps_output, the output."""
     return saved[numerator_bytes(shape, dtype):].clone() if variant.keeps_output else saved
 
 
-def restored(variant: Variant, o: Optional[Tensor], part: Tensor, dtype: torch.dtype) -> Tensor:
-    """What forward saved, from what was kept of it."""
+def unpack(variant: Variant, o: Optional[Tensor], part: Tensor, dtype: torch.dtype) -> Tensor:
+    """What forward saved, from what pack() returned."""
     if o is None:
         return part.clone() if part.data_ptr() % ALIGNMENT else part  # it may be a piece of another tensor
     start = int(numerator_bytes(o.shape, dtype))
