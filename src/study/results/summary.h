@@ -80,7 +80,7 @@ typedef struct sr_summary {
 } sr_summary;
 
 /* `records` and `requested` (study->run_count), in the order of the plan; requested NULL: all runs.
- * Runs that are not requested count only if they have ended. Free with sr_summary_free in any case. */
+ * Other runs count only if they have ended. Free with sr_summary_free in any case. */
 srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
                             const bool *requested);
 void sr_summary_free(sr_summary *summary);
