@@ -31,8 +31,9 @@ run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-o
 # they compute with, which has tests of its own.
 compiled_only = -LE 'tree|processes|levels'
 computing_only = -LE 'tree|processes|levels|commands'
-# `make check` leaves out lower instruction sets, ranks that fail, calls that fail, and GPUs.
-quick_only = -LE 'processes|levels|gpu'
+# `make check` leaves out lower instruction sets, ranks that fail, calls that fail, GPUs, and what takes ten seconds of a core
+# and is rarely the only test that fails.
+quick_only = -LE 'processes|levels|gpu|long'
 # Builds beside the release have the CPU's kernels of one instruction set; `make nightly` tries sanitizers and clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 

@@ -26,6 +26,7 @@ MODEL = ("--data recall:pairs=4 --hidden 32 --mlp-hidden 64 --layers 3 --heads 2
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
                    OMPI_MCA_btl_vader_single_copy_mechanism="none",
+                   HWLOC_HIDE_ERRORS="2",  # its warning where /sys is not mounted would be taken for output of the program
                    ASAN_OPTIONS="detect_leaks=0")  # MPI's own
 
 
