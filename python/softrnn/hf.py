@@ -241,6 +241,7 @@ def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: flo
     reasons = {
         f"a sliding window of {window} tokens, which it has in its mask alone": window is not None and
                                                                                (tokens is None or window < tokens),
+        "compressed entries among its keys": getattr(module, "compressor", None) is not None,  # DeepSeek-V4
         "attention to chosen keys alone": any(keywords.get(name) is not None for name in ("indices", "block_indices")),
         "dropout of weights": dropout > 0,
         "a bias of positions": keywords.get("position_bias") is not None,

@@ -484,6 +484,14 @@ class Transformers(unittest.TestCase):
                 softrnn.hf.attention_forward(layer, q, k, v, None, **{name: torch.zeros(1, 6, 2, dtype=torch.long)})
             self.assertIn("attention to chosen keys alone", str(caught.exception))
 
+    def test_compressed_keys_are_refused(self):
+        """Layers that append compressed entries to their keys mask them themselves (DeepSeek-V4)."""
+        layer = self.llama(attn_implementation="softrnn").model.layers[0].self_attn
+        layer.compressor = torch.nn.Identity()
+        q, (k, v) = torch.randn(1, 4, 6, 8), torch.randn(2, 1, 4, 8, 8)
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "compressed entries among its keys"):
+            softrnn.hf.attention_forward(layer, q, k, v, None)
+
     def test_models_whose_cache_holds_other_states(self):
         """Layers that are no attention keep what they need in transformers' own cache."""
         if not hasattr(transformers, "Lfm2Config"):
