@@ -261,6 +261,9 @@ def _refuse_weights(module: Any, config: Any, keywords: Dict[str, Any]) -> None:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _variant_text(text: str, layers: int, layer: int, kind: str, axes: str) -> str:
     """The text form of a layer's variant with the axes that the model adds, if it reads nothing but q, k, v and sinks."""
+    if layer >= layers:
+        raise UnsupportedError(f"{kind} is layer {layer} of a model whose configuration has {layers}: softrnn's attention cannot know "
+                               "its variant")
     variant = layer_variants(text, layers)[layer]
     if axes:
         variant = parse(f"{variant.text},{axes}")

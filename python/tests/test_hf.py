@@ -484,6 +484,14 @@ class Transformers(unittest.TestCase):
                 softrnn.hf.attention_forward(layer, q, k, v, None, **{name: torch.zeros(1, 6, 2, dtype=torch.long)})
             self.assertIn("attention to chosen keys alone", str(caught.exception))
 
+    def test_layers_beyond_the_configuration_are_refused(self):
+        """Models that run their layers in several cycles count them on (HRM)."""
+        layer = self.llama(attn_implementation="softrnn").model.layers[0].self_attn
+        layer.layer_idx = layer.config.num_hidden_layers
+        q, k, v = torch.randn(3, 1, 4, 6, 8)
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "is layer 2 of a model whose configuration has 2"):
+            softrnn.hf.attention_forward(layer, q, k, v, None)
+
     def test_compressed_keys_are_refused(self):
         """Layers that append compressed entries to their keys mask them themselves (DeepSeek-V4)."""
         layer = self.llama(attn_implementation="softrnn").model.layers[0].self_attn
