@@ -372,6 +372,9 @@ def _choose_softrnn(self: Any, requested_attention: Optional[str], *others: Any,
         raise UnsupportedError(f"{type(self).__name__} computes its attention itself, not through transformers' "
                                'AttentionInterface: attn_implementation="softrnn" would not reach it, or would without a '
                                "causal mask")
+    if requested_attention == "softrnn" and getattr(self.config, "index_topk", None) is not None:
+        raise UnsupportedError(f"{type(self).__name__} has an indexer that chooses the keys of each query (index_topk), which "
+                               "softrnn's attention does not support")
     return _choose_implementation(self, requested_attention, *others, **keywords)
 
 

@@ -483,6 +483,8 @@ class Transformers(unittest.TestCase):
             with self.assertRaises(softrnn.UnsupportedError) as caught:
                 softrnn.hf.attention_forward(layer, q, k, v, None, **{name: torch.zeros(1, 6, 2, dtype=torch.long)})
             self.assertIn("attention to chosen keys alone", str(caught.exception))
+        with self.assertRaisesRegex(softrnn.UnsupportedError, "an indexer that chooses the keys"):  # its mask must be a tensor
+            self.llama(attn_implementation="softrnn", index_topk=4)
 
     def test_layers_beyond_the_configuration_are_refused(self):
         """Models that run their layers in several cycles count them on (HRM)."""
