@@ -1,6 +1,6 @@
 /* origin.c: the command that produces a record, quoted for a shell. */
 #include "cli/line/origin.h"
-#include "base/memory_stream.h"
+#include "files/memory_stream.h"
 
 #include <string.h>
 

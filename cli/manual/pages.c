@@ -1,7 +1,7 @@
 /* pages.c: a manual page for the program and for each of its commands. */
-#include "base/memory_stream.h"
 #include "cli/manual/manual.h"
 #include "cli/manual/walk.h"
+#include "files/memory_stream.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* generate.c: `softrnn generate`. */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "base/memory_stream.h"
 #include "cli/commands.h"
 #include "cli/line/model_open.h"
 #include "cli/line/numbers.h"
@@ -9,6 +8,7 @@
 #include "cli/line/progress.h"
 #include "cli/line/whole_file.h"
 #include "cli/model/stream.h"
+#include "files/memory_stream.h"
 #include "model/sampler.h"
 #include "model/session.h"
 

@@ -1,6 +1,5 @@
 /* study.c: `softrnn study`. */
 #include "base/clock.h"
-#include "base/memory_stream.h"
 #include "cli/commands.h"
 #include "cli/line/installed.h"
 #include "cli/line/model_open.h"
@@ -9,6 +8,7 @@
 #include "cli/line/progress.h"
 #include "cli/study/table.h"
 #include "cli/study/view.h"
+#include "files/memory_stream.h"
 #include "model/mixers.h"
 #include "report/study/report.h"
 #include "study/execute/execute.h"

@@ -1,10 +1,10 @@
 /* orders_verdict.c: the cost in words. */
 #include "analysis/orders_verdict.h"
 
-#include "base/memory_stream.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "files/json.h"
+#include "files/memory_stream.h"
 #include "model/config/layers.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* json.c: JSON records in files, from untrusted input. */
 #include "files/json.h"
 
-#include "base/memory_stream.h"
 #include "files/file.h"
+#include "files/memory_stream.h"
 #include "files/path.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
 #include "model/config/config.h"
 
 #include "base/memory.h"
-#include "base/memory_stream.h"
 #include "equation/facts.h"
+#include "files/memory_stream.h"
 #include "model/mixers.h"
 
 #include <ctype.h>

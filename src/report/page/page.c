@@ -1,9 +1,9 @@
 /* page.c: writes a page, with its figures and tables as separate files. */
 #include "report/page/page.h"
 
-#include "base/memory_stream.h"
 #include "files/file.h"
 #include "files/folder.h"
+#include "files/memory_stream.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/page/files.h"

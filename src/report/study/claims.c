@@ -1,5 +1,5 @@
 /* claims.c: compares the paper's claims with the results of this study. */
-#include "base/memory_stream.h"
+#include "files/memory_stream.h"
 #include "report/draw/format.h"
 #include "report/study/kinds.h"
 #include "report/study/sections.h"

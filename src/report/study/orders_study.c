@@ -1,6 +1,6 @@
 /* orders_study.c: the orders of a study's runs: a table, and a page for each. */
-#include "base/memory_stream.h"
 #include "files/json.h"
+#include "files/memory_stream.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"

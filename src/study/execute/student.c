@@ -1,11 +1,11 @@
 /* student.c: a student of a study, stage by stage. */
 #include "study/execute/student.h"
 
-#include "base/memory_stream.h"
 #include "distil/measurement.h"
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/json.h"
+#include "files/memory_stream.h"
 #include "files/path.h"
 
 #include <stdio.h>

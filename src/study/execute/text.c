@@ -1,6 +1,6 @@
 /* text.c: the text that tasks with the data "@text" train on. */
-#include "base/memory_stream.h"
 #include "files/file.h"
+#include "files/memory_stream.h"
 #include "study/execute/files.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #include "train/run/records.h"
 
 #include "base/memory.h"
-#include "base/memory_stream.h"
 #include "files/file.h"
+#include "files/memory_stream.h"
 #include "train/run/log_file.h"
 #include "train/run/tensorboard.h"
 

@@ -1,7 +1,7 @@
 /* yaml.c: reads and writes a run's settings as run.yaml. */
-#include "base/memory_stream.h"
 #include "base/text.h"
 #include "files/file.h"
+#include "files/memory_stream.h"
 #include "files/origin.h"
 #include "train/run/settings.h"
 

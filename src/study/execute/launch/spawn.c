@@ -1,7 +1,7 @@
 /* spawn.c: runs other programs and captures their output. */
 #include "study/execute/launch/spawn.h"
 
-#include "base/memory_stream.h"
+#include "files/memory_stream.h"
 
 #include <errno.h>
 #include <stdio.h>

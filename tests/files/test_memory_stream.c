@@ -1,5 +1,5 @@
 /* test_memory_stream.c: everything written is returned, or closing fails. */
-#include "base/memory_stream.h"
+#include "files/memory_stream.h"
 #include "test.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* memory_stream.h: open_memstream that reports running out of memory. */
-#ifndef SR_BASE_MEMORY_STREAM_H
-#define SR_BASE_MEMORY_STREAM_H
+#ifndef SR_FILES_MEMORY_STREAM_H
+#define SR_FILES_MEMORY_STREAM_H
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* memory_stream.c: open_memstream that reports running out of memory. */
-#include "base/memory_stream.h"
+#include "files/memory_stream.h"
 
 #include <errno.h>
 #include <stdbool.h>
