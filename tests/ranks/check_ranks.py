@@ -562,6 +562,22 @@ def case_split(here):
             check(run(ranks, *command) == alone, f"{ranks} ranks say something else: {command}")
 
 
+def case_prefill(here):
+    """Prompts that ranks feed in turn have the same continuation, whatever states their layers have."""
+    run(1, "train", "--out", here / "model", *MODEL, "--data", __file__, "--length", 128, "--steps", 2, "--layers", 6,
+        "--attention", "0:softmax,1:gla,short_conv=4,2:log_linear_mamba2,3:rat,pool=3,4:forget,5:softmax,window=9")
+    (here / "prompts").write_text("".join(f"prompt {i} " + "of some length " * i + "\n" for i in range(5)))
+    generate = ["generate", "--model", here / "model", "--threads", 1, "--prompts", here / "prompts", "--batch", 1,
+                "--tokens", 7, "--prefill-chunk", 7]
+    for choice in (["--greedy"], ["--temperature", 0.8]):
+        alone = run(1, *generate, *choice)
+        for ranks in (2, 3):
+            check(run(ranks, *generate, *choice, "--context-ranks", ranks) == alone,
+                  f"{ranks} ranks continue something else: {choice}")
+    code, output = end(start(2, *generate, "--context-ranks", 3))
+    check(code == 2 and "there are 2 ranks" in output, f"exit code {code}\n{output}")
+
+
 def case_study(here):
     """A study whose runs are shared by ranks has the records of a local one, also when it was stopped."""
     (here / "small.yaml").write_text("""
