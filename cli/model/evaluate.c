@@ -8,6 +8,7 @@
 #include "cli/line/whole_file.h"
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
+#include "data/text/input.h"
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -153,6 +154,24 @@ static srnn_status evaluate_last_words(sr_evaluation *result, sr_model *model,
     return status;
 }
 
+static srnn_status read_input(void *input, void *bytes, size_t size, size_t *got) {
+    return sr_input_read(input, bytes, size, got);
+}
+
+static srnn_status evaluate_stream(sr_evaluation *result, sr_model *model,
+                                   const evaluation_request *r) {
+    sr_tokenizer *tokenizer;
+    sr_input *input = NULL;
+    SR_TRY(open_tokenizer(&tokenizer, r, model->config.V));
+    srnn_status status = sr_input_open(&input, r->text);
+    if (status == SRNN_OK)
+        status = sr_evaluate_stream(result, model, tokenizer, &(sr_text_source){read_input, input},
+                                    r->stream);
+    sr_input_free(input);
+    sr_tokenizer_free(tokenizer);
+    return status;
+}
+
 static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
                                   const evaluation_request *r) {
     sr_tokenizer *tokenizer;
@@ -163,9 +182,8 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->stream ? sr_evaluate_stream(result, model, tokenizer, &bytes, r->stream)
-                 : r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
-                           : evaluate_last_words(result, model, tokenizer, &bytes, r);
+        status = r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
+                         : evaluate_last_words(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -310,9 +328,10 @@ static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
     SR_TRY(sr_backend_create(&backend, &numbers));
     srnn_status status = model_open_read_only(&model, backend, r->model, r->attention);
     if (status == SRNN_OK) {
-        status = r->tokens ? evaluate_tokens(&result, model, r)
-                 : r->data ? evaluate_data(&result, model, r)
-                           : evaluate_texts(&result, model, r);
+        status = r->tokens   ? evaluate_tokens(&result, model, r)
+                 : r->data   ? evaluate_data(&result, model, r)
+                 : r->stream ? evaluate_stream(&result, model, r)
+                             : evaluate_texts(&result, model, r);
         sr_model_free(model);
     }
     sr_backend_free(backend);

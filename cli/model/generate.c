@@ -11,6 +11,7 @@
 #include "files/memory_stream.h"
 #include "model/sampler.h"
 #include "model/session.h"
+#include "train/parallel/relay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ typedef struct generation_request {
     sr_backend_settings numbers;
     const char *model, *attention, *tokenizer, *prompt, *prompts;
     const char *stops[STREAM_STOPS];
-    int tokens, batch, form, prefill_chunk;
+    int tokens, batch, form, prefill_chunk, context_ranks;
     int64_t seed, state_megabytes;
     double temperature, top_p;
     int top_k;
@@ -56,7 +57,8 @@ typedef struct generator {
     int64_t produced; /* tokens, over all prompts */
     double seconds;   /* spent on producing them */
     int64_t endings[ENDINGS];
-    sr_ranks *ranks; /* share the prompts */
+    sr_ranks *ranks; /* share the prompts, */
+    sr_relay *relay; /* or, if not NULL, feed each in turn, after which the first continues it */
     FILE *out;       /* destination of texts */
 } generator;
 
@@ -125,6 +127,7 @@ static void generator_close(generator *g) {
     free(g->logits);
     free(g->next);
     sr_tokens_free(&g->encoded);
+    sr_relay_close(g->relay);
     sr_sampler_free(g->sampler);
     sr_session_free(g->session);
     sr_encoder_free(g->encoder);
@@ -190,6 +193,18 @@ static int32_t choose(const generator *g, int b, const stream *s) {
                         : sr_sampler_choose(g->sampler, logits, s->number, (uint64_t)s->produced);
 }
 
+/* The piece of the prompts from token `at` on; the last one falls to the first rank. */
+static srnn_status feed_in_turn(generator *g, size_t at, size_t count, size_t shortest) {
+    const sr_row_part *part = sr_relay_part(g->relay);
+    const size_t piece = (size_t)piece_of(g), left = (shortest - at - 1) / piece;
+    const sr_session_relay relay = {part, (int64_t)at, left == 0};
+    if ((left + (size_t)part->index) % (size_t)part->count)
+        return SRNN_OK;
+    SR_TRY(sr_session_feed_relayed(g->session, is_greedy(g) ? NULL : g->logits, g->ids, (int)count,
+                                   &relay));
+    return left == 0 && is_greedy(g) ? sr_session_chosen(g->session, g->next) : SRNN_OK;
+}
+
 /* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. */
 static srnn_status feed_prompts(generator *g, size_t shortest) {
     const size_t piece = (size_t)piece_of(g);
@@ -201,10 +216,11 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
                 g->ids[(size_t)b * count + t] =
                     at + t < prompt->count ? (int32_t)prompt->ids[at + t] : 0;
             }
-        SR_TRY(feed(g, (int)count));
+        SR_TRY(g->relay ? feed_in_turn(g, at, count, shortest) : feed(g, (int)count));
         at += count;
     }
-    return SRNN_OK;
+    const sr_row_part *part = g->relay ? sr_relay_part(g->relay) : NULL;
+    return part ? part->settle(part->context, NULL) : SRNN_OK;
 }
 
 /* The token of a stream at a position: of its prompt, or the next generated one. */
@@ -292,6 +308,8 @@ static srnn_status generate_batch(generator *g, int count) {
             shortest = g->streams[b].prompt.count;
     SR_TRY(begin_texts(g, count));
     SR_TRY(feed_prompts(g, shortest));
+    if (g->relay && g->ranks->rank > 0)
+        return SRNN_OK;
     const double begin = sr_clock_seconds();
     print_streams(g, &printing, count);
     bool ahead = false;
@@ -339,8 +357,13 @@ static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, u
 /* One prompt per line, a batch at a time. */
 static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     uint64_t number = 0;
-    for (size_t at = 0; at < lines->count && !progress_interrupted();) {
+    for (size_t at = 0; at < lines->count;) {
+        char interrupted = progress_interrupted() != 0;
         int count;
+        if (g->relay) /* all stop after the same batch */
+            SR_TRY(sr_ranks_share(g->ranks, &interrupted, sizeof interrupted));
+        if (interrupted)
+            break;
         SR_TRY(take_lines(g, lines, &at, &number, &count));
         SR_TRY(generate_batch(g, count));
     }
@@ -460,10 +483,13 @@ static void print_positions(const generator *g) {
 
 static srnn_status generate_all(generator *g, const generation_request *r, const sr_bytes *lines) {
     SR_TRY(generator_open(g, r, batch_for(r, lines)));
+    if (r->context_ranks > 1)
+        SR_TRY(sr_relay_open(&g->relay, g->ranks));
     if (!r->prompts)
         SR_TRY(generate_one(g, r->prompt ? r->prompt : ""));
     else
-        SR_TRY(g->ranks->count > 1 ? generate_shared(g, lines) : generate_lines(g, lines));
+        SR_TRY(g->ranks->count > 1 && !g->relay ? generate_shared(g, lines)
+                                                : generate_lines(g, lines));
     fflush(stdout);
     SR_TRY(add_ranks(g));
     if (g->ranks->rank == 0)
@@ -484,14 +510,28 @@ static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
     return status;
 }
 
-/* Ranks share the prompts of a file; a single prompt is generated by the first rank alone. */
+static srnn_status check_ranks(const generation_request *r, const sr_ranks *ranks) {
+    return r->context_ranks == 1 || r->context_ranks == ranks->count
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "--context-ranks %d, but there are %d ranks: generate feeds a prompt on "
+                         "all of them (mpirun -n %d)",
+                         r->context_ranks, ranks->count, r->context_ranks);
+}
+
+/* Ranks share the prompts of a file, or feed each prompt in turn; without either, a single prompt
+ * is generated by the first rank alone. */
 static int generate_together(const generation_request *r) {
     sr_ranks ranks;
     int exit_code = command_report(sr_ranks_open(&ranks));
     if (exit_code != EXIT_OK)
         return exit_code;
-    sr_ranks *those = r->prompts ? &ranks : sr_ranks_alone();
-    if (r->prompts || ranks.rank == 0)
+    const bool together = r->prompts || r->context_ranks > 1;
+    sr_ranks *those = together ? &ranks : sr_ranks_alone();
+    const srnn_status status = check_ranks(r, &ranks);
+    if (status != SRNN_OK)
+        exit_code = command_report_rank(status, &ranks);
+    else if (together || ranks.rank == 0)
         exit_code = command_report_rank(generate(r, those), &ranks);
     sr_ranks_close(&ranks);
     return exit_code;
@@ -530,7 +570,8 @@ int command_generate(int argc, char **argv) {
                             .top_p = 0.9,
                             .seed = 1,
                             .state_megabytes = 1024,
-                            .prefill_chunk = 128};
+                            .prefill_chunk = 128,
+                            .context_ranks = 1};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -559,6 +600,9 @@ int command_generate(int argc, char **argv) {
                       "auto; cache: keys and values; state: the fixed-size state"),
         OPTION_INTEGER("--prefill-chunk", &r.prefill_chunk, 1, 1 << 20, "N",
                        "tokens of a prompt that are fed at once; memory grows with it"),
+        OPTION_INTEGER("--context-ranks", &r.context_ranks, 1, 1 << 20, "N",
+                       "all N ranks feed each prompt, piece by piece in turn; the first continues "
+                       "it"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),

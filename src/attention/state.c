@@ -317,13 +317,13 @@ static saved_header header_of(const srnn_state *state) {
 }
 
 /* Bytes of a saved state at a position: header, running sums, numbers. */
-static size_t saved_bytes(const srnn_state *state, int64_t position) {
+size_t sr_state_saved_bytes(const srnn_state *state, int64_t position) {
     return sizeof(saved_header) + sums_of(state) * sizeof(double) +
            state->kernel->plain_bytes(&state->plan.core, position);
 }
 
 size_t srnn_state_saved_bytes(const srnn_state *state) {
-    return saved_bytes(state, state->position);
+    return sr_state_saved_bytes(state, state->position);
 }
 
 /* Of a saved state, what its header holds as the checksum being 0. */
@@ -383,7 +383,8 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
     const int64_t entries = header.position / (pool > 0 ? pool : 1);
     if (header.position < 0 ||
         (!has_fixed_size(state) && entries > (int64_t)(size / sizeof(float))) ||
-        header.position > INT64_MAX / (1 << 20) || size != saved_bytes(state, header.position))
+        header.position > INT64_MAX / (1 << 20) ||
+        size != sr_state_saved_bytes(state, header.position))
         return SR_FAIL(SRNN_ERR_FORMAT, "a saved state at token %lld cannot have %zu bytes",
                        (long long)header.position, size);
     return SRNN_OK;

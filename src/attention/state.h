@@ -22,4 +22,7 @@ srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *
 /* Advances the host's count of tokens. */
 void sr_state_advance(srnn_state *state, int T);
 
+/* What srnn_state_saved_bytes will be at a position. */
+size_t sr_state_saved_bytes(const srnn_state *state, int64_t position);
+
 #endif

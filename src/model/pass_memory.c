@@ -53,6 +53,11 @@ static srnn_status make_blocks(sr_pass *pass) {
     return SRNN_OK;
 }
 
+static size_t aligned(size_t bytes) {
+    enum { ALIGNMENT = 256 };
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
@@ -63,6 +68,32 @@ static srnn_status take_crossing(sr_pass *pass, sr_block_saved *saved, size_t by
         return SRNN_OK;
     SR_TRY(take(pass, &saved->crossing.memory, bytes, 1));
     return sr_device_zero(pass->backend->device, saved->crossing.memory, bytes);
+}
+
+/* What the last norm and the head read, and the gradient that comes back. With gradients it lies in
+ * backward's scratch, after the part that the last norm's own backward pass needs: no layer is
+ * computed backward before all of it has been read. */
+static srnn_status take_last(sr_pass *pass, size_t scratch) {
+    const size_t numbers = (size_t)pass->rows * (size_t)pass->model->config.C;
+    const size_t number = sr_element_bytes(pass->backend->number);
+    const size_t wide = aligned(numbers * sizeof(float)), narrow = aligned(numbers * number);
+    void *memory;
+    char *at;
+    if (pass->setup.train) {
+        const size_t parts = sr_block_parts_bytes(&pass->blocks[0]);
+        SR_TRY(take(pass, &pass->scratch, larger(scratch, parts + wide + 2 * narrow), 1));
+        at = (char *)pass->scratch + parts;
+        pass->d_normed = at + wide + narrow;
+    } else {
+        SR_TRY(take(pass, &memory, wide + narrow, 1));
+        at = memory;
+    }
+    pass->x = (float *)(void *)at;
+    pass->normed = at + wide;
+    pass->last = pass->x;
+    return pass->contexts ? take_floats(pass, &pass->last,
+                                        (size_t)pass->block_rows * (size_t)pass->model->config.C)
+                          : SRNN_OK;
 }
 
 /* Each layer keeps its input; what lies between has memory of its own only if backward will read
@@ -97,11 +128,10 @@ static srnn_status take_activations(sr_pass *pass) {
         else
             saved->x = pass->saved[layer % 2].x; /* two buffers alternate */
     }
+    SR_TRY(take_last(pass, scratch));
     if (!pass->setup.train)
         return SRNN_OK;
-    SR_TRY(take(pass, &pass->scratch, scratch, 1));
     const size_t number = sr_element_bytes(pass->backend->number);
-    SR_TRY(take(pass, &pass->d_normed, (size_t)pass->rows * C, number));
     SR_TRY(take_floats(pass, &pass->d.wide, rows * C));
     pass->d_x = pass->d.wide;
     if (pass->contexts)
@@ -116,7 +146,7 @@ static srnn_status take_activations(sr_pass *pass) {
 
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
-    const size_t rows = (size_t)pass->rows, C = (size_t)c->C;
+    const size_t rows = (size_t)pass->rows;
     const size_t number = sr_element_bytes(pass->backend->number);
     pass->logit_rows = pass->backend->logit_numbers / c->V / LOGIT_ROWS * LOGIT_ROWS;
     if (pass->logit_rows < LOGIT_ROWS)
@@ -129,11 +159,6 @@ static srnn_status take_ends(sr_pass *pass) {
     SR_TRY(take_floats(pass, &pass->losses, rows));
     if (pass->setup.lesson.hidden_weight > 0)
         SR_TRY(take_floats(pass, &pass->stream_errors, rows));
-    SR_TRY(take_floats(pass, &pass->x, rows * C));
-    pass->last = pass->x;
-    if (pass->contexts)
-        SR_TRY(take_floats(pass, &pass->last, (size_t)pass->block_rows * C));
-    SR_TRY(take(pass, &pass->normed, rows * C, number));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
     const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
     if (c->logit_cap > 0 && pass->setup.train)

@@ -17,8 +17,9 @@ struct sr_pass {
     sr_layer_kinds kinds;
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); what is not kept for backward shares one memory */
-    void *scratch;         /* of backward; each layer's kind lays it out its own way */
-    float *first_values;   /* (rows, columns of v): of RWKV-7's first layer; or NULL */
+    void *scratch;       /* of backward; each layer's kind lays it out its own way. Before the first
+                            * layer goes back: x, normed, d_normed */
+    float *first_values; /* (rows, columns of v): of RWKV-7's first layer; or NULL */
     float *d_first_values; /* the same */
     float *gradients;
     sr_model_pointers gradient;

@@ -33,6 +33,10 @@ struct sr_session {
     int64_t position;
     int T;        /* tokens of the piece that is being fed */
     sr_graph one; /* pieces of one token */
+
+    /* Of sr_session_feed_relayed, host memory. */
+    char **sent; /* (L): the states of layers that were handed on; or NULL */
+    char *received;
 };
 
 static srnn_status take(sr_session *session, void **out, size_t count, size_t size) {
@@ -171,6 +175,10 @@ void sr_session_free(sr_session *session) {
         sr_device_release(device, memory[i]);
     for (int layer = 0; layer < state_count(session); layer++)
         sr_layer_state_free(session->states[layer]);
+    for (int layer = 0; session->sent && layer < state_count(session); layer++)
+        free(session->sent[layer]);
+    free(session->sent);
+    free(session->received);
     free(session->host_positions);
     free(session->states);
     sr_avey_feed_free(session->avey);
@@ -237,16 +245,20 @@ static srnn_status avey_forward(sr_session *session) {
     return SRNN_OK;
 }
 
+static srnn_status feed_block(sr_session *session, int layer, int64_t rows,
+                              const sr_layer_piece_place *place) {
+    const sr_block block = block_of(session, layer, rows);
+    const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
+    return sr_block_feed(&block, session->x, session->states[layer], &saved, place);
+}
+
 static srnn_status blocks_forward(sr_session *session, int64_t rows) {
     const sr_model *model = session->model;
     const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
     SR_TRY(sr_ends_embed(model, sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
                          session->ids));
-    for (int layer = 0; layer < model->config.L; layer++) {
-        const sr_block block = block_of(session, layer, rows);
-        const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
-        SR_TRY(sr_block_feed(&block, session->x, session->states[layer], &saved, &place));
-    }
+    for (int layer = 0; layer < model->config.L; layer++)
+        SR_TRY(feed_block(session, layer, rows, &place));
     return SRNN_OK;
 }
 
@@ -404,6 +416,93 @@ srnn_status sr_session_prepare(sr_session *session) {
     return status;
 }
 
+/* ---- in turn with other sessions */
+
+/* Messages of at most this many bytes. */
+enum { MESSAGE = 1 << 30 };
+
+static size_t message_bytes(size_t all, size_t at) {
+    return all - at < MESSAGE ? all - at : MESSAGE;
+}
+
+static srnn_status make_room(char **memory, size_t bytes) {
+    void *room;
+    free(*memory);
+    *memory = NULL;
+    SR_TRY(sr_alloc(&room, bytes, 1));
+    *memory = room;
+    return SRNN_OK;
+}
+
+/* The state of a layer before token `first`, from the session that fed the piece before. */
+static srnn_status take_state(sr_session *session, int layer, const sr_session_relay *relay) {
+    const sr_row_part *part = relay->part;
+    const int before = (part->index + part->count - 1) % part->count;
+    const size_t bytes = sr_layer_state_bytes(session->states[layer], relay->first);
+    bool moved;
+    SR_TRY(make_room(&session->received, bytes));
+    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
+        SR_TRY(
+            part->receive(part->context, before, session->received + at, message_bytes(bytes, at)));
+    SR_TRY(sr_layer_state_load(session->states[layer], session->received, relay->first));
+    return sr_layer_state_reserve(session->states[layer], session->T, &moved);
+}
+
+/* The state of a layer after the piece, to the session that feeds the next. */
+static srnn_status hand_on_state(sr_session *session, int layer, const sr_session_relay *relay) {
+    const sr_row_part *part = relay->part;
+    const int next = (part->index + 1) % part->count;
+    const sr_layer_state *state = session->states[layer];
+    const size_t bytes = sr_layer_state_bytes(state, sr_layer_state_position(state));
+    char **sent = &session->sent[layer];
+    for (size_t at = 0; *sent && at < bytes; at += MESSAGE)
+        SR_TRY(part->settle(part->context, *sent + at));
+    SR_TRY(make_room(sent, bytes));
+    SR_TRY(sr_layer_state_save(state, *sent));
+    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
+        SR_TRY(part->send(part->context, next, *sent + at, message_bytes(bytes, at)));
+    return SRNN_OK;
+}
+
+static srnn_status relayed_layers(sr_session *session, const sr_session_relay *relay) {
+    const sr_model *model = session->model;
+    const int64_t rows = (int64_t)session->setup.B * session->T;
+    const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
+    SR_TRY(sr_ends_embed(model, sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
+                         session->ids));
+    for (int layer = 0; layer < model->config.L; layer++) {
+        if (relay->first > 0)
+            SR_TRY(take_state(session, layer, relay));
+        SR_TRY(feed_block(session, layer, rows, &place));
+        sr_layer_state_advance(session->states[layer], session->T);
+        if (!relay->last)
+            SR_TRY(hand_on_state(session, layer, relay));
+    }
+    session->position += session->T;
+    return SRNN_OK;
+}
+
+srnn_status sr_session_feed_relayed(sr_session *session, float *logits, const int32_t *ids, int T,
+                                    const sr_session_relay *relay) {
+    void *memory;
+    if (session->avey)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a model of Avey hands no states from rank to rank");
+    if (!session->sent) {
+        SR_TRY(sr_alloc_zero(&memory, (size_t)session->model->config.L, sizeof *session->sent));
+        session->sent = memory;
+    }
+    sr_device_forget(session->backend->device, &session->one); /* states may move */
+    session->position = relay->first;
+    SR_TRY(load(session, ids, T));
+    SR_TRY(relayed_layers(session, relay));
+    if (!relay->last)
+        return SRNN_OK;
+    SR_TRY(norm_all(session));
+    SR_TRY(logits_after(session, T - 1));
+    SR_TRY(session->backend->argmax(session->backend, session->chosen, logits_of(session)));
+    return logits ? fetch_logits(session, logits, (size_t)session->model->config.V) : SRNN_OK;
+}
+
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T) {
     const size_t V = (size_t)session->model->config.V;
     SR_TRY(load(session, ids, T));
@@ -462,7 +561,8 @@ int64_t sr_session_position(const sr_session *session) {
 size_t sr_session_state_bytes(const sr_session *session) {
     size_t bytes = session->avey ? sr_avey_feed_bytes(session->avey) : 0;
     for (int layer = 0; layer < state_count(session); layer++)
-        bytes += sr_layer_state_bytes(session->states[layer]);
+        bytes += sr_layer_state_bytes(session->states[layer],
+                                      sr_layer_state_position(session->states[layer]));
     return bytes;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_SESSION_H
 #define SR_MODEL_SESSION_H
 
+#include "model/layer/context/part.h"
 #include "model/model.h"
 
 typedef struct sr_session_setup {
@@ -54,6 +55,22 @@ srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_
  * probable token. The setup must have `losses`. Afterwards there is no sr_session_chosen. */
 srnn_status sr_session_losses(sr_session *session, float *losses, int32_t *hits, const int32_t *ids,
                               const int32_t *targets, int T);
+
+/* One piece of a text that sessions on several ranks feed in turn, piece n being that of part n + k
+ * of part->count, modulo it, for some k. The state of each layer travels from the session that fed
+ * the piece before to the one that feeds the next, so that they compute different layers at the
+ * same time. */
+typedef struct sr_session_relay {
+    const sr_row_part *part; /* only its index, count and messages, which are of host memory */
+    int64_t first;           /* tokens before the piece */
+    bool last;               /* no piece follows */
+} sr_session_relay;
+
+/* Feeds the piece ids (B, T). After the last one, this session has seen the whole text: it goes on
+ * as after sr_session_feed, and logits are filled if not NULL. All sessions must have settled
+ * (part->settle) before they are reset or freed. */
+srnn_status sr_session_feed_relayed(sr_session *session, float *logits, const int32_t *ids, int T,
+                                    const sr_session_relay *relay);
 
 /* Tokens fed since the start; bytes of all states now; whether none of them grows. */
 int64_t sr_session_position(const sr_session *session);

@@ -354,7 +354,7 @@ struct sr_backend {
     srnn_status (*rope_backward)(sr_backend *backend, sr_matrix d_x, const sr_rope *rope);
 
     /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
-     * columns of gate first; out = exact gelu(x) of x (rows, F). d_x of gelu may be d_out. */
+     * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x; of gelu, also d_out. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);
@@ -362,7 +362,7 @@ struct sr_backend {
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
     /* ---- all other activations; d_alpha: gradients of alpha_p and alpha_n, added to, NULL unless
-     * XIELU. d_x may be d_out unless there is a gate. */
+     * XIELU. d_x may be x, and also d_out unless there is a gate. */
     srnn_status (*activation_forward)(sr_backend *backend, sr_matrix out, sr_matrix x,
                                       const sr_mlp_activation *activation);
     srnn_status (*activation_backward)(sr_backend *backend, sr_matrix d_x, float *const d_alpha[2],

@@ -293,8 +293,61 @@ static void text_piece_close(text_piece *p) {
     free(p->losses);
 }
 
-static int64_t stream_positions(const sr_tokens *tokens, int front) {
-    return (int64_t)tokens->count - 1 + front;
+/* A text between its bytes and the pieces that are evaluated. */
+typedef struct text_stream {
+    const sr_text_source *text;
+    sr_encoder *encoder;
+    sr_tokens tokens; /* encoded, not evaluated: from the one that the next piece begins with on */
+    int front;        /* prefix tokens that no piece had yet */
+    int64_t position; /* in the sequence */
+    int64_t bytes;    /* read */
+    bool ended;
+} text_stream;
+
+static srnn_status text_stream_open(text_stream *s, const sr_model *model,
+                                    const sr_tokenizer *tokenizer, const sr_text_source *text) {
+    *s = (text_stream){.text = text, .front = sr_model_config_prefix_tokens(&model->config)};
+    SR_TRY(sr_encoder_create(&s->encoder, tokenizer));
+    return sr_tokenizer_bos(tokenizer) < 0
+               ? SRNN_OK
+               : sr_tokens_push(&s->tokens, (uint32_t)sr_tokenizer_bos(tokenizer));
+}
+
+static void text_stream_close(text_stream *s) {
+    sr_encoder_free(s->encoder);
+    sr_tokens_free(&s->tokens);
+}
+
+/* Until there are this many tokens or the text ends. */
+static srnn_status read_tokens(text_stream *s, size_t count) {
+    char block[1 << 14];
+    size_t got;
+    while (s->tokens.count < count && !s->ended) {
+        SR_TRY(s->text->read(s->text->context, block, sizeof block, &got));
+        s->bytes += (int64_t)got;
+        s->ended = got == 0;
+        SR_TRY(s->ended ? sr_encoder_finish(s->encoder, &s->tokens)
+                        : sr_encoder_feed(s->encoder, &s->tokens, block, got));
+    }
+    return SRNN_OK;
+}
+
+/* *count = tokens of the next piece, T at most; 0: the text is over. */
+static srnn_status next_piece(int *count, text_piece *p, text_stream *s, int T) {
+    const int front = s->front < T ? s->front : T;
+    SR_TRY(read_tokens(s, (size_t)(T - front) + 1));
+    const size_t known = s->tokens.count > 0 ? s->tokens.count - 1 : 0;
+    const int own = known < (size_t)(T - front) ? (int)known : T - front;
+    for (int t = 0; t < front + own; t++) {
+        p->ids[t] = t < front ? 0 : (int32_t)s->tokens.ids[t - front];
+        p->targets[t] = t < front ? -1 : (int32_t)s->tokens.ids[t - front + 1];
+    }
+    s->front -= front;
+    s->position += front + own;
+    s->tokens.count -= (size_t)own;
+    memmove(s->tokens.ids, s->tokens.ids + own, s->tokens.count * sizeof *s->tokens.ids);
+    *count = front + own;
+    return SRNN_OK;
 }
 
 static srnn_status check_positions(const sr_model *model, int64_t positions) {
@@ -302,26 +355,19 @@ static srnn_status check_positions(const sr_model *model, int64_t positions) {
     return positions <= most
                ? SRNN_OK
                : SR_FAIL(SRNN_ERR_LIMIT,
-                         "the text has %lld tokens, the model %lld RoPE positions: evaluate it in "
-                         "rows, without --stream",
-                         (long long)positions, (long long)most);
+                         "the text has more tokens than the model %lld RoPE positions: evaluate it "
+                         "in rows, without --stream",
+                         (long long)most);
 }
 
-/* Position `at` of the sequence that has `front` prefix tokens before the text. */
-static void fill_piece(text_piece *p, const sr_tokens *tokens, int64_t at, int front, int count) {
-    for (int t = 0; t < count; t++) {
-        const int64_t token = at + t - front;
-        p->ids[t] = token < 0 ? 0 : (int32_t)tokens->ids[token];
-        p->targets[t] = token < 0 ? -1 : (int32_t)tokens->ids[token + 1];
-    }
-}
-
-static srnn_status stream_pieces(sr_evaluation *result, sr_session *session, text_piece *p,
-                                 const sr_tokens *tokens, int front) {
-    const int64_t positions = stream_positions(tokens, front);
-    for (int64_t at = 0; at < positions; at += p->T) {
-        const int count = (int)(positions - at < p->T ? positions - at : p->T);
-        fill_piece(p, tokens, at, front, count);
+static srnn_status stream_pieces(sr_evaluation *result, sr_model *model, sr_session *session,
+                                 text_piece *p, text_stream *s) {
+    int count;
+    for (;;) {
+        SR_TRY(next_piece(&count, p, s, p->T));
+        if (count == 0)
+            break;
+        SR_TRY(check_positions(model, s->position));
         SR_TRY(sr_session_losses(session, p->losses, p->hits, p->ids, p->targets, count));
         for (int t = 0; t < count; t++) {
             result->loss_sum += (double)p->losses[t];
@@ -329,41 +375,39 @@ static srnn_status stream_pieces(sr_evaluation *result, sr_session *session, tex
             result->correct += p->hits[t];
         }
     }
+    result->bytes += s->bytes;
     result->state_bytes = sr_session_state_bytes(session);
     result->state_grows = !sr_session_is_recurrent(session);
     return SRNN_OK;
 }
 
-static srnn_status stream_text(sr_evaluation *result, sr_model *model, const sr_tokens *tokens,
-                               int T) {
-    const int front = sr_model_config_prefix_tokens(&model->config);
-    const int64_t positions = stream_positions(tokens, front);
+static srnn_status stream_text(sr_evaluation *result, sr_model *model, text_stream *stream, int T) {
+    SR_TRY(read_tokens(stream, (size_t)T + 1));
+    SR_TRY(check_tokens(&stream->tokens));
+    const int64_t positions = (int64_t)stream->tokens.count - 1 + stream->front;
     const sr_session_setup setup = {.B = 1,
                                     .T = positions < T ? (int)positions : T,
                                     .losses = true};
     text_piece piece = {0};
     sr_session *session = NULL;
-    SR_TRY(check_positions(model, positions));
+    SR_TRY(check_positions(model, setup.T));
     srnn_status status = text_piece_open(&piece, setup.T);
     if (status == SRNN_OK)
         status = sr_session_create(&session, model, &setup);
     if (status == SRNN_OK)
-        status = stream_pieces(result, session, &piece, tokens, front);
+        status = stream_pieces(result, model, session, &piece, stream);
     sr_session_free(session);
     text_piece_close(&piece);
     return status;
 }
 
 srnn_status sr_evaluate_stream(sr_evaluation *result, sr_model *model,
-                               const sr_tokenizer *tokenizer, const sr_bytes *text, int T) {
-    sr_tokens tokens = {0};
-    srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
+                               const sr_tokenizer *tokenizer, const sr_text_source *text, int T) {
+    text_stream stream;
+    srnn_status status = text_stream_open(&stream, model, tokenizer, text);
     if (status == SRNN_OK)
-        status = check_tokens(&tokens);
-    if (status == SRNN_OK)
-        status = stream_text(result, model, &tokens, T);
-    result->bytes += (int64_t)text->count;
-    sr_tokens_free(&tokens);
+        status = stream_text(result, model, &stream, T);
+    text_stream_close(&stream);
     return status;
 }
 

@@ -51,11 +51,18 @@ srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_b
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
                              const sr_bytes *text, int B, int T);
 
+/* The bytes of a text: `read` gives 1 .. size of them, and none only at its end. */
+typedef struct sr_text_source {
+    srnn_status (*read)(void *context, void *bytes, size_t size, size_t *got);
+    void *context;
+} sr_text_source;
+
 /* A whole text as one sequence, fed in pieces of T tokens with the states carried on: what every
- * token is predicted from is the whole text before it. Memory is that of one piece and, where all
- * layers have a state, does not grow with the text. */
+ * token is predicted from is the whole text before it. The text is read, encoded and evaluated
+ * piece by piece: where all layers have a state, memory does not grow with it (see
+ * sr_encoder_feed). */
 srnn_status sr_evaluate_stream(sr_evaluation *result, sr_model *model,
-                               const sr_tokenizer *tokenizer, const sr_bytes *text, int T);
+                               const sr_tokenizer *tokenizer, const sr_text_source *text, int T);
 
 /* Tests whether greedy decoding after the rest of `text` gives its last word. Adds 1 to targets, 1
  * to correct if so, and the word's loss. The space before the word belongs to the word, unless it

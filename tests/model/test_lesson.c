@@ -238,7 +238,7 @@ static void nothing_to_learn_from_oneself(void **state) {
  * leave it out: nothing but that part. */
 static void hidden_states(void **state) {
     (void)state;
-    float with[ROWS], without[ROWS];
+    float with[ROWS], without[ROWS], of_text[ROWS];
     sr_model *teacher = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true);
     sr_model *student = small_model(cpu, "linear_cosine", SR_MLP_SWIGLU, false, true);
     const int C = student->config.C, L = student->config.L;
@@ -248,6 +248,7 @@ static void hidden_states(void **state) {
     sr_pass *pass = pass_with(student, &lesson, true);
     assert_int_equal(sr_pass_gradients(plain, without, ids, targets, 1), SRNN_OK);
     assert_int_equal(sr_pass_gradients(pass, with, ids, targets, 1), SRNN_OK);
+    assert_int_equal(sr_pass_losses(pass, of_text, ids, targets), SRNN_OK); /* streams anew */
     for (int r = 0; r < ROWS; r++) {
         double sum = 0;
         for (int layer = 0; layer < L; layer++) {

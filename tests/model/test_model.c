@@ -5,6 +5,7 @@
 #include "equation/facts.h"
 #include "equation/support.h"
 #include "model/mixers.h"
+#include "model/pass_parts.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -286,6 +287,35 @@ static void bits_stay(void **state) {
     check_bits("avey_causal,chunk=4,chunks=3", false); /* which has no MLP */
 }
 
+/* Numbers that a token of a row takes where blocks are recomputed: inputs of all layers, one
+ * layer's arrays, the gradient of the residual, and as scratch the gradient of a norm and the
+ * widest of: the mixer's gradients; those inside the MLP; what lies between the last layer and the
+ * head. Logits, per-row statistics and tokens come on top, fewer than C; kernels have their own. */
+static void memory_of_a_token(void **state) {
+    (void)state;
+    enum { LENGTH = 512, C = 64, F = 2 * C, L = 3 };
+    sr_model_config config = small_config(SR_MLP_SWIGLU, false, true);
+    config.C = C, config.F = F, config.L = L;
+    config.H = config.Hkv = 4, config.D = C / 4;
+    config.positions = 2 * LENGTH;
+    sr_model *model = small_model_of(cpu, "linear_elu", &config);
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        const sr_pass_setup setup = {.B = 1,
+                                     .T = (i + 1) * LENGTH,
+                                     .train = true,
+                                     .recompute = SR_RECOMPUTE_BLOCK,
+                                     .form = SRNN_FORM_CHUNKED};
+        sr_pass *pass = counted_pass(model, &setup);
+        bytes[i] = sr_pass_bytes(pass) - sr_layer_kinds_bytes(&pass->kinds);
+        sr_pass_free(pass);
+    }
+    const int mixer = 6 * C, mlp = 2 * C + 3 * F, scratch = C + 4 * C;
+    const size_t numbers = (bytes[1] - bytes[0]) / LENGTH / sizeof(float);
+    assert_in_range(numbers, 1, (uintmax_t)(L * C + C + mixer + mlp + scratch + C - 1));
+    sr_model_free(model);
+}
+
 /* A document gives the same logits alone and packed after another. */
 static void documents_are_apart(void **state) {
     (void)state;
@@ -500,6 +530,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(projections_are_one_matrix),
         cmocka_unit_test(bits_stay),
+        cmocka_unit_test(memory_of_a_token),
         cmocka_unit_test(documents_are_apart),
         cmocka_unit_test(documents_change),
         cmocka_unit_test(sampling),

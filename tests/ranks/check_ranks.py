@@ -250,6 +250,11 @@ def case_context(here):
     run(4, "train", "--out", here / "ring-2x2", *ring, "--context-ranks", 2)
     near(here / "ring-one", here / "ring-4x1")
     near(here / "ring-one", here / "ring-2x2")
+    # parts of more than a tile of keys, one of them a token longer
+    tiles = [*CONTEXT, "--length", 301, "--batch", 1, "--steps", 3, "--layers", 2, "--attention", "0:softmax,1:sigmoid"]
+    run(1, "train", "--out", here / "tiles-one", *tiles)
+    run(3, "train", "--out", here / "tiles-3x1", *tiles, "--context-ranks", 3)
+    near(here / "tiles-one", here / "tiles-3x1")
     for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
                                     (2, ["--context-ranks", 2, "--attention", "forget"], "with this decay keys do not travel"),
                                     (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
@@ -561,6 +566,22 @@ def case_split(here):
         alone = run(1, *command)
         for ranks in (2, 3):
             check(run(ranks, *command) == alone, f"{ranks} ranks say something else: {command}")
+
+
+def case_prefill(here):
+    """Prompts that ranks feed in turn have the same continuation, whatever states their layers have."""
+    run(1, "train", "--out", here / "model", *MODEL, "--data", __file__, "--length", 128, "--steps", 2, "--layers", 6,
+        "--attention", "0:softmax,1:gla,short_conv=4,2:log_linear_mamba2,3:rat,pool=3,4:forget,5:softmax,window=9")
+    (here / "prompts").write_text("".join(f"prompt {i} " + "of some length " * i + "\n" for i in range(5)))
+    generate = ["generate", "--model", here / "model", "--threads", 1, "--prompts", here / "prompts", "--batch", 1,
+                "--tokens", 7, "--prefill-chunk", 7]
+    for choice in (["--greedy"], ["--temperature", 0.8]):
+        alone = run(1, *generate, *choice)
+        for ranks in (2, 3):
+            check(run(ranks, *generate, *choice, "--context-ranks", ranks) == alone,
+                  f"{ranks} ranks continue something else: {choice}")
+    code, output = end(start(2, *generate, "--context-ranks", 3))
+    check(code == 2 and "there are 2 ranks" in output, f"exit code {code}\n{output}")
 
 
 def case_study(here):

@@ -216,6 +216,43 @@ static void validation_counts_what_is_there(void **state) {
     sr_model_free(model);
 }
 
+/* A long text, and how far its bytes were read before tokens were evaluated. */
+typedef struct long_text {
+    const sr_evaluation *result;
+    int64_t left, read, most_ahead;
+} long_text;
+
+static srnn_status read_long_text(void *context, void *bytes, size_t size, size_t *got) {
+    long_text *text = context;
+    const int64_t ahead = text->read - text->result->targets;
+    text->most_ahead = ahead > text->most_ahead ? ahead : text->most_ahead;
+    *got = text->left < (int64_t)size ? (size_t)text->left : size;
+    for (size_t i = 0; i < *got; i++)
+        ((char *)bytes)[i] = "words of a text "[(text->read + (int64_t)i) % 16];
+    text->read += (int64_t)*got;
+    text->left -= (int64_t)*got;
+    return SRNN_OK;
+}
+
+/* What is held of a text does not grow with it. */
+static void streams_hold_little(void **state) {
+    (void)state;
+    enum { BYTES = 200000 };
+    sr_model *model = small_byte_model(cpu, "gla", 0.02);
+    sr_tokenizer *bytes;
+    sr_evaluation result = {0};
+    long_text text = {.result = &result, .left = BYTES};
+    const sr_text_source source = {read_long_text, &text};
+    assert_int_equal(sr_tokenizer_create_bytes(&bytes), SRNN_OK);
+    assert_int_equal(sr_evaluate_stream(&result, model, bytes, &source, 512), SRNN_OK);
+    assert_int_equal(result.targets, BYTES);
+    assert_int_equal(result.bytes, BYTES);
+    assert_false(result.state_grows);
+    assert_in_range(text.most_ahead, 1, 1 << 15);
+    sr_tokenizer_free(bytes);
+    sr_model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(validation_counts_what_is_there),
@@ -224,6 +261,7 @@ int main(void) {
         cmocka_unit_test(exact_rows_stay),
         cmocka_unit_test(prefix_tokens),
         cmocka_unit_test(text_is_whole),
+        cmocka_unit_test(streams_hold_little),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK)
         return 1;

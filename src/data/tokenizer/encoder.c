@@ -23,6 +23,9 @@ struct sr_encoder {
     bool after_unknown; /* the last id of this piece is the unknown token */
     bool met_unknown;   /* the ids of a piece then depend on the piece before it */
     sr_matcher *matcher;
+    bool continues; /* the text to encode is the rest of another */
+    sr_bytes held;  /* of sr_encoder_feed: text that is not encoded yet */
+    bool begun;     /* some of the fed text is encoded */
     sr_bytes normalized[2];
     sr_split_run split;
     sr_bpe_scratch merge;
@@ -64,6 +67,7 @@ void sr_encoder_free(sr_encoder *encoder) {
         sr_bytes_free(&encoder->split.texts[i]);
     sr_bpe_scratch_free(&encoder->merge);
     sr_bytes_free(&encoder->word);
+    sr_bytes_free(&encoder->held);
     free(encoder->cache);
     free(encoder);
 }
@@ -240,11 +244,12 @@ static srnn_status take_piece(void *context, const char *piece, size_t bytes) {
 
 /* ---- A whole text ---- */
 
-/* `first`: this is the start of the text. */
-static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t bytes, bool first) {
+/* `start`: this is the start of the text, or of the rest of one. */
+static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t bytes, bool start) {
     const sr_tokenizer *tokenizer = encoder->tokenizer;
+    const bool first = start && !encoder->continues;
     SR_TRY(sr_normalizer_run(&tokenizer->normalizer, encoder->matcher, encoder->normalized, &text,
-                             &bytes));
+                             &bytes, start && encoder->continues));
     sr_added_match match = {0};
     size_t done = 0;
     while (sr_added_next(&tokenizer->added_normalized, text, bytes, &match)) {
@@ -287,4 +292,91 @@ srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char
     srnn_status status = encode_text(encoder, text, bytes);
     *tokens = encoder->out;
     return status;
+}
+
+/* ---- A text that comes in pieces ---- */
+
+/* A cut is tried out on this many bytes on either side of it, at this many places. */
+enum { CUT_CONTEXT = 512, CUT_TRIES = 64 };
+
+static srnn_status encode_rest(sr_encoder *encoder, sr_tokens *tokens, const char *text,
+                               size_t bytes) {
+    encoder->continues = true;
+    srnn_status status = sr_encoder_encode(encoder, tokens, text, bytes);
+    encoder->continues = false;
+    return status;
+}
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_inside_character(char c) {
+    return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+/* Whether the text around `at` has the same ids in one piece (ids[0]) and in two (ids[1]). */
+static srnn_status try_cut(bool *same, sr_encoder *encoder, sr_tokens ids[2], size_t at) {
+    const char *text = encoder->held.data;
+    size_t from = at < CUT_CONTEXT ? 0 : at - CUT_CONTEXT, to = at + CUT_CONTEXT;
+    while (from < at && is_inside_character(text[from]))
+        from++;
+    while (to > at && is_inside_character(text[to]))
+        to--;
+    ids[0].count = ids[1].count = 0;
+    SR_TRY(encode_rest(encoder, &ids[0], text + from, to - from));
+    SR_TRY(encode_rest(encoder, &ids[1], text + from, at - from));
+    SR_TRY(encode_rest(encoder, &ids[1], text + at, to - at));
+    *same =
+        ids[0].count == ids[1].count &&
+        (ids[0].count == 0 || !memcmp(ids[0].ids, ids[1].ids, ids[0].count * sizeof *ids[0].ids));
+    return SRNN_OK;
+}
+
+/* *at = where the held text can be cut, as far back as possible; 0: nowhere. */
+static srnn_status find_cut(size_t *at, sr_encoder *encoder) {
+    const sr_bytes *held = &encoder->held;
+    sr_tokens ids[2] = {{0}};
+    srnn_status status = SRNN_OK;
+    bool same = false;
+    *at = held->count > CUT_CONTEXT ? held->count - CUT_CONTEXT : 1;
+    for (int tries = 0; status == SRNN_OK && !same && tries < CUT_TRIES && --*at > 0;) {
+        const char next = held->data[*at];
+        if ((next != ' ' && next != '\n') || !is_letter(held->data[*at - 1]))
+            continue;
+        status = try_cut(&same, encoder, ids, *at);
+        tries++;
+    }
+    *at = same ? *at : 0;
+    for (int i = 0; i < 2; i++)
+        sr_tokens_free(&ids[i]);
+    return status;
+}
+
+/* Encodes the first bytes that are held. */
+static srnn_status encode_held(sr_encoder *encoder, sr_tokens *tokens, size_t bytes) {
+    sr_bytes *held = &encoder->held;
+    SR_TRY(encoder->begun ? encode_rest(encoder, tokens, held->data, bytes)
+                          : sr_encoder_encode(encoder, tokens, held->data, bytes));
+    encoder->begun = true;
+    held->count -= bytes;
+    memmove(held->data, held->data + bytes, held->count);
+    return SRNN_OK;
+}
+
+srnn_status sr_encoder_feed(sr_encoder *encoder, sr_tokens *tokens, const char *text,
+                            size_t bytes) {
+    size_t at;
+    if (!encoder->tokenizer->bpe.pairs)
+        return encode_bytes(tokens, text, bytes);
+    SR_TRY(sr_bytes_append(&encoder->held, text, bytes));
+    SR_TRY(find_cut(&at, encoder));
+    return at ? encode_held(encoder, tokens, at) : SRNN_OK;
+}
+
+srnn_status sr_encoder_finish(sr_encoder *encoder, sr_tokens *tokens) {
+    if (encoder->held.count)
+        SR_TRY(encode_held(encoder, tokens, encoder->held.count));
+    encoder->begun = false;
+    return SRNN_OK;
 }

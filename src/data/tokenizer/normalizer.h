@@ -34,8 +34,10 @@ srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step);
 void sr_normalizer_free(sr_normalizer *normalizer);
 
 /* *text (*bytes) becomes the normalised text: unchanged if there is nothing to do, else inside one
- * of the two buffers and valid until they change. */
+ * of the two buffers and valid until they change. `continues`: nothing is put in front, because it
+ * is the rest of a text. */
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
-                              sr_bytes buffers[2], const char **text, size_t *bytes);
+                              sr_bytes buffers[2], const char **text, size_t *bytes,
+                              bool continues);
 
 #endif

@@ -76,6 +76,13 @@ void sr_encoder_free(sr_encoder *encoder);
 srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char *text,
                               size_t bytes);
 
+/* The same for a text that comes in pieces of a few kilobytes or more: feed appends the ids that
+ * are certain, finish the rest, and begins a new text. Text is held back from the last place on
+ * where it can be cut: between a letter (a-z) and a space or newline, if that leaves the ids of the
+ * 512 bytes on either side as they are. A text without such places is held whole. */
+srnn_status sr_encoder_feed(sr_encoder *encoder, sr_tokens *tokens, const char *text, size_t bytes);
+srnn_status sr_encoder_finish(sr_encoder *encoder, sr_tokens *tokens);
+
 /* ---- Ids to text ---- */
 
 /* Appends the text of all ids. An id out of range fails with SRNN_ERR_ARGUMENT. Special tokens are

@@ -85,11 +85,46 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state) {
     return state->attention;
 }
 
-size_t sr_layer_state_bytes(const sr_layer_state *state) {
-    size_t bytes = srnn_state_saved_bytes(state->attention) + shift_bytes(state->layer);
+size_t sr_layer_state_bytes(const sr_layer_state *state, int64_t position) {
+    size_t bytes = sr_state_saved_bytes(state->attention, position) + shift_bytes(state->layer);
     for (int i = 0; i < state->layer->wiring.conv_count; i++)
         bytes += history_bytes(state->layer, i);
     return bytes;
+}
+
+int64_t sr_layer_state_position(const sr_layer_state *state) {
+    return state->position;
+}
+
+/* What the attention saved, then the inputs that token shifts and convolutions look back at. */
+srnn_status sr_layer_state_save(const sr_layer_state *state, void *bytes) {
+    const sr_attention_layer *layer = state->layer;
+    srnn_device *device = layer->backend->device;
+    const size_t attention = srnn_state_saved_bytes(state->attention), shift = shift_bytes(layer);
+    char *at = (char *)bytes + attention + shift;
+    SR_TRY(srnn_state_save(state->attention, bytes, attention));
+    if (shift)
+        SR_TRY(sr_device_copy_out(device, at - shift, state->shift_history, shift));
+    for (int i = 0; i < layer->wiring.conv_count; at += history_bytes(layer, i++))
+        if (state->history[i])
+            SR_TRY(sr_device_copy_out(device, at, state->history[i], history_bytes(layer, i)));
+    return SRNN_OK;
+}
+
+srnn_status sr_layer_state_load(sr_layer_state *state, const void *bytes, int64_t position) {
+    const sr_attention_layer *layer = state->layer;
+    srnn_device *device = layer->backend->device;
+    const size_t attention = sr_state_saved_bytes(state->attention, position);
+    const size_t shift = shift_bytes(layer);
+    const char *at = (const char *)bytes + attention + shift;
+    SR_TRY(srnn_state_load(state->attention, bytes, attention));
+    if (shift)
+        SR_TRY(sr_device_copy_in(device, state->shift_history, at - shift, shift));
+    for (int i = 0; i < layer->wiring.conv_count; at += history_bytes(layer, i++))
+        if (state->history[i])
+            SR_TRY(sr_device_copy_in(device, state->history[i], at, history_bytes(layer, i)));
+    state->position = position;
+    return SRNN_OK;
 }
 
 srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved) {

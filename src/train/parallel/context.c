@@ -134,8 +134,7 @@ static srnn_status check(const sr_ranks *ranks, int count, int T) {
                          "rows of %d tokens cannot be divided among %d context ranks", T, count);
 }
 
-srnn_status sr_context_open(sr_context *c, sr_ranks *ranks, const sr_backend *backend, int count,
-                            int T) {
+srnn_status sr_context_open_host(sr_context *c, sr_ranks *ranks, int count, int T) {
     *c = (sr_context){.ranks = ranks, .count = count, .tokens = T};
     SR_TRY(check(ranks, count, T));
     const int index = ranks->rank % count, first = sr_row_part_start(T, index, count);
@@ -148,6 +147,12 @@ srnn_status sr_context_open(sr_context *c, sr_ranks *ranks, const sr_backend *ba
                             .receive = receive,
                             .settle = settle,
                             .context = c};
+    return SRNN_OK;
+}
+
+srnn_status sr_context_open(sr_context *c, sr_ranks *ranks, const sr_backend *backend, int count,
+                            int T) {
+    SR_TRY(sr_context_open_host(c, ranks, count, T));
     return count > 1 && !sr_device_is_host(backend->device) ? open_collective(c, backend->device)
                                                             : SRNN_OK;
 }

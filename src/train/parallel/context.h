@@ -30,6 +30,8 @@ typedef struct sr_context {
  * into as many parts. Collective. The context keeps its address; close it in any case. */
 srnn_status sr_context_open(sr_context *context, sr_ranks *ranks, const sr_backend *backend,
                             int count, int T);
+/* The same with messages of host memory, whatever the device. */
+srnn_status sr_context_open_host(sr_context *context, sr_ranks *ranks, int count, int T);
 void sr_context_close(sr_context *context);
 
 /* Which part of the rows a pass has; NULL: they are whole. */

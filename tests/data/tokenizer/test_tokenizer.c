@@ -92,6 +92,96 @@ static void decoding_undoes_encoding(void **state) {
     }
 }
 
+/* The ids of a text that is fed in pieces of this many bytes and a few more; the most that a piece
+ * gave before the end, 0 if the whole text was held. */
+static size_t check_fed(const sr_tokenizer *tokenizer, const char *text, size_t bytes,
+                        size_t piece) {
+    sr_encoder *encoder;
+    sr_tokens whole = {0}, fed = {0};
+    size_t most = 0;
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    assert_int_equal(sr_encoder_encode(encoder, &whole, text, bytes), SRNN_OK);
+    for (int round = 0; round < 2; round++) {
+        fed.count = 0;
+        for (size_t at = 0, count; at < bytes; at += count) {
+            const size_t before = fed.count;
+            count = piece + at % 7 < bytes - at ? piece + at % 7 : bytes - at;
+            assert_int_equal(sr_encoder_feed(encoder, &fed, text + at, count), SRNN_OK);
+            most = fed.count - before > most ? fed.count - before : most;
+        }
+        assert_int_equal(sr_encoder_finish(encoder, &fed), SRNN_OK);
+        assert_int_equal(fed.count, whole.count);
+        assert_memory_equal(fed.ids, whole.ids, whole.count * sizeof *whole.ids);
+    }
+    sr_tokens_free(&fed);
+    sr_tokens_free(&whole);
+    sr_encoder_free(encoder);
+    return most;
+}
+
+/* Words of the samples and random characters, lines and special tokens among them. */
+static size_t mixed_text(char *text, size_t bytes, uint64_t seed) {
+    static const char *const words[] = {" the",
+                                        " low",
+                                        "er",
+                                        "\n",
+                                        "\n\n",
+                                        "  ",
+                                        " lowest",
+                                        "'s",
+                                        "Zw\xC3\xB6lf",
+                                        "<|sep|>",
+                                        " 12",
+                                        ".",
+                                        "\xF0\x9F\x98\x80",
+                                        "\xFF",
+                                        "a",
+                                        "<s>"};
+    size_t at = 0;
+    for (uint64_t n = 0; at + 16 < bytes; n++) {
+        const char *word = words[sr_random_below(seed, 1, n, 16)];
+        memcpy(text + at, word, strlen(word));
+        at += strlen(word);
+    }
+    return at;
+}
+
+static void feeding_gives_the_ids_of_the_whole(void **state) {
+    (void)state;
+    enum { BYTES = 40000 };
+    char *text = malloc(BYTES);
+    sr_tokenizer *tokenizers[5];
+    assert_int_equal(sr_tokenizer_create_bytes(&tokenizers[0]), SRNN_OK);
+    tokenizers[1] = sample_byte_level();
+    tokenizers[2] = sample_sentencepiece();
+    tokenizers[3] = sample_llama2c();
+    tokenizers[4] = sample_json();
+    for (uint64_t i = 0; i < 5; i++) {
+        const size_t bytes = mixed_text(text, BYTES, i);
+        assert_true(check_fed(tokenizers[i], text, bytes, 200) > 0);
+        assert_true(check_fed(tokenizers[i], text, bytes, 3000) > 0);
+        sr_tokenizer_free(tokenizers[i]);
+    }
+    free(text);
+}
+
+/* Where each space is inside of a symbol, there is no cut: the text is held whole. */
+static void text_that_cannot_be_cut(void **state) {
+    (void)state;
+    enum { TIMES = 1500 };
+    sr_tokenizer *tokenizer;
+    sr_bytes file = {0}, text = {0};
+    sample_sentencepiece_symbol_file(&file, "er\xE2\x96\x81the");
+    assert_int_equal(sr_tokenizer_read_sentencepiece(&tokenizer, file.data, file.count, "symbol"),
+                     SRNN_OK);
+    for (int i = 0; i < TIMES; i++)
+        assert_int_equal(sr_bytes_append(&text, "er the", 6), SRNN_OK);
+    assert_int_equal(check_fed(tokenizer, text.data, text.count, 1000), 0);
+    sr_tokenizer_free(tokenizer);
+    sr_bytes_free(&file);
+    sr_bytes_free(&text);
+}
+
 /* Every push gives whole characters only, and all pushes together give the text. */
 static void streaming_keeps_characters_whole(void **state) {
     (void)state;
@@ -582,6 +672,8 @@ static void ties_have_an_order(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_undoes_encoding),
+        cmocka_unit_test(feeding_gives_the_ids_of_the_whole),
+        cmocka_unit_test(text_that_cannot_be_cut),
         cmocka_unit_test(streaming_keeps_characters_whole),
         cmocka_unit_test(merges_like_the_definition),
         cmocka_unit_test(long_pieces_take_no_square),

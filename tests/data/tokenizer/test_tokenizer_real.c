@@ -41,6 +41,45 @@ static void check_vector(sr_encoder *encoder, const char *text, size_t bytes, co
     sr_tokens_free(&tokens);
 }
 
+/* A long text that is fed in pieces has the ids of the whole. */
+static void check_fed(const char *tokenizer_name) {
+    enum { BYTES = 200000, PIECE = 4093 };
+    char path[512];
+    sr_mapping text;
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    sr_tokens whole = {0}, fed = {0};
+    open_real(&text, "../text/wikitext2_valid.txt");
+    const char *data = (const char *)text.data;
+    if (sr_tokenizer_load(&tokenizer, real_path(path, tokenizer_name)) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    assert_int_equal(sr_encoder_encode(encoder, &whole, data, BYTES), SRNN_OK);
+    for (size_t at = 0; at < BYTES; at += PIECE) {
+        const size_t rest = BYTES - at;
+        assert_int_equal(sr_encoder_feed(encoder, &fed, data + at, rest < PIECE ? rest : PIECE),
+                         SRNN_OK);
+        assert_true(at < PIECE || fed.count > at / 8); /* most of it was not held */
+    }
+    assert_int_equal(sr_encoder_finish(encoder, &fed), SRNN_OK);
+    assert_int_equal(fed.count, whole.count);
+    assert_memory_equal(fed.ids, whole.ids, whole.count * sizeof *whole.ids);
+    sr_tokens_free(&fed);
+    sr_tokens_free(&whole);
+    sr_encoder_free(encoder);
+    sr_tokenizer_free(tokenizer);
+    sr_mapping_close(&text);
+}
+
+static void texts_in_pieces(void **state) {
+    (void)state;
+    check_fed("gpt2/tokenizer.json");
+    check_fed("llama2/tokenizer.model");
+    check_fed("llama2/tokenizer.bin");
+    check_fed("llama3/tokenizer.json.gz");
+    check_fed("mistral/tokenizer.json.gz");
+}
+
 static void check_vectors(const char *tokenizer_name, const char *vectors) {
     static const char separator[] = "\n__ggml_vocab_test__\n";
     char path[512], name[128];
@@ -168,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_ids),
         cmocka_unit_test(llama2_ids),
+        cmocka_unit_test(texts_in_pieces),
         cmocka_unit_test(ids_of_the_package),
         cmocka_unit_test(training_gives_the_reference),
     };

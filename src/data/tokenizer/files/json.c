@@ -287,7 +287,7 @@ static srnn_status look_for_added(reader *from, sr_matcher *matcher, sr_bytes bu
     SR_TRY(sr_json_bool(item, "added_tokens", "normalized", &normalized));
     if (!normalized)
         return sr_added_add(&tokenizer->added, text, bytes, &token);
-    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, matcher, buffers, &text, &bytes));
+    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, matcher, buffers, &text, &bytes, false));
     return sr_added_add(&tokenizer->added_normalized, text, bytes, &token);
 }
 

@@ -42,15 +42,16 @@ typedef struct sr_block_saved {
     sr_layer_crossing crossing; /* of the mixer; each layer has memory of its own */
 } sr_block_saved;
 
-/* Scratch memory of backward, shared by all layers. */
+/* Scratch memory of backward, shared by all layers. `parts` comes first, at the same place in all
+ * of them. The gradient of `up` is written over it where there is a gate, else over
+ * d_activated. */
 typedef struct sr_block_scratch {
-    void *d_normed;    /* (rows, C) */
-    void *d_activated; /* (rows, F) */
-    void *d_up;        /* (rows, inner); d_activated where there is no gate */
     float *parts;      /* (SR_ROW_PARTS, 2C) */
+    void *d_normed;    /* (rows, C) */
     void *d_branch;    /* (rows, C): of what mixer or MLP made, where `mixed` is saved */
     void *d_parallel;  /* (rows, C): d_normed from the MLP, where it stands next to the mixer */
-    void *mixer;       /* sr_mixer_scratch_bytes */
+    void *mixer;       /* sr_mixer_scratch_bytes; the same memory as what follows */
+    void *d_activated; /* (rows, F) */
 
     /* Of a mixture of experts. */
     void *d_expert;   /* (rows, C): of the output of one */
@@ -95,6 +96,7 @@ size_t sr_block_mlp_half_bytes(const sr_block *block);
 sr_block_saved sr_block_saved_split(const sr_block *block, void *mixer_half, void *mlp_half);
 
 size_t sr_block_scratch_bytes(const sr_block *block);
+size_t sr_block_parts_bytes(const sr_block *block); /* of `parts`, at its beginning */
 sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
 
 /* out (rows, C) = the layer's output for saved->x; fills the rest of saved. out may be NULL: only
@@ -113,7 +115,8 @@ srnn_status sr_block_mix_backward(const sr_block *block, void *d_out,
 srnn_status sr_block_recompute(const sr_block *block, const sr_block_saved *saved,
                                sr_recompute what);
 
-/* d: the gradient of the output turns into that of the input. Adds to the gradients. */
+/* d: the gradient of the output turns into that of the input. Adds to the gradients. Overwrites
+ * saved->up. */
 srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,
                               const sr_block_pointers *gradient, const sr_block_saved *saved,
                               const sr_block_scratch *scratch);

@@ -129,7 +129,7 @@ static srnn_status add(const sr_block *b, float *to, float *from, const sr_block
 /* ---- backward */
 
 /* Adds what one expert gives to d_wide and to the gradient of the weights; its rows of the input
- * are overwritten by their gradient. */
+ * and of what they are multiplied to are overwritten by their gradients. */
 static srnn_status expert_back(const sr_block *b, sr_matrix d_output, const expert *x,
                                const sr_block_pointers *gradient, const sr_block_saved *s,
                                const sr_block_scratch *scratch) {
@@ -143,15 +143,14 @@ static srnn_status expert_back(const sr_block *b, sr_matrix d_output, const expe
     SR_TRY(inside(b, x, s, in.rows));
     const sr_matrix up = some(b, s->up, in.rows, 2 * x->F);
     const sr_matrix activated = some(b, s->activated, in.rows, x->F);
-    const sr_matrix d_up = some(b, scratch->d_up, in.rows, 2 * x->F);
     const sr_matrix d_activated = some(b, scratch->d_activated, in.rows, x->F);
     SR_TRY(backend->linear_backward_input(backend, d_activated, d_out, &x->down, 1));
     SR_TRY(backend->expert_weigh_backward(backend, d_out, d_activated, activated, x->down.bias,
                                           &x->rows));
     SR_TRY(backend->linear_backward_weight(backend, &x->d_down, 1, d_out, activated));
-    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up, gradient));
-    SR_TRY(backend->linear_backward_weight(backend, x->d_layers, 2, d_up, in));
-    SR_TRY(backend->linear_backward_input(backend, in, d_up, x->layers, 2));
+    SR_TRY(sr_block_activate_back(b, up, d_activated, up, gradient));
+    SR_TRY(backend->linear_backward_weight(backend, x->d_layers, 2, up, in));
+    SR_TRY(backend->linear_backward_input(backend, in, up, x->layers, 2));
     return backend->expert_add(backend, residual(b, scratch->d_wide), in, &x->rows, false);
 }
 

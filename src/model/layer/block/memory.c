@@ -49,27 +49,35 @@ static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory,
     s->places = at(memory, take(bytes, rows, sizeof(int32_t)));
 }
 
+size_t sr_block_parts_bytes(const sr_block *block) {
+    size_t bytes = 0;
+    take(&bytes, SR_ROW_PARTS * 2 * (size_t)block->config->C, sizeof(float));
+    return bytes;
+}
+
+/* The MLP's arrays and the mixer's scratch share memory: backward is done with the MLP before it
+ * begins with the mixer. */
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
     const size_t number = sr_element_bytes(b->backend->number);
-    const size_t mixer = take(bytes, sr_mixer_scratch_bytes(b->mixer), 1);
     sr_block_scratch s = {
-        .mixer = at(memory, mixer),
+        .parts = at(memory, take(bytes, sr_block_parts_bytes(b), 1)),
         .d_normed = at(memory, take(bytes, rows * C, number)),
-        .d_activated = at(memory, take(bytes, rows * F, number)),
-        .parts = at(memory, take(bytes, SR_ROW_PARTS * 2 * C, sizeof(float))),
     };
-    s.d_up = gated(b) ? at(memory, take(bytes, rows * 2 * F, number)) : s.d_activated;
     if (has_branches(b))
         s.d_branch = at(memory, take(bytes, rows * C, number));
     if (parallel(b))
         s.d_parallel = at(memory, take(bytes, rows * C, number));
-    if (!has_experts(b))
-        return s;
-    s.d_expert = at(memory, take(bytes, rows * C, number));
-    s.d_wide = at(memory, take(bytes, rows * C, sizeof(float)));
-    s.d_weights = at(memory, take(bytes, rows * (size_t)expert_columns(b), sizeof(float)));
-    s.d_router = at(memory, take(bytes, rows * (size_t)expert_columns(b), number));
+    size_t mixer_end = *bytes;
+    s.mixer = at(memory, take(&mixer_end, sr_mixer_scratch_bytes(b->mixer), 1));
+    s.d_activated = at(memory, take(bytes, rows * F, number));
+    if (has_experts(b)) {
+        s.d_expert = at(memory, take(bytes, rows * C, number));
+        s.d_wide = at(memory, take(bytes, rows * C, sizeof(float)));
+        s.d_weights = at(memory, take(bytes, rows * (size_t)expert_columns(b), sizeof(float)));
+        s.d_router = at(memory, take(bytes, rows * (size_t)expert_columns(b), number));
+    }
+    *bytes = *bytes > mixer_end ? *bytes : mixer_end;
     return s;
 }
 

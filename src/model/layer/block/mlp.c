@@ -108,8 +108,9 @@ static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointe
     const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, C);
     const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
     const sr_matrix d_out = numbers(b, d_output, C);
-    const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
+    const sr_matrix up = numbers(b, s->up, inner(b));
     const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
+    const sr_matrix d_up = gated(b) ? up : d_activated;
     SR_TRY(backend->linear_backward(backend, &(sr_linear_backward){d_activated, d_out,
                                                                    numbers(b, s->activated, F),
                                                                    &down, &d_down, 1}));

@@ -260,7 +260,8 @@ static void pack_visit(const sr_attention_layer *layer, float *to, const srnn_op
 /* ---- blocks of other parts, which may have a token more or less than the plan */
 
 /* Token `shift` of a block stands where the plan has its first; of the block, from .. past - 1 take
- * part in the call. */
+ * part in the call. Visiting queries before `from` are computed too, for kernels go by the first
+ * query of a tile, but nothing comes of it. */
 typedef struct view {
     int64_t shift, from, past;
 } view;
@@ -307,7 +308,7 @@ static sr_earlier_keys keys_for(const sr_attention_layer *layer, extent visitors
             const int64_t row = t + v.shift;
             int32_t position = 0;
             int64_t first = T;
-            if (row >= v.from && row < v.past) {
+            if (row < v.past) {
                 memcpy(&position, ring->visitors + (b * visitors.tokens + row) * columns + ring->Q,
                        sizeof position);
                 first = clamp(visitors.start + row - position - start, 0, T);
@@ -543,9 +544,9 @@ static srnn_status visitors_back(const back *b, int visitor, bool halved, int s)
         const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
         const srnn_operands wanted = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
         for (int64_t row = 0; row < layer->B; row++)
-            for (int64_t t = v.from; t < v.past; t++)
+            for (int64_t t = v.shift; t < v.past; t++)
                 sr_sums_in(&sums, ring->visitors + (row * at.tokens + t) * columns + ring->Q + 1,
-                           &layer->plan->problem, row, t - v.shift);
+                           &layer->plan->problem, row, t - v.shift, t >= v.from);
         const sr_earlier_keys where = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_backward(layer->plan, &wanted, &there, ring->sums, &where));
         add_keys(b, ring->d_keys);

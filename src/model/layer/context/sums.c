@@ -48,9 +48,15 @@ void sr_sums_out(float *row, const sr_saved *saved, const srnn_problem *p, int64
 }
 
 void sr_sums_in(const sr_saved *saved, const float *row, const srnn_problem *p, int64_t b,
-                int64_t t) {
-    for (int h = 0; h < p->H; h++)
-        copy(in_arrays(saved, p, b, h, t), in_row(row, p, h), p->Dv);
+                int64_t t, bool counts) {
+    for (int h = 0; h < p->H; h++) {
+        const head_sums to = in_arrays(saved, p, b, h, t);
+        copy(to, in_row(row, p, h), p->Dv);
+        if (counts)
+            continue;
+        memset(to.numerator, 0, (size_t)p->Dv * sizeof *to.numerator);
+        *to.row_sum = 0;
+    }
 }
 
 void sr_sums_add(const sr_saved *saved, const float *row, const srnn_problem *p, int64_t b,
