@@ -4,7 +4,6 @@
 #include "equation/axes.h"
 #include "equation/norm.h"
 
-#include <float.h>
 #include <math.h>
 
 static srnn_status check_words(const srnn_attention *a) {
@@ -88,9 +87,9 @@ srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_count("window", a->window, SR_WINDOW_MAX));
     SR_TRY(check_positive("clamp", a->clamp));
     SR_TRY(check_positive("cap", a->cap));
-    if (a->cap > FLT_MAX)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: cap is at most %g, not %g", (double)FLT_MAX,
-                       a->cap);
+    if (a->cap != 0 && (a->cap < SR_CAP_LEAST || a->cap > SR_CAP_MOST))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: cap is %g to %g, not %g", SR_CAP_LEAST,
+                       SR_CAP_MOST, a->cap);
     if (!isfinite(a->score_bias))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: score_bias is a finite number, not %g",
                        a->score_bias);

@@ -22,6 +22,10 @@ enum {
     SR_LEVELS_USUAL = 15, /* the default of problem.levels */
 };
 
+/* Between them the powers of a cap are numbers in float. */
+#define SR_CAP_LEAST 1e-6
+#define SR_CAP_MOST  1e6
+
 enum { SR_ATTENTION_TEXT = 768 }; /* capacity for any text form */
 
 /* SRNN_OK if the value of every field exists, regardless of combinations. */

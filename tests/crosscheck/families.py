@@ -421,6 +421,22 @@ def as_older_files_are(r, c):
         c["torch_dtype"] = c.pop("dtype", "float32")
 
 
+def without_defaults(r, c):
+    """Leaves out every member that transformers fills in again with the same value."""
+    c.pop("transformers_version", None)
+    config = AutoConfig.for_model(**c).to_dict()
+    for key in r.sample(list(c), len(c)):
+        rest = {k: v for k, v in c.items() if k != key}
+        if key == "model_type":
+            continue
+        try:
+            same = AutoConfig.for_model(**json.loads(json.dumps(rest))).to_dict() == config
+        except Exception:  # it cannot do without
+            continue
+        if same:
+            del c[key]
+
+
 def longest_is_plain(config):
     """Texts of LongRoPE that are longer than the original positions are refused."""
     rope = getattr(config, "rope_parameters", None) or {}
@@ -440,12 +456,13 @@ def in_double(model):
     wide = types.ModuleType(module.__name__)
     wide.__package__, wide.__file__ = module.__package__, module.__file__
     exec(compile(source, module.__file__, "exec"), vars(wide))
+    model.config.dtype = torch.float64  # after saving it is a word, which some layers do not read
     same = getattr(wide, type(model).__name__)(model.config).double().eval()
     same.load_state_dict(model.state_dict())
     return same
 
 
-def make(family, r, folder, older):
+def make(family, r, folder, older, sparse):
     """Expected are logits in float64, unless float32 loses too many digits of them by itself."""
     c = sizes(r)
     FAMILIES[family](r, c)
@@ -456,10 +473,13 @@ def make(family, r, folder, older):
     stored = r.choice([torch.bfloat16, torch.float16]) if older and r.random() < 0.3 else torch.float32
     model.to(stored).save_pretrained(folder, max_shard_size=r.choice(["20KB", "1GB"]) if older else "1GB")
     model.float()
-    if older:
+    if older or sparse:
         with open(f"{folder}/config.json") as file:
             members = json.load(file)
-        as_older_files_are(r, members)
+        if older:
+            as_older_files_are(r, members)
+        if sparse:
+            without_defaults(r, members)
         with open(f"{folder}/config.json", "w") as file:
             json.dump(members, file)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
@@ -485,6 +505,8 @@ def main():
     options.add_argument("--keep")
     options.add_argument("--older", action="store_true",
                          help="config.json as older files are, weights in shards")
+    options.add_argument("--sparse", action="store_true",
+                         help="config.json without what transformers has as a default")
     options = options.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -499,7 +521,7 @@ def main():
             folder = f"{where}/{family}-{seed}"
             os.makedirs(folder, exist_ok=True)
             try:
-                make(family, random.Random(seed), folder, options.older)
+                make(family, random.Random(seed), folder, options.older, options.sparse)
             except Exception as error:  # a combination that transformers does not compute
                 print(f"{family}-{seed}: not made: {error}")
                 shutil.rmtree(folder)

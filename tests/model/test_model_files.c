@@ -613,6 +613,8 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"gemma\"", " eos=1"},
         {"\"gemma\", \"eos_token_id\": null", " eos=-1"},
         {"\"glm4\"", " eos=151329 and 2 more"},
+        {"\"glm\", \"eos_token_id\": null", " eos=151329 and 2 more"},
+        {"\"glm\", \"eos_token_id\": 7", " eos=7 and 0 more"},
         {"\"llama\"", " eos=2 and 0 more"},
         {"\"qwen3\"", " eos=-1"},
     };

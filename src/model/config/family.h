@@ -18,6 +18,7 @@ typedef struct sr_family {
     int key_heads;    /* num_key_value_heads; 0: num_attention_heads */
     int positions;    /* max_position_embeddings */
     const char *ends; /* eos_token_id, as JSON; NULL: none */
+    bool null_ends;   /* they also stand for a null in the file */
     sr_family_bias bias;
     const struct sr_config_system *system; /* NULL: the file is a Llama's, or as the next says */
     const struct sr_published *published;  /* not for files that softrnn wrote */

@@ -50,9 +50,10 @@ static void set_ends(sr_config_reader *r, sr_model_config *config, const json_t 
             token_of(r, "eos_token_id", json_array_get(found, i));
 }
 
-/* A file without the member means transformers' default; null means none. */
+/* A file without the member means transformers' default; null means none in most families. */
 static void read_ends(sr_config_reader *r, const sr_family *family, sr_model_config *config) {
-    const json_t *own = json_object_get(r->root, "eos_token_id");
+    const json_t *own = family->null_ends ? sr_config_value(r->root, "eos_token_id")
+                                          : json_object_get(r->root, "eos_token_id");
     json_t *usual = family->ends ? json_loads(family->ends, JSON_DECODE_ANY, NULL) : NULL;
     set_ends(r, config, own ? own : usual);
     json_decref(usual);

@@ -506,7 +506,7 @@ const sr_family sr_published_families[] = {
          .interval_member = "sliding_window_pattern", .interval = 4, .between = "sliding_attention",
          .names = {.root = "model.", .layers.pairs = {AFTER_NAMES}}}},
     {.model_type = "glm4", .architecture = "Glm4ForCausalLM", TRANSFORMERS,
-     .ends = "[151329, 151336, 151338]",
+     .ends = "[151329, 151336, 151338]", .null_ends = true,
      .published = &(const sr_published){
          .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
              JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,
@@ -515,7 +515,7 @@ const sr_family sr_published_families[] = {
          .layer = ",rope_pairs=neighbours,block_norm=both", .qkv_bias = "attention_bias",
          .names = {.root = "model.", .layers.joined = {JOINED_GATE_UP}}}},
     {.model_type = "glm", .architecture = "GlmForCausalLM", TRANSFORMERS,
-     .ends = "[151329, 151336, 151338]",
+     .ends = "[151329, 151336, 151338]", .null_ends = true,
      .published = &(const sr_published){
          .defaults = "{" SIZES(151552, 4096, 13696, 40, 32, 2, 131072)
              JSON("head_dim": 128, "rms_norm_eps": 1.5625e-7, "rope_theta": 10000.0,

@@ -135,7 +135,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             row_decay_logits(&row, &x->rule, NULL);
         vec *const sum = sums ? &w->row_sums[r] : NULL;
         if (row_is_whole(&row) && row_is_plain_capped(&row, &x->rule)) {
-            row_weights_plain_capped(row.s, row.width, &x->rule, sum);
+            row_weights_plain_capped(row.s, row.width, row.bound, &x->rule, sum);
             continue;
         }
         if (x->rule.capped)

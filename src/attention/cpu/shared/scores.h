@@ -18,7 +18,8 @@ typedef struct score_rule {
     int order;
     bool clamped, capped;
     bool logit_decay; /* decay multiplies logits, not weights */
-    real clamp, cap, inverse_cap, bias;
+    real clamp, bias;
+    cap_rule cap;
     real inverse_factorial[SHORT_SERIES + 1];
     /* Between these bounds a longer series and its derivative equal exp up to rounding; outside
      * they are summed in double. */
@@ -32,8 +33,7 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
                        .capped = a->cap != 0.0,
                        .logit_decay = sr_decay_in_logits(a),
                        .clamp = (real)a->clamp,
-                       .cap = (real)a->cap,
-                       .inverse_cap = (real)(1.0 / a->cap),
+                       .cap = cap_rule_of(a->cap),
                        .bias = (real)a->score_bias};
     if (a->score == SRNN_SCORE_TAYLOR) {
         double factorial = 1.0;
@@ -204,8 +204,9 @@ static inline void row_clear_hidden(real *row, int low, int high, int width) {
 /* The rule and the row as local constants, so that stores to the row do not force the compiler to
  * reload them. */
 typedef struct score_constants {
-    bool clamped, capped, decayed; /* capped: by row_weights_plain_capped alone */
-    real clamp, cap, inverse_cap, decay, decay_rest, maximum;
+    bool clamped, capped, near, decayed; /* capped, near: by row_weights_plain_capped alone */
+    real clamp, decay, decay_rest, maximum;
+    const cap_rule *cap;
     const real *decay_columns, *decay_column_rests;
 } score_constants;
 
@@ -284,7 +285,7 @@ static inline real row_log_scale(const score_row *row, const score_rule *rule) {
 SR_BUNDLED void bundle_weights_plain(real *s, score_constants c, vec *total, int count) {
     vec x[BUNDLE], slope[BUNDLE];
     if (c.capped)
-        bundle_capped(x, s, c.cap, c.inverse_cap, slope, count);
+        bundle_capped(x, s, c.cap, c.near, slope, count);
     else
         SR_EACH(count) x[i] = clamp_logits(vec_load(s + i * LANES), c);
     bundle_exp_small(x, count);
@@ -311,10 +312,15 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         row_weights_bundles(s, width, (score_constants){.clamped = false}, sum);
 }
 
-/* The same with a cap, for logits before it. */
-static inline void row_weights_plain_capped(real *s, int width, const score_rule *rule, vec *sum) {
-    const score_constants c = {.capped = true, .cap = rule->cap, .inverse_cap = rule->inverse_cap};
-    row_weights_bundles(s, width, c, sum);
+/* The same with a cap, for logits before it up to `bound`. */
+static inline void row_weights_plain_capped(real *s, int width, real bound, const score_rule *rule,
+                                            vec *sum) {
+    const cap_rule cap = rule->cap;
+    if (bound <= cap.near)
+        row_weights_bundles(s, width, (score_constants){.capped = true, .near = true, .cap = &cap},
+                            sum);
+    else
+        row_weights_bundles(s, width, (score_constants){.capped = true, .cap = &cap}, sum);
 }
 
 /* The same with decay. Its bits equal those of the general loop: the choice between them depends on
@@ -368,16 +374,16 @@ static inline void row_decay_logits(score_row *row, const score_rule *rule, real
 
 /* The bound on |s| after the cap: |tanh| is at most 1. */
 static inline real capped_bound(const score_rule *rule, real bound) {
-    return rule->capped && !(bound <= rule->cap) ? rule->cap : bound;
+    return rule->capped && !(bound <= rule->cap.cap) ? rule->cap.cap : bound;
 }
 
 /* Replaces the visible logits by cap tanh(s / cap). Stores its slope in `slope` (width) unless that
  * is NULL, with 0 in hidden columns. */
 static inline void row_cap_logits(const score_row *row, const score_rule *rule, real *slope) {
-    const real cap = rule->cap, inverse = rule->inverse_cap;
+    const cap_rule cap = rule->cap;
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
         vec own, s;
-        bundle_capped(&s, row->s + j, cap, inverse, &own, 1);
+        bundle_capped(&s, row->s + j, &cap, false, &own, 1);
         vec_store(row->s + j, s);
         if (slope)
             vec_store(slope + j, hide_columns(own, row, j, 0));
@@ -456,10 +462,10 @@ static inline void row_weights_plain_backward(const score_row *row, real *d, rea
 }
 
 /* The same with a cap, for `count` vectors of logits before it. */
-SR_BUNDLED void bundle_weights_backward(real *s, real *d, const score_rule *rule, real maximum,
-                                        real d_row_sum, int count) {
+SR_BUNDLED void bundle_weights_backward(real *s, real *d, const cap_rule *cap, bool near,
+                                        real maximum, real d_row_sum, int count) {
     vec x[BUNDLE], slope[BUNDLE];
-    bundle_capped(x, s, rule->cap, rule->inverse_cap, slope, count);
+    bundle_capped(x, s, cap, near, slope, count);
     SR_EACH(count) x[i] = x[i] - maximum;
     bundle_exp_small(x, count);
     SR_EACH(count) vec_store(s + i * LANES, x[i]);
@@ -469,13 +475,22 @@ SR_BUNDLED void bundle_weights_backward(real *s, real *d, const score_rule *rule
     }
 }
 
-static inline void row_weights_plain_capped_backward(const score_row *row, const score_rule *rule,
-                                                     real *d, real d_row_sum) {
+SR_BUNDLED void row_bundles_backward(const score_row *row, const cap_rule *cap, bool near, real *d,
+                                     real d_row_sum) {
     int j = row->low / LANES * LANES;
     for (; j + BUNDLE * LANES <= row->high; j += BUNDLE * LANES)
-        bundle_weights_backward(row->s + j, d + j, rule, row->maximum, d_row_sum, BUNDLE);
+        bundle_weights_backward(row->s + j, d + j, cap, near, row->maximum, d_row_sum, BUNDLE);
     for (; j < row->high; j += LANES)
-        bundle_weights_backward(row->s + j, d + j, rule, row->maximum, d_row_sum, 1);
+        bundle_weights_backward(row->s + j, d + j, cap, near, row->maximum, d_row_sum, 1);
+}
+
+static inline void row_weights_plain_capped_backward(const score_row *row, const score_rule *rule,
+                                                     real *d, real d_row_sum) {
+    const cap_rule cap = rule->cap;
+    if (row->bound <= cap.near)
+        row_bundles_backward(row, &cap, true, d, d_row_sum);
+    else
+        row_bundles_backward(row, &cap, false, d, d_row_sum);
 }
 
 /* The same with decay. */

@@ -204,41 +204,55 @@ static inline vec vec_sigmoid(vec x) {
     return vec_sigmoid_parts(x, &rest);
 }
 
-#define TANH_NEAR ((real)0.5)
+/* c tanh(s / c): series and limit are of s^2 (float), or of (s / c)^2 (double, without series). */
+typedef struct cap_rule {
+    real cap, inverse;
+    real series[3];
+    real limit; /* beyond this square the cap is computed from an exponential */
+    real near;  /* no |s| up to this has such a square */
+} cap_rule;
 
-/* tanh(x) / x - 1 for |x| up to TANH_NEAR, given x^2. The error of 1 + this is 1.5e-8
- * (float, minimax) or 4e-18 (double, a Pade approximant). */
-SR_BUNDLED void bundle_tanh_excess(vec *excess, const vec *square, int count) {
+static inline cap_rule cap_rule_of(double cap) {
+    static const double p[] = {-0x1.55546fp-2, 0x1.109ffap-3, -0x1.9a46f2p-5}, near = 0.3125;
+    const double inverse = 1 / cap, unit = SR_REAL_BITS == 64 ? 1 : cap;
+    return (cap_rule){.cap = (real)cap,
+                      .inverse = (real)inverse,
+                      .series = {(real)(p[0] * pow(inverse, 2)), (real)(p[1] * pow(inverse, 4)),
+                                 (real)(p[2] * pow(inverse, 6))},
+                      .limit = (real)(near * near * unit * unit),
+                      .near = (real)(0.999 * near * cap)};
+}
+
+/* The squares of logits, and tanh(x) / x - 1 for x = s / c, |x| up to 5/16. The error of 1 + this
+ * is 1.7e-8 (float, minimax) or below 4e-18 (double, a Pade approximant). */
+SR_BUNDLED void bundle_tanh_excess(vec *excess, vec *square, const vec *s, const cap_rule *rule,
+                                   int count) {
 #if SR_REAL_BITS == 64
+    SR_EACH(count) square[i] = (s[i] * rule->inverse) * (s[i] * rule->inverse);
     SR_EACH(count) {
         const vec x = square[i], top = ((x + 594.0) * x + 45045.0) * x + 675675.0;
         const vec bottom = (((x + 630.0) * x + 51975.0) * x + 945945.0) * x + 2027025.0;
         excess[i] = -x * top / bottom;
     }
 #else
-    static const float p[] = {-0x1.5554d634p-2f, 0x1.10e9fc2ap-3f, -0x1.b28c7ccep-5f,
-                              0x1.1a7c2998p-6f};
-    enum { TERMS = 4 };
-    SR_EACH(count) excess[i] = vec_all(p[TERMS - 1]);
-#pragma GCC unroll 8
-    for (int term = TERMS - 2; term >= 0; term--)
-        SR_EACH(count) excess[i] = excess[i] * square[i] + p[term];
+    SR_EACH(count) square[i] = s[i] * s[i];
+    SR_EACH(count) excess[i] = rule->series[2] * square[i] + rule->series[1];
+    SR_EACH(count) excess[i] = excess[i] * square[i] + rule->series[0];
     SR_EACH(count) excess[i] = square[i] * excess[i];
 #endif
 }
 
-/* c tanh(s / c) and its slope 1 - tanh^2, given 1 / c, for |s| up to TANH_NEAR c. The value ends in
- * a sum, so that whatever follows cannot change its bits by fusing a product. */
-SR_BUNDLED void bundle_capped_near(vec *s, real inverse, vec *slope, int count) {
-    vec x[BUNDLE], square[BUNDLE], excess[BUNDLE];
-    SR_EACH(count) x[i] = s[i] * inverse;
-    SR_EACH(count) square[i] = x[i] * x[i];
-    bundle_tanh_excess(excess, square, count);
+/* c tanh(s / c) and its slope 1 - tanh^2 up to the limit, and the squares. The value ends in a sum,
+ * so that whatever follows cannot change its bits by fusing a product. */
+SR_BUNDLED void bundle_capped_near(vec *s, vec *slope, vec *square, const cap_rule *rule,
+                                   int count) {
+    vec excess[BUNDLE];
+    bundle_tanh_excess(excess, square, s, rule, count);
+    SR_EACH(count) s[i] = s[i] + s[i] * excess[i];
     SR_EACH(count) {
-        const vec t = x[i] + x[i] * excess[i];
+        const vec t = s[i] * rule->inverse;
         slope[i] = (real)1 - t * t;
     }
-    SR_EACH(count) s[i] = s[i] + s[i] * excess[i];
 }
 
 static inline bool vec_any(vec_bits mask) {
@@ -249,28 +263,30 @@ static inline bool vec_any(vec_bits mask) {
     return any != 0;
 }
 
-/* The same for any s, with the same bits up to TANH_NEAR c. Beyond, tanh and its slope are
- * (1 - e) / (1 + e) and 4 e / (1 + e)^2 with e = exp(-2 |x|), because 1 - tanh^2 would cancel. */
-static inline void vec_cap_far(vec *s, vec *slope, vec given, real cap, real inverse) {
-    const vec x = given * inverse, size = vec_max(x, -x);
+/* The same beyond the limit: tanh and its slope are (1 - e) / (1 + e) and 4 e / (1 + e)^2 with e =
+ * exp(-2 |x|), because 1 - tanh^2 would cancel. */
+static inline void vec_cap_far(vec *s, vec *slope, vec square, vec given, const cap_rule *rule) {
+    const vec x = given * rule->inverse, size = vec_max(x, -x);
     const vec e = vec_exp_small(vec_max(vec_all(LEAST_EXP), (real)-2 * size));
-    const vec fraction = (real)1 / ((real)1 + e), far = cap * ((real)1 - e) * fraction;
-    const vec_bits is_far = (vec_bits)(size > TANH_NEAR), negative = (vec_bits)(x < (vec){0});
+    const vec fraction = (real)1 / ((real)1 + e), far = rule->cap * ((real)1 - e) * fraction;
+    const vec_bits is_far = (vec_bits)(square > rule->limit), negative = (vec_bits)(x < (vec){0});
     *slope = vec_select(is_far, (real)4 * e * fraction * fraction, *slope);
     *s = vec_select(is_far, vec_select(negative, -far, far), *s);
 }
 
-/* s = the caps of the logits `given`. */
-SR_BUNDLED void bundle_capped(vec *s, const real *given, real cap, real inverse, vec *slope,
-                              int count) {
-    const vec_bits limit = (vec_bits)vec_all(TANH_NEAR), sign = (vec_bits)vec_all((real)-0.0);
-    vec_bits far = {0}; /* its sign, once an |x| has passed TANH_NEAR: patterns have that order */
+/* s = the caps of the logits `given`, with the same bits whether or not they are known to be `near`
+ * (see the rule). */
+SR_BUNDLED void bundle_capped(vec *s, const real *given, const cap_rule *rule, bool near,
+                              vec *slope, int count) {
+    vec square[BUNDLE], largest = {0};
     SR_EACH(count) s[i] = vec_load(given + i * LANES);
-    SR_EACH(count) far |= limit - ((vec_bits)(s[i] * inverse) & ~sign);
-    bundle_capped_near(s, inverse, slope, count);
-    if (vec_any(far & sign))
+    bundle_capped_near(s, slope, square, rule, count);
+    if (near)
+        return;
+    SR_EACH(count) largest = vec_max(square[i], largest); /* in this operand order without NaN */
+    if (vec_any((vec_bits)(largest > rule->limit)))
         SR_EACH(count)
-    vec_cap_far(&s[i], &slope[i], vec_load(given + i * LANES), cap, inverse);
+    vec_cap_far(&s[i], &slope[i], square[i], vec_load(given + i * LANES), rule);
 }
 
 /* The sum of all lanes, by halving. */
