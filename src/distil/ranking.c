@@ -239,6 +239,7 @@ static srnn_status measure(work *w, sr_ranking_result *result) {
     w->steps = 3 * L + 1;
     SR_TRY(sr_alloc_zero(&memory, (size_t)L, sizeof *result->layers));
     result->layers = memory;
+    SR_TRY(sr_run_settings_text(&result->attention, w->plan.attention));
     SR_TRY(cost_of(w, &own, &result->targets, w->trials.teacher));
     result->loss = own.loss;
     for (int layer = 0; layer < L; layer++)
@@ -275,5 +276,6 @@ srnn_status sr_ranking_measure(sr_ranking_result *result, const sr_ranking_reque
 
 void sr_ranking_free(sr_ranking_result *result) {
     free(result->layers);
+    free(result->attention);
     *result = (sr_ranking_result){0};
 }

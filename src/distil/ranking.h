@@ -24,6 +24,7 @@ typedef struct sr_ranked_layer {
 } sr_ranked_layer;
 
 typedef struct sr_ranking_result {
+    char *attention; /* that replaces the teacher's, owned */
     int L, T;
     int64_t targets;
     double loss;             /* the teacher's */

@@ -128,10 +128,11 @@ static json_t *layer_json(const sr_ranking_result *result, int number_of_layer) 
 srnn_status sr_ranking_record(json_t **record, const sr_ranking_result *result) {
     json_t *layers = json_array();
     *record =
-        json_pack("{ss, si, si, sI, si, so, so, so, so, so}", "format", "softrnn-layers", "version",
-                  1, "length", result->T, "targets", (json_int_t)result->targets, "order_rows",
-                  result->order_rows, "tolerable", number(result->tolerable), "loss",
-                  number(result->loss), "budget_bytes", number(result->budget), "bytes",
+        json_pack("{ss, si, ss, si, sI, si, so, so, so, so, so}", "format", "softrnn-layers",
+                  "version", 1, "attention", result->attention, "length", result->T, "targets",
+                  (json_int_t)result->targets, "order_rows", result->order_rows, "tolerable",
+                  number(result->tolerable), "loss", number(result->loss), "budget_bytes",
+                  number(result->budget), "bytes",
                   isnan(result->budget) ? json_null() : number(result->bytes), "layers", layers);
     for (int layer = 0; layer < result->L; layer++)
         sr_json_append(layers, layer_json(result, layer));

@@ -108,8 +108,11 @@ static srnn_status pass_on(sr_model *student, const sr_tensor_spec *spec) {
     return status;
 }
 
+/* Random numbers are drawn only for tensors that are new: in a large student nearly all are the
+ * teacher's. */
 static srnn_status take_tensor(sr_model *student, sr_student_parts *parts, const sr_model *teacher,
-                               const sr_tensor_spec *spec) {
+                               const sr_run_settings *s, size_t index) {
+    const sr_tensor_spec *spec = &student->table.specs[index];
     const sr_tensor_spec *same = sr_tensor_table_find(&teacher->table, spec->name);
     bool joined;
     if (same && same_shape(same, spec)) {
@@ -118,14 +121,17 @@ static srnn_status take_tensor(sr_model *student, sr_student_parts *parts, const
     }
     SR_TRY(join(student, &joined, teacher, spec));
     parts->joined += joined;
-    return !joined && is_short_conv(spec) ? pass_on(student, spec) : SRNN_OK;
+    if (joined)
+        return SRNN_OK;
+    return is_short_conv(spec)
+               ? pass_on(student, spec)
+               : sr_model_initialise_tensor(student, index, s->initial_range, (uint64_t)s->seed);
 }
 
 static srnn_status take_weights(sr_model *student, sr_student_parts *parts, const sr_model *teacher,
                                 const sr_run_settings *s) {
-    SR_TRY(sr_model_initialise(student, s->initial_range, (uint64_t)s->seed));
     for (size_t i = 0; i < student->table.count; i++)
-        SR_TRY(take_tensor(student, parts, teacher, &student->table.specs[i]));
+        SR_TRY(take_tensor(student, parts, teacher, s, i));
     return sr_model_narrow(student);
 }
 

@@ -275,22 +275,22 @@ void sr_model_free(sr_model *model) {
     free(model);
 }
 
-srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
-    size_t largest = 0;
+srnn_status sr_model_initialise_tensor(sr_model *model, size_t index, double range, uint64_t seed) {
+    const sr_tensor_spec *spec = &model->table.specs[index];
     void *host;
-    for (size_t i = 0; i < model->table.count; i++)
-        if (model->table.specs[i].count > largest)
-            largest = model->table.specs[i].count;
-    SR_TRY(sr_alloc(&host, largest, sizeof(float)));
-    srnn_status status = SRNN_OK;
-    for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor_initialise(host, spec, range, seed, model->backend->threads);
-        status = sr_device_copy_in(model->backend->device, model->weights + spec->start, host,
-                                   spec->count * sizeof(float));
-    }
+    SR_TRY(sr_alloc(&host, spec->count, sizeof(float)));
+    sr_tensor_initialise(host, spec, range, seed, model->backend->threads);
+    const srnn_status status =
+        sr_device_copy_in(model->backend->device, model->weights + spec->start, host,
+                          spec->count * sizeof(float));
     free(host);
-    return status == SRNN_OK ? sr_model_narrow(model) : status;
+    return status;
+}
+
+srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
+    for (size_t i = 0; i < model->table.count; i++)
+        SR_TRY(sr_model_initialise_tensor(model, i, range, seed));
+    return sr_model_narrow(model);
 }
 
 /* Of the experts that a token does not see. */

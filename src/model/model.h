@@ -96,6 +96,9 @@ sr_linear sr_model_head(const sr_model *model);
  * matrices, Hugging Face's initializer_range. */
 srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed);
 
+/* One tensor of the table; call sr_model_narrow after the last. */
+srnn_status sr_model_initialise_tensor(sr_model *model, size_t index, double range, uint64_t seed);
+
 /* The table of a configuration's tensors; free with sr_tensor_table_free. */
 srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config);
 

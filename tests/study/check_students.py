@@ -513,6 +513,95 @@ def check_page(folder, name):
     expect(lists == want, name, lists, want)
 
 
+MEASURES = {
+    "order_2_rise": "nats lost with exp cut at order 2", "loss_order": "order that the loss needs",
+    "entropy": "entropy of the weights", "mean_distance": "mean distance", "last_tokens": "weight of the last tokens",
+    "first_token": "weight of the first token", "order_2_error": "error of the outputs at order 2",
+    "order": "order that the outputs need", "number": "the layer\u2019s number (control)"}
+
+
+def ordered(layer, name):
+    """An order of a layer: infinite above all that were tried, None if it was not measured."""
+    orders = layer["orders"]
+    return None if orders is None else math.inf if orders[name] is None else orders[name]
+
+
+def ranking_sentences(record):
+    """What the page says of layers.json."""
+    measured = [layer for layer in record["layers"] if layer["orders"] is not None]
+    lines = []
+    if measured:
+        parts = [f"{sum(ordered(layer, 'order') <= most for layer in measured)} at most order {most} "
+                 f"({sum(ordered(layer, 'high') <= most for layer in measured)} by the upper end of the interval)"
+                 for most in (2, 6)]
+        above = sum(ordered(layer, "order") == math.inf for layer in measured)
+        lines.append("Which order of exp does a layer need so that the teacher loses less than 0.01 nats with that layer "
+                     f"alone cut? Of {len(measured)} layer{'s' * (len(measured) != 1)} need {', '.join(parts)}, and {above} "
+                     "more than any that was tried.")
+    rho = {name: record["correlations"][name]["aligned"] for name in MEASURES}
+    line = "Does a measure of forward passes alone rank the layers by what they cost once aligned? "
+    known = [name for name, q in rho.items() if name != "number" and None not in q.values()]
+    if not known:
+        return lines + [line + "There are too few layers to tell."]
+    best = max(known, key=lambda name: abs(rho[name]["rho"]))
+    q, control = ({"mean": r["rho"], **r} for r in (rho[best], rho["number"]))
+    unclear = sign(q) == "unclear"
+    line += f"{'It does not show' if unclear else 'It does'}: of 8 measures, {MEASURES[best]} does it best, with a rank " \
+            f"correlation \u03c1 of {interval(q)}{': the interval includes zero' * unclear}"
+    if control["mean"] is not None:
+        line += f". The control, the layer\u2019s number, has {interval(control)}"
+        line += ": no measure says more than the depth does" * (abs(control["mean"]) >= abs(q["mean"]))
+    return lines + [line + "."]
+
+
+def check_ranking_page(folder, record, name):
+    page = (folder / "report.html").read_text()
+    part = page[page.index("What each layer of the teacher costs"):page.index('id="provenance"')]
+    found = [text_of(m) for m in re.findall(r"<p>(.*?)</p>", part, re.S)][1:]
+    expect(found == ranking_sentences(record), name, found, ranking_sentences(record))
+
+
+def check_ranking(softrnn, whole, work):
+    """layers/TASK of a study's folder becomes a section of its page."""
+    teacher = next(whole.glob("teachers/runs/*"))
+    (whole / "layers").mkdir()
+    subprocess.run([softrnn, "distil", "--rank-layers", "--teacher", teacher, "--attention", "linear_elu", "--data",
+                    "recall:pairs=2,vocab=8,length=12", "--batch", "4", "--align-steps", "2", "--validate-batches", "6",
+                    "--most-order", "4", "--out", whole / "layers" / "recall"], check=True, capture_output=True)
+    file = whole / "layers" / "recall" / "layers.json"
+    record = json.loads(file.read_text())
+    expect(record["attention"] == "linear_elu", "attention", record["attention"])
+    plain, dice = file.read_text(), random.Random(5)
+    for made in range(20):
+        if made:
+            record["layers"] = [copy.deepcopy(record["layers"][0]) for _ in range(dice.choice([1, 3, 8]))]
+            for layer in record["layers"]:
+                if layer["orders"] is not None:
+                    values = sorted(dice.choice([1, 2, 4, 6, 8, 40]) for _ in range(3))
+                    layer["orders"].update({n: None if v == 40 else v for n, v in zip(("low", "order", "high"), values)})
+                if dice.random() < 0.1:
+                    layer["orders"] = None
+            if record["layers"][0]["orders"] is None:
+                record["layers"][0] = copy.deepcopy(json.loads(plain)["layers"][0])
+            for q in record["correlations"].values():
+                value = dice.choice([-1, 1]) * dice.random()
+                q["aligned"] = dice.choice([{"rho": None, "low": None, "high": None},
+                                            {"rho": value, "low": value - 0.3, "high": value + 0.3},
+                                            {"rho": value, "low": value / 2, "high": value * 1.5}
+                                            if value > 0 else {"rho": value, "low": value * 1.5, "high": value / 2}])
+            file.write_text(json.dumps(record))
+        subprocess.run([softrnn, "report", whole], check=True, capture_output=True)
+        check_ranking_page(whole, record, f"layers {made}")
+        rows = (next((whole / "tables").glob("*-teacher-layers.csv"))).read_text().splitlines()
+        expect(len(rows) == 1 + len(record["layers"]), "rows of layers", len(rows))
+        kl = [float(row.split(",")[2]) for row in rows[1:]]
+        expect(all(abs(a - b["aligned"]["kl"]) < 1e-6 for a, b in zip(kl, record["layers"])), "KL", kl)
+    file.write_text("{")
+    subprocess.run([softrnn, "report", whole], check=True, capture_output=True)
+    expect("costs cannot be read" in (whole / "report.html").read_text(), "a broken layers.json")
+    shutil.rmtree(whole / "layers")
+
+
 def made_quantity(dice, kind):
     value = dice.choice([1e-4, 0.003, 0.05, 0.7]) * (0.5 + dice.random())
     if kind == "none":
@@ -680,6 +769,7 @@ def main():
         check_made(whole)
         check_page(whole, "the study")
         check_sentences(softrnn, whole, work)
+        check_ranking(softrnn, whole, work)
         check_refusals(softrnn, file, whole, work)
         check_given(softrnn, whole, work)
         check_damaged(softrnn, file, whole)

@@ -81,6 +81,9 @@ srnn_status sr_students_recovered(sr_page *page, const sr_student_task *task, co
 srnn_status sr_students_memory(sr_page *page, const sr_student_task *task, const char *stem);
 srnn_status sr_students_positions(sr_page *page, const sr_student_task *task, const char *stem);
 srnn_status sr_students_layers(sr_page *page, const sr_student_task *task, const char *stem);
+/* What each layer of the teacher costs; nothing if the study's folder has no layers/TASK. */
+srnn_status sr_students_ranking(sr_page *page, const sr_records *records,
+                                const sr_student_task *task, const char *stem);
 srnn_status sr_students_controls(sr_page *page, const sr_student_task *task, const char *stem);
 
 #endif

@@ -20,7 +20,8 @@ static srnn_status put_sections(sr_page *page, const sr_records *records) {
 }
 
 /* The figures of one task, and its sentences before them. */
-static srnn_status put_students(sr_page *page, const sr_student_task *task, size_t index) {
+static srnn_status put_students(sr_page *page, const sr_records *records,
+                                const sr_student_task *task, size_t index) {
     char stem[64];
     sr_format_stem(stem, sizeof stem, index + 1, task->task);
     sr_page_section(page, stem, task->title);
@@ -33,7 +34,8 @@ static srnn_status put_students(sr_page *page, const sr_student_task *task, size
     fputs("<h3>The controls in numbers</h3>\n", page->body);
     SR_TRY(sr_students_controls(page, task, stem));
     fputs("<h3>Layer by layer</h3>\n", page->body);
-    return sr_students_layers(page, task, stem);
+    SR_TRY(sr_students_layers(page, task, stem));
+    return sr_students_ranking(page, records, task, stem);
 }
 
 /* What differs from a study of variants: its question, its verdict, and its figures. */
@@ -53,7 +55,7 @@ static srnn_status put_student_sections(sr_page *page, const sr_records *records
         sr_student_task task;
         srnn_status status = sr_student_task_read(&task, records, i);
         if (status == SRNN_OK)
-            status = put_students(page, &task, i);
+            status = put_students(page, records, &task, i);
         sr_student_task_free(&task);
         SR_TRY(status);
     }
