@@ -1516,7 +1516,7 @@ static int open_fp8_of_pieces(void **state) {
     (void)state;
     const sr_backend_settings settings = {.device = "cuda",
                                           .fp8 = true,
-                                          .fp8_bytes = 8192 + 2 * PIECES_N * PIECES_K + 512 +
+                                          .fp8_bytes = 256 + 2 * PIECES_N * PIECES_K + 512 +
                                                        2 * (PIECES_N + PIECES_K) * PIECE};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
 }
