@@ -13,10 +13,16 @@ template <int mantissa_bits, int exponent_bias> struct sr_fp8_numbers {
     /* Exponent of the largest number, whose mantissa is 1.75 in both formats. */
     static constexpr int top = mantissa == 3 ? 8 : 15;
 
-    /* The nearest number, ties to even, of a finite x that is not larger than the largest. */
+    static constexpr uint32_t largest = (uint32_t)(127 + top) << 23 | 0x600000u; /* as a float */
+    static constexpr uint32_t nan = 0x7f;
+
+    /* The nearest number, ties to even; the largest for larger ones. */
     static SR_BOTH uint32_t narrow(float x) {
         const uint32_t bits = float_bits(x), sign = bits >> 24 & 0x80u;
         uint32_t size = bits & 0x7fffffffu;
+        if (size > 0x7f800000u)
+            return nan;
+        size = size > largest ? largest : size;
         if (size < (uint32_t)(127 + 1 - bias) << 23) { /* below the normal numbers: multiples */
             const float unit = bits_float((uint32_t)(127 + bias - 1 + mantissa) << 23);
             return sign | (float_bits(bits_float(size) * unit + 0x1p23f) & 0xffu);
@@ -28,6 +34,8 @@ template <int mantissa_bits, int exponent_bias> struct sr_fp8_numbers {
     static SR_BOTH float widen(uint32_t code) {
         const uint32_t exponent = code >> mantissa & ((1u << (7 - mantissa)) - 1);
         const uint32_t rest = code & ((1u << mantissa) - 1);
+        if ((code & 0x7fu) == nan)
+            return bits_float(0x7fffffffu);
         const float size =
             exponent == 0 ? (float)rest * bits_float((uint32_t)(127 + 1 - bias - mantissa) << 23)
                           : bits_float((exponent - bias + 127) << 23 | rest << (23 - mantissa));

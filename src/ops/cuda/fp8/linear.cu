@@ -5,16 +5,14 @@
 #include "ops/cuda/fp8/quantize.h"
 
 enum {
-    SCALES = 3,       /* of the activations, the weights, the gradients */
-    SCALE_BYTES = 16, /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
-    PARTS_AT = 256,   /* of the maxima, behind the scales */
-    HEADER_BYTES = 8192, /* both */
-    ROWS_LEAST = 128,    /* of a piece */
+    SCALES = 3,         /* of the activations, the weights, the gradients */
+    SCALE_BYTES = 16,   /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
+    HEADER_BYTES = 256, /* scales, each followed by the largest size */
+    ROWS_LEAST = 128,   /* of a piece */
     PART_OF_MEMORY = 256 /* the workspace is this part of the GPU's memory */
 };
 static_assert(SCALE_BYTES % 16 == 0, "as sr_cublaslt_fp8 requires");
-static_assert(SCALES * SCALE_BYTES <= PARTS_AT, "scales end before the parts");
-static_assert(PARTS_AT + SR_FP8_PARTS * sizeof(uint32_t) <= HEADER_BYTES, "the header holds both");
+static_assert(SCALES * SCALE_BYTES <= HEADER_BYTES, "the header holds them");
 
 srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
@@ -77,7 +75,7 @@ struct places {
         q.tensor.across = (uint8_t *)at + sr_fp8_padded(rows) * columns;
         q.tensor.rounded = (sr_bf16 *)at;
         q.tensor.scale = (float *)(base + own * SCALE_BYTES);
-        q.tensor.parts = (uint32_t *)(base + PARTS_AT);
+        q.tensor.largest = (uint32_t *)(q.tensor.scale + 1);
         q.format = own == GRADIENTS ? SR_FP8_E5M2 : SR_FP8_E4M3;
         q.rows = rows;
         q.columns = columns;

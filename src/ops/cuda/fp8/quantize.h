@@ -9,16 +9,13 @@
  * multiples of 16. */
 enum { SR_FP8_STEP = 16 };
 
-/* Partial maxima that the two kernels of a quantisation pass on. */
-enum { SR_FP8_PARTS = 1024 };
-
 /* A tensor in device memory. NULL: that form is not wanted. */
 typedef struct sr_fp8_tensor {
-    uint8_t *along;   /* (rows, columns) */
-    uint8_t *across;  /* (columns, rows rounded up to SR_FP8_STEP), zeros at the end */
-    sr_bf16 *rounded; /* (rows, columns): the same numbers times their scale, for GEMMs in bf16 */
-    float *scale;     /* (1): what a number is multiplied by; NaN if one of them was not finite */
-    uint32_t *parts;  /* (SR_FP8_PARTS): workspace */
+    uint8_t *along;    /* (rows, columns) */
+    uint8_t *across;   /* (columns, rows rounded up to SR_FP8_STEP), zeros at the end */
+    sr_bf16 *rounded;  /* (rows, columns): the same numbers times their scale, for GEMMs in bf16 */
+    float *scale;      /* (1): what a number is multiplied by; NaN if one of them was not finite */
+    uint32_t *largest; /* (1): workspace: the largest size, as bits of a float */
 } sr_fp8_tensor;
 
 SR_BOTH int64_t sr_fp8_padded(int64_t rows) {
