@@ -170,9 +170,6 @@ SR_DEVICE float tanh_fast(float x) {
 SR_DEVICE int thread_again() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-#if __CUDA_ARCH__ >= 900
-    __builtin_assume(thread >= 0 && thread < 1024); /* quotients and remainders are bit fields */
-#endif
     return thread;
 }
 

@@ -40,7 +40,7 @@ struct outputs_place {
 
     /* The warp, its 16 rows and its side of the columns; read anew as lanes are. */
     SR_DEVICE int warp() const {
-        return thread_again() / SR_WARP;
+        return delta_thread() / SR_WARP;
     }
     SR_DEVICE int own() const {
         return 16 * (warp() % SR_DELTA_STEPS);

@@ -45,10 +45,16 @@ SR_BOTH int delta_chunks(int T) {
     return (T + SR_DELTA_CHUNK - 1) / SR_DELTA_CHUNK;
 }
 
-/* Read anew by each step of a walk: what follows from it would take too many registers in
- * between. */
+/* Read anew by each step of a walk: what follows from them would take too many registers in
+ * between. Known not to be negative, so that quotients and remainders are bit fields. */
+SR_DEVICE int delta_thread() {
+    const int thread = thread_again();
+    if (thread < 0 || thread >= 1024)
+        __builtin_unreachable();
+    return thread;
+}
 SR_DEVICE int delta_lane() {
-    return thread_again() % SR_WARP;
+    return delta_thread() % SR_WARP;
 }
 
 /* ---- fragments; `row` is a multiple of 16 ---- */
