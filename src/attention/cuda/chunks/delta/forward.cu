@@ -21,13 +21,13 @@ template <int F, bool KEEP>
 SR_DEVICE void load_span(delta_slot<F, !KEEP> &slot, const sr_chunk_call &call,
                          const forward_head &at, const delta_span &span) {
     const int lane = delta_lane();
-    delta_load<F>(slot.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time, span, 0,
-                  call.F, lane, SR_WARP);
+    delta_load<F, SR_WARP>(slot.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time,
+                           span, 0, call.F, lane);
     if constexpr (!KEEP)
-        delta_load<F>(slot.queries, call.q.row(at.b, call.query_head(at.query), 0), call.q.time,
-                      span, 0, call.F, lane, SR_WARP);
-    delta_load<SR_DELTA_SLICE>(slot.values, call.v.row(at.b, at.head, 0), call.v.time, span,
-                               at.slice * SR_DELTA_SLICE, call.V, lane, SR_WARP);
+        delta_load<F, SR_WARP>(slot.queries, call.q.row(at.b, call.query_head(at.query), 0),
+                               call.q.time, span, 0, call.F, lane);
+    delta_load<SR_DELTA_SLICE, SR_WARP>(slot.values, call.v.row(at.b, at.head, 0), call.v.time,
+                                        span, at.slice * SR_DELTA_SLICE, call.V, lane);
     const int64_t row = call.row(call.Hkv, at.b, at.head, 0);
     if (call.decays > 0)
         delta_load_numbers(slot.gate, call.gate + row, span);

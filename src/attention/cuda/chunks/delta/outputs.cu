@@ -40,7 +40,7 @@ struct outputs_place {
 
     /* The warp, its 16 rows and its side of the columns; read anew as lanes are. */
     SR_DEVICE int warp() const {
-        return thread_again() / SR_WARP;
+        return delta_thread() / SR_WARP;
     }
     SR_DEVICE int own() const {
         return 16 * (warp() % SR_DELTA_STEPS);
@@ -194,10 +194,10 @@ template <int F, int V>
 SR_DEVICE void load_query(outputs_memory<F, V> &shared, const sr_chunk_call &call,
                           const outputs_place &at, const delta_span &span, int query) {
     constexpr int THREADS = outputs_shape<F, V>::threads;
-    delta_load<F>(shared.queries, call.q.row(at.b, call.query_head(query), 0), call.q.time, span, 0,
-                  call.F, (int)threadIdx.x, THREADS);
-    delta_load<V>(shared.d_numerators, call.d_numerator.row(at.b, query, 0), call.d_numerator.time,
-                  span, 0, call.V, (int)threadIdx.x, THREADS);
+    delta_load<F, THREADS>(shared.queries, call.q.row(at.b, call.query_head(query), 0), call.q.time,
+                           span, 0, call.F, (int)threadIdx.x);
+    delta_load<V, THREADS>(shared.d_numerators, call.d_numerator.row(at.b, query, 0),
+                           call.d_numerator.time, span, 0, call.V, (int)threadIdx.x);
 }
 
 /* Starts all copies of a span: rows, then states. */
@@ -213,12 +213,12 @@ SR_DEVICE void load_span(outputs_memory<F, V> &shared, const sr_chunk_call &call
             delta_load_numbers(shared.gate, call.gate + row, what.span);
         delta_load_numbers(shared.beta, call.beta + row, what.span);
     }
-    delta_load<V>(shared.used, places.used + row * call.V, call.V, what.span, 0, call.V, thread,
-                  THREADS);
-    delta_load<V>(shared.d_values, call.d_v.row(at.b, at.head, 0), call.d_v.time, what.span, 0,
-                  call.V, thread, THREADS);
-    delta_load<F>(shared.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time, what.span,
-                  0, call.F, thread, THREADS);
+    delta_load<V, THREADS>(shared.used, places.used + row * call.V, call.V, what.span, 0, call.V,
+                           thread);
+    delta_load<V, THREADS>(shared.d_values, call.d_v.row(at.b, at.head, 0), call.d_v.time,
+                           what.span, 0, call.V, thread);
+    delta_load<F, THREADS>(shared.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time,
+                           what.span, 0, call.F, thread);
     load_query(shared, call, at, what.span, at.head * call.group);
     cp_async_commit();
     const int64_t chunk = (int64_t)kv * delta_chunks(call.T) + at.chunk, numbers = call.V * call.F;

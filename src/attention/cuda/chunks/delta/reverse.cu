@@ -36,13 +36,13 @@ SR_DEVICE void load_span(reverse_slot<F> &slot, const sr_chunk_call &call,
                          int group) {
     const int lane = delta_lane(), query = at.head * call.group + group;
     const int kv = at.b * call.Hkv + at.head;
-    delta_load<F>(slot.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time, span, 0,
-                  call.F, lane, SR_WARP);
-    delta_load<F>(slot.queries, call.q.row(at.b, call.query_head(query), 0), call.q.time, span, 0,
-                  call.F, lane, SR_WARP);
-    delta_load<SR_DELTA_SLICE>(slot.values, call.d_numerator.row(at.b, query, 0),
-                               call.d_numerator.time, span, at.slice * SR_DELTA_SLICE, call.V, lane,
-                               SR_WARP);
+    delta_load<F, SR_WARP>(slot.keys, call.k.row(at.b, call.key_head(at.head), 0), call.k.time,
+                           span, 0, call.F, lane);
+    delta_load<F, SR_WARP>(slot.queries, call.q.row(at.b, call.query_head(query), 0), call.q.time,
+                           span, 0, call.F, lane);
+    delta_load<SR_DELTA_SLICE, SR_WARP>(slot.values, call.d_numerator.row(at.b, query, 0),
+                                        call.d_numerator.time, span, at.slice * SR_DELTA_SLICE,
+                                        call.V, lane);
     load_solved(slot.solved,
                 places.solved + ((int64_t)kv * delta_chunks(call.T) + span.t0 / SR_DELTA_CHUNK) *
                                     SR_DELTA_PAIRS,

@@ -45,10 +45,16 @@ SR_BOTH int delta_chunks(int T) {
     return (T + SR_DELTA_CHUNK - 1) / SR_DELTA_CHUNK;
 }
 
-/* Read anew by each step of a walk: what follows from it would take too many registers in
- * between. */
+/* Read anew by each step of a walk: what follows from them would take too many registers in
+ * between. Known not to be negative, so that quotients and remainders are bit fields. */
+SR_DEVICE int delta_thread() {
+    const int thread = thread_again();
+    if (thread < 0 || thread >= 1024)
+        __builtin_unreachable();
+    return thread;
+}
 SR_DEVICE int delta_lane() {
-    return thread_again() % SR_WARP;
+    return delta_thread() % SR_WARP;
 }
 
 /* ---- fragments; `row` is a multiple of 16 ---- */
@@ -144,15 +150,40 @@ SR_DEVICE delta_span delta_span_before(const int32_t *first, int end, int T, boo
     return delta_span_of(first, max(first[end - 1], t0), end, T, initial);
 }
 
-/* Starts the copy of rows t0 .. of `rows` to a tile, columns `column` .. of `columns`; zero outside
- * the span and past the last column. By `threads` threads, this being number `thread`. Parameters,
- * not a struct: they stay in registers. */
-template <int WIDTH>
-SR_DEVICE void delta_load(sr_bf16 *tile, const sr_bf16 *rows, int64_t time, const delta_span &span,
-                          int column, int columns, int thread, int threads) {
+/* Starts the copy of 64 whole rows to a tile, by THREADS threads, this being number `thread`: it
+ * copies 8 columns of rows that have the same swizzle, so that addresses are sums. */
+template <int WIDTH, int THREADS>
+SR_DEVICE void delta_load_whole(sr_bf16 *tile, const sr_bf16 *rows, int64_t time, int thread) {
     using Tile = sr_tile<WIDTH>;
-#pragma unroll 4
-    for (int n = thread; n < SR_DELTA_CHUNK * Tile::chunks; n += threads) {
+    constexpr int apart = THREADS / Tile::chunks, parts = apart < 8 ? 8 / apart : 1;
+    constexpr int step = apart * parts;
+    static_assert(THREADS % Tile::chunks == 0 && step % 8 == 0 && SR_DELTA_CHUNK % step == 0,
+                  "rows of a thread have the same swizzle");
+    const int chunk = thread % Tile::chunks;
+#pragma unroll 1
+    for (int part = 0; part < parts; part++) {
+        const int row = thread / Tile::chunks + part * apart;
+        const sr_bf16 *const from = rows + row * time + 8 * chunk;
+        sr_bf16 *const to = tile + Tile::offset(row, chunk);
+#pragma unroll
+        for (int n = 0; n < SR_DELTA_CHUNK / step; n++)
+            cp_async_16(to + n * step * WIDTH, from + n * step * time);
+    }
+}
+
+/* Starts the copy of rows t0 .. of `rows` to a tile, columns `column` .. of `columns`; zero outside
+ * the span and past the last column. By THREADS threads, this being number `thread`. Parameters,
+ * not a struct: they stay in registers. */
+template <int WIDTH, int THREADS>
+SR_DEVICE void delta_load(sr_bf16 *tile, const sr_bf16 *rows, int64_t time, const delta_span &span,
+                          int column, int columns, int thread) {
+    using Tile = sr_tile<WIDTH>;
+    if (span.past - span.from == SR_DELTA_CHUNK && column + WIDTH <= columns) {
+        delta_load_whole<WIDTH, THREADS>(tile, rows + span.t0 * time + column, time, thread);
+        return;
+    }
+#pragma unroll 1
+    for (int n = thread; n < SR_DELTA_CHUNK * Tile::chunks; n += THREADS) {
         const int row = n / Tile::chunks, chunk = n % Tile::chunks;
         const bool counts = row >= span.from && row < span.past && column + 8 * chunk < columns;
         cp_async_16(tile + Tile::offset(row, chunk),
