@@ -7,6 +7,7 @@
 #include "attention/cuda/linear/linear.h"
 #include "attention/cuda/mma/mma.h"
 #include "attention/cuda/order2/order2.h"
+#include "attention/cuda/pooled/pooled.h"
 #include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
 #include "equation/support.h"
@@ -20,6 +21,7 @@ static const sr_attention_kernel *const *list(void) {
                                                          &sr_cuda_attention_chunked,
                                                          &sr_cuda_attention_chunks,
                                                          &sr_cuda_attention_order2,
+                                                         &sr_cuda_attention_pooled,
                                                          &sr_cuda_attention_pairs_f32,
                                                          &sr_cuda_attention_pairs_bf16,
                                                          &sr_cuda_attention_walk_f32,

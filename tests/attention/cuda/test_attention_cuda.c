@@ -237,12 +237,13 @@ static const srnn_problem chunk_shapes[] = {
 
 enum { CHUNK_SHAPES = sizeof chunk_shapes / sizeof *chunk_shapes };
 
-/* The kernel on the operands of `run`, which the oracle has computed, twice. */
-static void check_chunks(const char *spec, attention_call *run, const attention_call *oracle) {
+/* A kernel on the operands of `run`, which the oracle has computed, twice. */
+static void check_kernel(const char *kernel, const char *spec, attention_call *run,
+                         const attention_call *oracle) {
     const srnn_problem *const p = &run->problem;
     probe_errors plain;
     attention_call again;
-    run->problem.kernel = "chunks";
+    run->problem.kernel = kernel;
     assert_int_equal(probe_plain_errors(&plain, p, oracle), SRNN_OK);
     assert_int_equal(probe_copy(&again, p, oracle), SRNN_OK);
     assert_int_equal(call_forward_backward(run), SRNN_OK);
@@ -281,7 +282,7 @@ static void decayed_chunks_in_bf16(void **state) {
             problem.dtype = SRNN_BF16;
             assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
             create_both(&run, &oracle, problem);
-            check_chunks(specs[n], &run, &oracle);
+            check_kernel("chunks", specs[n], &run, &oracle);
             call_free(&run);
             call_free(&oracle);
         }
@@ -316,7 +317,46 @@ static void awkward_gates_in_chunks(void **state) {
             assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
             problem.device = gpu;
             assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
-            check_chunks(specs[n], &run, &oracle);
+            check_kernel("chunks", specs[n], &run, &oracle);
+            call_free(&run);
+            call_free(&oracle);
+        }
+}
+
+/* Averages of chunks on tensor cores: chunks of one token, shorter and longer than a tile, than a
+ * document and than the text; more slots than a tile; shared queries and groups; documents. */
+static void averages_in_bf16(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "rat,pool=4",
+        "rat,pool=1",
+        "softmax,pool=3,position=rope_chunks",
+        "softmax,pool=16,clamp=0.5,scale=one",
+        "softmax,pool=100,position=rope_chunks,share=qk,norm=rms",
+        "softmax,pool=1000,normaliser=row_length,norm=layer,output_gate=sigmoid",
+        "softmax,pool=2,normaliser=row_sum_min1,epsilon=0.1,detach",
+    };
+    static const srnn_problem averaged[] = {
+        {.B = 2,
+         .H = 4,
+         .Hkv = 2,
+         .T = 131,
+         .D = 16,
+         .Dv = 16,
+         .offsets = chunk_documents,
+         .documents = 5},
+        {.B = 1, .H = 4, .Hkv = 2, .T = 1, .D = 64, .Dv = 64},
+        {.B = 1, .H = 4, .Hkv = 1, .T = 257, .D = 64, .Dv = 64},
+        {.B = 1, .H = 2, .Hkv = 2, .T = 65, .D = 128, .Dv = 128},
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t shape = 0; shape < sizeof averaged / sizeof *averaged; shape++) {
+            srnn_problem problem = averaged[shape];
+            attention_call run, oracle;
+            problem.dtype = SRNN_BF16;
+            assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+            create_both(&run, &oracle, problem);
+            check_kernel("pooled", specs[n], &run, &oracle);
             call_free(&run);
             call_free(&oracle);
         }
@@ -723,6 +763,7 @@ int main(void) {
         cmocka_unit_test(every_axis_in_bf16),
         cmocka_unit_test(decayed_chunks_in_bf16),
         cmocka_unit_test(awkward_gates_in_chunks),
+        cmocka_unit_test(averages_in_bf16),
         cmocka_unit_test(rows_without_weights),
         cmocka_unit_test(large_logits),
         cmocka_unit_test(the_same_bits_twice),

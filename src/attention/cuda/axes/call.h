@@ -149,6 +149,9 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *call, bool backward, sr_la
 /* Features, running sums, gates: before the core. With a carry, moves its sums on. */
 srnn_status sr_axes_prepare(const sr_axes_call &call, cudaStream_t stream);
 
+/* Of that, cosines and sines of positions; nothing where the caller has rotated. */
+srnn_status sr_axes_angles(const sr_axes_call &call, cudaStream_t stream);
+
 /* Of that, the weights of levels; nothing without them. */
 srnn_status sr_axes_levels(const sr_axes_call &call, cudaStream_t stream);
 

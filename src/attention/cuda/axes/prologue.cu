@@ -187,11 +187,16 @@ axes_source sr_axes_keys(const sr_axes_call &call) {
     return {call.in.k, call.scratch.pooled_k, call.scratch.k_inverse, false, call.Hkv, 1.0};
 }
 
+srnn_status sr_axes_angles(const sr_axes_call &call, cudaStream_t stream) {
+    if (call.scratch.angles && call.D > 1)
+        AXES_START(fill_angles, (int64_t)call.T * (call.D / 2), call);
+    return SRNN_OK;
+}
+
 static srnn_status prepare_features(const sr_axes_call &call, cudaStream_t stream) {
     const sr_axes_scratch &s = call.scratch;
     const int64_t rows = (int64_t)call.B * call.T;
-    if (s.angles && call.D > 1)
-        AXES_START(fill_angles, (int64_t)call.T * (call.D / 2), call);
+    SR_TRY(sr_axes_angles(call, stream));
     if (s.q_inverse) {
         AXES_START(inverse_across, rows * call.D, call, call.in.q, s.q_inverse,
                    call.shares_queries ? call.shared : call.H);

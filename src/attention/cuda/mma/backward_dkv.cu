@@ -27,19 +27,6 @@ struct key_block {
     int key, past; /* the block's first key; past the last query that sees any of its keys */
 };
 
-/* The first row whose document begins after key `last`; T if there is none. `first` never falls. */
-SR_DEVICE int end_of_queries(const int32_t *first, int last, int T) {
-    int low = min(last, T - 1), high = T; /* the row of the key itself sees it */
-    while (high - low > 1) {
-        const int middle = low + (high - low) / 2;
-        if (first[middle] > last)
-            high = middle;
-        else
-            low = middle;
-    }
-    return high;
-}
-
 /* Queries, gradients of numerators, and the row scales and gradients of row sums of their rows. */
 template <int WIDTH> struct query_stage {
     sr_bf16 *queries, *d_numerators;

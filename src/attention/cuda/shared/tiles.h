@@ -39,6 +39,19 @@ SR_DEVICE sr_head_rows<N> head_rows(const sr_strided<N> &array, int b, int h, in
     return {array.at(b, h, 0), array.time, columns, aligned};
 }
 
+/* The first row whose document begins after key `last`; T if there is none. `first` never falls. */
+SR_DEVICE int end_of_queries(const int32_t *first, int last, int T) {
+    int low = min(last, T - 1), high = T; /* the row of the key itself sees it */
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (first[middle] > last)
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
 /* Starts the cp.async copy of rows t0 .. t0+ROWS-1 by all THREADS threads of the block; rows
  * outside from .. past-1 and columns past the end become zero. Complete after cp_async_wait and a
  * barrier. */
