@@ -684,6 +684,15 @@ static void misunderstandings_are_reported(void **state) {
               "$S train --out p3 --data unsplit --validation text.txt --steps 2 " SIZES "2>said"),
         2);
     assert_int_equal(shell("grep -q 'data prepare --tokenizer bytes .*text.txt, then' said"), 0);
+    /* Tokens read as text would be validated on without a word. */
+    assert_int_equal(shell("head -c 4000 text.txt >ids.bin && $S train --out p3 --data text.txt "
+                           "--validation ids.bin --steps 2 " SIZES "2>said"),
+                     2);
+    assert_int_equal(shell("grep -q 'ids.bin is a .bin file of tokens, but .* is text' said"), 0);
+    assert_int_equal(shell("$S train --out p3 --data ids.bin --validation unsplit --steps 2 " SIZES
+                           "2>said"),
+                     2);
+    assert_int_equal(shell("grep -q 'unsplit is a folder of shards, but .*tokens:' said"), 0);
     assert_int_equal(shell("$S train --out p3 --data unsplit --validation unsplit --steps 2 " SIZES
                            "2>said && grep -q ' validation loss [0-9.]*, at step 2' said"),
                      0);

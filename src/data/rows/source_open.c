@@ -145,13 +145,37 @@ static srnn_status open_folder(sr_dataset datasets[SR_SPLITS], const char *where
                : sr_dataset_open(&datasets[SR_SPLIT_VALIDATION], where, SR_SPLIT_VALIDATION);
 }
 
+typedef enum data_kind { TEXT, BIN, FOLDER } data_kind;
+
+static data_kind kind_of(const char *path) {
+    const size_t length = strlen(path);
+    if (is_folder(path))
+        return FOLDER;
+    return length > 4 && strcmp(path + length - 4, ".bin") == 0 ? BIN : TEXT;
+}
+
+/* Text read as tokens, or tokens as text, would be numbers like any others. */
+static srnn_status check_kinds(const char *where, const char *validation) {
+    static const char *const words[] = {
+        [TEXT] = "text", [BIN] = "a .bin file of tokens", [FOLDER] = "a folder of shards"};
+    const data_kind train = kind_of(where), other = validation ? kind_of(validation) : train;
+    if (train == other || train == FOLDER) /* which has advice of its own */
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "validation %s is %s, but %s is %s: both must be of one kind",
+                   validation, words[other], where, words[train]);
+}
+
 static srnn_status open_datasets(sr_dataset datasets[SR_SPLITS], const char *where,
                                  const sr_source_settings *settings) {
-    size_t length = strlen(where);
-    if (is_folder(where))
+    SR_TRY(check_kinds(where, settings->validation));
+    switch (kind_of(where)) {
+    case FOLDER:
         return open_folder(datasets, where, settings);
-    if (length > 4 && strcmp(where + length - 4, ".bin") == 0)
+    case BIN:
         return open_bin(datasets, where, settings);
+    case TEXT:
+        break;
+    }
     return open_text(datasets, where, settings);
 }
 
