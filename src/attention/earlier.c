@@ -9,6 +9,8 @@
 static const char COMPUTES[] =
     "score=exp|linear|taylor|power|sigmoid clamp=any score_bias=any cap=any window=any "
     "position=rope|none share=kv scale=inverse_sqrt|one value_gate=off|sigmoid "
+    "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any "
+    "decay_bound=any decay_width=head decay_place=weight|logit dt_width=head|none "
     "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
     "normaliser=row_sum|row_sum_min1|row_length|none detach=off|on epsilon=any "
     "sink=none|zero|learned output_gate=none|sigmoid|inverse_exp post_gate=off|sigmoid "
@@ -73,8 +75,15 @@ srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const s
 srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *gradients,
                                           srnn_tensor d_o, const srnn_operands *in,
                                           const void *saved, const sr_earlier_keys *earlier) {
+    srnn_operands wanted = *gradients;
+    wanted.decay = (srnn_tensor){0};
+    wanted.a_log = wanted.dt_bias = NULL;
     SR_TRY(check(plan, saved, earlier));
-    return backward(plan, gradients, d_o, in, saved, *earlier);
+    return backward(plan, &wanted, d_o, in, saved, *earlier);
+}
+
+void sr_plan_leave_decays(srnn_plan *plan, double *own, double *end) {
+    plan->decays = (sr_part_decays){.own = own, .end = end};
 }
 
 srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gradients,
@@ -85,9 +94,22 @@ srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gra
     return backward(plan, gradients, d_o, in, saved, (sr_earlier_keys){.d_sums = &d_sums});
 }
 
-/* Outputs of visitors are not made here, nor read: any address serves. */
+/* Where outputs are neither made nor read: any address serves. */
 static srnn_tensor no_output(const void *saved) {
     return (srnn_tensor){.data = (void *)(uintptr_t)saved};
+}
+
+srnn_status sr_attention_decays_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                         const srnn_operands *in, const void *saved,
+                                         const double *d_own, const double *d_end) {
+    const srnn_operands wanted = {.decay = gradients->decay,
+                                  .a_log = gradients->a_log,
+                                  .dt_bias = gradients->dt_bias};
+    plan->decays.d_own = d_own;
+    plan->decays.d_end = d_end;
+    const srnn_status status = srnn_attention_backward(plan, &wanted, no_output(saved), in, saved);
+    plan->decays.d_own = plan->decays.d_end = NULL;
+    return status;
 }
 
 srnn_status sr_attention_visitors_forward(srnn_plan *plan, const srnn_operands *in, void *saved,

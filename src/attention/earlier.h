@@ -19,7 +19,7 @@ srnn_status sr_attention_earlier_forward(srnn_plan *plan, srnn_tensor o, const s
                                          void *saved, const sr_earlier_keys *earlier);
 
 /* After all of them: writes the gradients of the keys, values and value gates of `in`, what they
- * add to that of q, and once more those of everything else. */
+ * add to that of q, and once more those of everything else but decays. */
 srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *gradients,
                                           srnn_tensor d_o, const srnn_operands *in,
                                           const void *saved, const sr_earlier_keys *earlier);
@@ -29,6 +29,14 @@ srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *
 srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
                                        void *d_saved);
+
+/* From now on calls with the part's own keys leave C as in sr_part_decays. */
+void sr_plan_leave_decays(srnn_plan *plan, double *own, double *end);
+
+/* The gradients of the decays of `in`, and of what is learned of them, from those of C. */
+srnn_status sr_attention_decays_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                         const srnn_operands *in, const void *saved,
+                                         const double *d_own, const double *d_end);
 
 /* Visitors: `in` has the queries of another rank, and this rank's keys and values. Forward saves
  * their sums over these keys alone. Backward writes the gradients of q, k, v and value gates

@@ -40,7 +40,21 @@ typedef struct sr_earlier_keys {
     /* Backward: NULL, or where the gradients of the numerator and of the row sum are copied to, and
      * the maximum. */
     const sr_saved *d_sums;
+    /* Where weights decay: C of the queries and of the keys, (B, Hkv, T), counted from one token;
+     * and where backward writes their gradients. */
+    const double *query_decay, *key_decay;
+    double *d_query_decay, *d_key_decay;
 } sr_earlier_keys;
+
+/* The decays of rows that are parts of longer ones. */
+typedef struct sr_part_decays {
+    /* Where calls with the part's own keys leave C (B, Hkv, T), and C after the last token of each
+     * row (B, Hkv), which has its gate in any case. NULL: nowhere. */
+    double *own, *end;
+    /* Gradients of both. Not NULL: backward computes those of the decays from them, and nothing
+     * else. */
+    const double *d_own, *d_end;
+} sr_part_decays;
 
 /* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
 enum { SR_PLAN_COUNTERS = 2 };
@@ -67,6 +81,7 @@ struct srnn_plan {
     bool continues;     /* rows are parts, see sr_plan_continue */
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
     sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
+    sr_part_decays decays;
 };
 
 /* The plan's rows are parts of longer ones from now on, until srnn_plan_documents: before (B;

@@ -416,7 +416,7 @@ static void every_variant(void **state) {
             assert_non_null(strstr(why, "context ranks"));
         }
     }
-    assert_true(checked > 18 && ringed > 34);
+    assert_true(checked > 18 && ringed > 37);
 }
 
 static void layers_around_it(void **state) {
@@ -446,6 +446,10 @@ static void rings_of_keys(void **state) {
         "softmax,sink=zero,qk_norm=head,rope_part=0.34",
         "sigmoid",
         "norm,clamp=3,position=none",
+        "forget,window=9,sink=learned",
+        "softmax,decay=softplus,decay_place=logit",
+        "softmax,decay=bounded,decay_bound=2,value_gate,cap=3",
+        "norm,decay,short_conv=2",
         "softmax,output_gate,norm=rms",
         "0:gated_delta_net,1:softmax,short_conv=2,2:rwkv7",
         "0:softmax,window=5,1:gla,2:softmax",
@@ -478,19 +482,23 @@ static void as_documented(void **state) {
     const sr_context_batch batch = {.B = B, .T = 32, .ranks = 4, .number = SRNN_F32};
     sr_model_config config = config_of();
     sr_context_cost cost;
-    assert_int_equal(sr_model_config_attention(&config, "gated_softmax"), SRNN_OK);
-    assert_int_equal(sr_context_cost_of(&cost, &config, 0, &batch), SRNN_OK);
+    assert_int_equal(sr_model_config_attention(&config, "0:gated_softmax,1-:forget"), SRNN_OK);
     const sr_layer_sizes *s = &config.sizes[0];
-    const double keys = s->Hkv * (s->D + s->Dv + 1),
-                 queries = s->H * (3 * s->D + 2 * s->Dv + 4) + 2;
-    assert_true(cost.ring_bytes == 4.0 * B * 32 / 4 * (3 * 5 * keys + 2 * queries));
+    for (int layer = 0; layer < 2; layer++) {
+        const double c = layer ? 2 * s->Hkv : 0, gates = layer ? 0 : 1;
+        const double keys = s->Hkv * (s->D + s->Dv + gates) + c;
+        const double queries = s->H * (3 * s->D + 2 * s->Dv + 4) + 2 + 3 * c;
+        assert_int_equal(sr_context_cost_of(&cost, &config, layer, &batch), SRNN_OK);
+        assert_true(cost.ring_bytes ==
+                    4.0 * B * (32 / 4 * (3 * 5 * keys + 2 * queries) + 3 * 3 * c));
+    }
     sr_model_config_free(&config);
 }
 
 static void what_is_missing(void **state) {
     (void)state;
     char why[512];
-    assert_non_null(strstr(refusal(why, "0:gla,1-:forget"), "with this decay keys do not travel"));
+    assert_non_null(strstr(refusal(why, "0:gla,1-:rat,pool=3"), "keys do not travel"));
     assert_non_null(strstr(refusal(why, "avey_causal,chunk=4,chunks=3"), "avey"));
     assert_non_null(strstr(refusal(why, "gla,short_conv=16"), "15 tokens before"));
 }

@@ -251,12 +251,13 @@ def case_context(here):
     near(here / "ring-one", here / "ring-4x1")
     near(here / "ring-one", here / "ring-2x2")
     # parts of more than a tile of keys, one of them a token longer
-    tiles = [*CONTEXT, "--length", 301, "--batch", 1, "--steps", 3, "--layers", 2, "--attention", "0:softmax,1:sigmoid"]
+    tiles = [*CONTEXT, "--length", 301, "--batch", 1, "--steps", 3, "--layers", 3,
+             "--attention", "0:softmax,1:sigmoid,2:forget,short_conv=2"]
     run(1, "train", "--out", here / "tiles-one", *tiles)
     run(3, "train", "--out", here / "tiles-3x1", *tiles, "--context-ranks", 3)
     near(here / "tiles-one", here / "tiles-3x1")
     for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
-                                    (2, ["--context-ranks", 2, "--attention", "forget"], "with this decay keys do not travel"),
+                                    (2, ["--context-ranks", 2, "--attention", "rat"], "keys do not travel"),
                                     (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
                                     (2, ["--context-ranks", 2, "--attention", "softmax", "--qk-clip", 1], "qk-clip needs"),
                                     (2, ["--context-ranks", 2, "--length", 5, "--attention", "mamba2"], "3 tokens before")):

@@ -32,7 +32,8 @@ typedef struct context {
     const sr_attention_call *call;
     sr_row_workspace row_work;
     real *d_queries; /* (groups, B, H, T rounded up, stride of D) */
-    double *d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL */
+    /* (groups, B, Hkv, 2, T rounded up): of C, or NULL; second those of earlier keys */
+    double *d_decay;
     workspace *workers;
     int64_t groups;
     score_rule rule;
@@ -69,7 +70,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         x.d_decay =
-            sr_layout_take(layout, (size_t)(x.groups * p->B * p->Hkv * T), sizeof *x.d_decay);
+            sr_layout_take(layout, (size_t)(x.groups * p->B * p->Hkv * 2 * T), sizeof *x.d_decay);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
@@ -105,10 +106,11 @@ typedef struct position {
     int h, kv;
     const int32_t *first; /* (T): the first key that a query may see */
     int64_t gap;          /* of earlier keys */
-    const double *decay;  /* (T) or NULL */
+    tile_sums decay;      /* (T) each, or NULL */
     tile_sums sums;       /* of the current query and key tiles */
     real *d_queries;      /* (T rounded up, stride of D) */
-    double *d_decay;      /* (T rounded up), or NULL */
+    double *d_decay;      /* (T rounded up), or NULL: of queries, and of their own keys */
+    double *d_key_decay;  /* the same, or of earlier keys */
     real key_norm;        /* of the current key tile */
     tile_pairs pairs;     /* of the current query and key tiles */
     decay_range range;    /* of their decays */
@@ -168,7 +170,7 @@ static bool is_hidden(const context *x, const workspace *w, const position *at, 
     real least = 0;
     for (int64_t r = 0; r < rows_in(p, own); r++)
         least = maximum[r] < least ? maximum[r] : least;
-    return at->decay && decay_hides(&x->rule, at->range, pair_bound(x, w, at, own) - least);
+    return at->decay.rows && decay_hides(&x->rule, at->range, pair_bound(x, w, at, own) - least);
 }
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
@@ -178,11 +180,11 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     real bound = pair_bound(x, w, at, own);
-    const bool near = at->decay && !x->rule.logit_decay && decay_is_near(at->range, bound);
+    const bool near = at->decay.rows && !x->rule.logit_decay && decay_is_near(at->range, bound);
     tile_decays decays;
     tile_decays_set(&decays, w->decay, at->sums, &at->pairs);
     for (int64_t r = 0; r < rows; r++) {
-        int64_t i = own * TILE + r, high = i + 1 - tile * TILE;
+        int64_t i = own * TILE + r, high = at->gap + i + 1 - tile * TILE;
         const seen_keys seen = query_sees(&at->pairs, r, keys);
         real d_row_sum = x->row_work.d_row_sum[base + r];
         score_row row = {
@@ -198,7 +200,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
         real *const d = w->d + r * ld.tile;
         if (at->d_decay)
             at->d_decay[i] +=
-                decays_between(at->d_decay + tile * TILE,
+                decays_between(at->d_key_decay + tile * TILE,
                                row_weights_decay_backward(&row, &x->rule, d, d_row_sum, w->pairs),
                                high - 1 < keys ? high - 1 : keys);
         else
@@ -279,6 +281,16 @@ static bool sees_tile(const position *at, int64_t own, int64_t tile, int64_t win
     return first_key(at->first[own * TILE], at->gap + own * TILE, window) < (tile + 1) * TILE;
 }
 
+/* C of the head whose numbers begin at `base`. */
+static tile_sums decays_of(const context *x, int64_t base) {
+    const sr_earlier_keys *earlier = &x->call->plan->earlier;
+    const double *own = x->row_work.decay;
+    if (!own)
+        return (tile_sums){0};
+    return (tile_sums){(earlier->query_decay ? earlier->query_decay : own) + base,
+                       (earlier->key_decay ? earlier->key_decay : own) + base};
+}
+
 static void keys_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
@@ -294,14 +306,14 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     at.gap = plan->earlier.gap;
     at.first = (at.gap ? plan->earlier.first : plan->first) + at.b * p->T;
     const int64_t begin = at.gap ? 0 : from; /* the first query tile that sees a key tile */
-    at.decay =
-        x->row_work.decay ? x->row_work.decay + sr_row_index(p, p->Hkv, at.b, at.kv, 0) : NULL;
+    at.decay = decays_of(x, sr_row_index(p, p->Hkv, at.b, at.kv, 0));
     memset(w->d_keys + from * TILE * ld.d, 0, (size_t)((past - from) * TILE * ld.d) * sizeof(real));
     memset(w->d_values + from * TILE * ld.dv, 0,
            (size_t)((past - from) * TILE * ld.dv) * sizeof(real));
     if (x->d_decay) {
-        at.d_decay = x->d_decay + (group * p->B * p->Hkv + head) * tiles * TILE;
-        memset(at.d_decay + from * TILE, 0, (size_t)((tiles - from) * TILE) * sizeof(double));
+        at.d_decay = x->d_decay + (group * p->B * p->Hkv + head) * 2 * tiles * TILE;
+        at.d_key_decay = at.gap ? at.d_decay + tiles * TILE : at.d_decay;
+        memset(at.d_decay, 0, (size_t)(2 * tiles * TILE) * sizeof(double));
     }
     for (at.h = at.kv * heads; at.h < (at.kv + 1) * heads; at.h++) {
         at.d_queries = x->d_queries + ((group * p->B + at.b) * p->H + at.h) * tiles * TILE * ld.d;
@@ -319,8 +331,8 @@ static void keys_task(void *untyped, int64_t task, int worker) {
                                         tile,
                                         p->T,
                                         window};
-                if (at.decay)
-                    at.sums = (tile_sums){at.decay + own * TILE, at.decay + tile * TILE};
+                if (at.decay.rows)
+                    at.sums = (tile_sums){at.decay.rows + own * TILE, at.decay.keys + tile * TILE};
                 at.range = tile_decay(at.sums, &at.pairs);
                 if (!is_hidden(x, w, &at, own))
                     tile_pair(x, w, &at, tile, own);
@@ -335,13 +347,17 @@ static void keys_task(void *untyped, int64_t task, int worker) {
 static void add_decay(const context *x, int64_t head, int64_t tile) {
     const srnn_problem *p = &x->call->plan->core;
     int64_t tiles = tiles_in(p->T), heads = (int64_t)p->B * p->Hkv;
-    double *sum = x->row_work.d_decay + head * p->T + tile * TILE;
-    for (int64_t r = 0; r < rows_in(p, tile); r++) {
-        sum[r] = 0.0;
-        for (int64_t group = 0;
-             group < x->groups && group_start(x->call->plan, group, x->groups) <= tile; group++)
-            sum[r] += x->d_decay[((group * heads + head) * tiles + tile) * TILE + r];
-    }
+    const sr_earlier_keys *earlier = &x->call->plan->earlier;
+    double *const out[] = {earlier->gap ? earlier->d_query_decay : x->row_work.d_decay,
+                           earlier->d_key_decay};
+    for (int which = 0; which < 2; which++)
+        for (int64_t r = 0; out[which] && r < rows_in(p, tile); r++) {
+            const double *one = x->d_decay + (2 * head + which) * tiles * TILE + tile * TILE + r;
+            double sum = 0.0;
+            for (int64_t group = 0; group < x->groups; group++)
+                sum += one[group * heads * 2 * tiles * TILE];
+            out[which][head * p->T + tile * TILE + r] = sum;
+        }
 }
 
 /* Gradients of a tile of queries: the sum over the groups that saw it, in order. */
@@ -395,6 +411,12 @@ srnn_status flash_backward(const sr_attention_call *call) {
     x.call = call;
     x.rule = score_rule_of(&p->attention);
     SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    if (plan->decays.d_own) {
+        memcpy(x.row_work.d_decay, plan->decays.d_own,
+               (size_t)p->B * (size_t)p->Hkv * (size_t)p->T * sizeof(double));
+        SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);
+        return SRNN_OK;
+    }
     sums_backward(&x);
     sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
     sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);

@@ -39,10 +39,11 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     context x = place_rows(plan, layout);
+    const double *key_decay = plan->earlier.key_decay; /* only read */
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
         packed_head head = packed_head_place(p, p->T, layout);
         if (x.row_work.decay)
-            head.decay = x.row_work.decay + n * p->T;
+            head.decay = (key_decay ? (double *)(uintptr_t)key_decay : x.row_work.decay) + n * p->T;
         if (x.heads)
             x.heads[n] = head;
     }
@@ -226,8 +227,10 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
     q.padded = round_up(q.rows, ROWS);
     q.first = x->first + q.b * p->T + q.t;
+    const double *const decay =
+        plan->earlier.query_decay ? plan->earlier.query_decay : x->row_work.decay;
     if (packed->decay)
-        q.decay.rows = x->row_work.decay + sr_row_index(p, p->Hkv, q.b, q.h / (p->H / p->Hkv), q.t);
+        q.decay.rows = decay + sr_row_index(p, p->Hkv, q.b, q.h / (p->H / p->Hkv), q.t);
 
     SR_ISA_REAL(sr_prologue_query_rows)
     (w->queries, ld.d, &x->row_work, x->call, (sr_rows){q.b, q.h, q.t, q.rows});

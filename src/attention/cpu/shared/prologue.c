@@ -134,6 +134,20 @@ static void prepare_values(const prepare_context *x, const sr_document_range *do
     }
 }
 
+/* What parts of rows need of C; see sr_part_decays. */
+static void leave_decay(const prepare_context *x, const sr_document_range *document, int h,
+                        const double *own, double end) {
+    const srnn_problem *p = &x->plan->problem;
+    const sr_part_decays *to = &x->plan->decays;
+    const int heads = x->plan->core.Hkv;
+    if (!to->own || x->plan->earlier.gap)
+        return;
+    memcpy(to->own + sr_row_index(p, heads, document->b, h, document->start), own,
+           (size_t)document->length * sizeof *own);
+    if (document->start + document->length == p->T)
+        to->end[document->b * heads + h] = end;
+}
+
 /* C of all tokens: with the token's own gate, or, if learned, without. */
 static void prepare_decay(const prepare_context *x, const sr_document_range *document, int h) {
     const srnn_problem *p = &x->plan->problem;
@@ -164,6 +178,7 @@ static void prepare_decay(const prepare_context *x, const sr_document_range *doc
     }
     for (int c = 0; carried && c < width; c++)
         carried[c] = sum[c];
+    leave_decay(x, document, h, out, sum[0]);
 }
 
 /* average (width), and a token's row of it: the gates times what was there, and the rest of them

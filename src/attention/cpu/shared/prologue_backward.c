@@ -194,6 +194,8 @@ static void decay_backward(const head_place *x) {
     if (x->row_work->d_end && x->call->plan->states.d_final &&
         x->document->start + x->document->length == x->p->T)
         memcpy(later, x->row_work->d_end + (x->document->b * x->heads + x->h) * strip.width, bytes);
+    if (x->call->plan->decays.d_end && x->document->start + x->document->length == x->p->T)
+        later[0] = x->call->plan->decays.d_end[x->document->b * x->heads + x->h];
     for (int64_t t = 0; x->row_work->head_partial && t < 2 * x->document->length; t++)
         x->row_work->head_partial[2 * x->base + t] = 0.0;
     for (strip.from = (x->document->length - 1) / tokens * tokens; strip.from >= 0;

@@ -8,11 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A block has rows of columns: K + V + G of keys, values and their gates, Q + 1 of queries and
- * their positions, S more of the gradients of their sums. */
+/* C of decays, (B, Hkv, T) or at an end of the rows (B, Hkv), and gradients of them. */
+typedef struct part_decays {
+    double *local, *local_end; /* counted from the part's first token */
+    double *own;               /* from the first token of the rows' documents */
+    double *before, *end;      /* of the document that continues, before the part, and at its end */
+    double *other;             /* of the keys or queries of another part */
+    double *d_own;             /* from pairs with other parts */
+    double *d_before, *d_end;
+    double *d_queries, *d_keys; /* of one call */
+} part_decays;
+
+/* A block has rows of columns: K + V + G + C of keys, values, their gates and decays, Q + 1 + C of
+ * queries, their positions and decays, S more of the gradients of their sums. */
 struct sr_layer_ring {
     int64_t Q, K, V, G, S; /* columns of queries, keys, values, value gates, and sums (sums.h) */
-    int64_t block;         /* K + V + G */
+    int64_t C;             /* of decays, a double for each head of keys, in two columns; or 0 */
+    int64_t block;         /* K + V + G + C */
     int reach;             /* how many parts back a token sees at most */
     float *own;            /* this part's keys, values and gates */
     float *arrived;        /* those of an earlier part */
@@ -26,6 +38,7 @@ struct sr_layer_ring {
     float *d_keys;         /* (B*T, block): and writes */
     void *sums;            /* of visitors, as forward saves them */
     int32_t *first;        /* (B*T), as in sr_earlier_keys */
+    part_decays decays;
     size_t bytes;
     void *memory;
 };
@@ -87,6 +100,13 @@ static extent visiting(extent queries, bool halved) {
     return (extent){queries.start + kept, queries.tokens - kept};
 }
 
+/* Columns of the decays of one token: a double for each head of keys. */
+static int64_t decay_columns(const srnn_problem *p) {
+    return sr_operand_used(SR_OPERAND_DECAY, &p->attention)
+               ? p->Hkv * (int64_t)(sizeof(double) / sizeof(float))
+               : 0;
+}
+
 static int shortest_part(int T, int parts) {
     return T / parts;
 }
@@ -95,8 +115,10 @@ sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
     const circle c = {parts, reach_of(&p->attention, shortest_part(T, parts), parts)};
     const double Q = (double)p->H * p->D, S = (double)sr_sums_columns(p);
     const bool gates = sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention);
-    const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0));
-    sr_ring_numbers n = {0};
+    const double decays = (double)decay_columns(p);
+    const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0)) + decays;
+    /* Of what continues at each cut: forward, and backward once more with its gradient. */
+    sr_ring_numbers n = {(parts - 1) * decays, 2 * (parts - 1) * decays};
     for (int part = 0; part < parts; part++)
         for (int s = 1; 2 * s <= parts; s++) {
             const int from = keys_in(c, part, s), visitor = queries_in(c, part, s);
@@ -107,8 +129,8 @@ sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
             if (visitor >= 0) {
                 const extent all = extent_of(T, visitor, parts);
                 const double tokens = (double)visiting(all, is_halved(c, s)).tokens;
-                n.forward += tokens * (Q + 1 + S);
-                n.backward += tokens * (Q + 1 + S + Q);
+                n.forward += tokens * (Q + 1 + decays + S);
+                n.backward += tokens * (Q + 1 + decays + S + Q + decays);
             }
         }
     return n;
@@ -138,8 +160,9 @@ static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
     const int64_t B = layer->B, block = ring->block, rows = B * layer->T;
     /* Blocks of other parts may have a token more; a row of zeros stands around them. */
     const int64_t longest = B * (layer->T + 1) + 2;
-    const int64_t asked = ring->Q + 1 + ring->S;
-    const int64_t answer = ring->S > ring->Q ? ring->S : ring->Q;
+    const int64_t asked = ring->Q + 1 + ring->C + ring->S;
+    const int64_t gradients = ring->Q + ring->C;
+    const int64_t answer = ring->S > gradients ? ring->S : gradients;
     const bool helps = in_any_step(c, index, queries_in);
     const bool helped = in_any_step(c, index, helper_in);
     ring->bytes = 0;
@@ -156,6 +179,14 @@ static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
     }
     ring->gathered = take(ring, helped ? rows : 0, answer);
     ring->visitors = take(ring, helps ? longest : 0, asked);
+    part_decays *const d = &ring->decays;
+    double **const of_tokens[] = {&d->local, &d->own,       &d->other,
+                                  &d->d_own, &d->d_queries, &d->d_keys};
+    double **const of_rows[] = {&d->local_end, &d->before, &d->end, &d->d_before, &d->d_end};
+    for (size_t i = 0; i < sizeof of_tokens / sizeof *of_tokens; i++)
+        *of_tokens[i] = (double *)(void *)take(ring, rows, ring->C);
+    for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
+        *of_rows[i] = (double *)(void *)take(ring, B, ring->C);
     const size_t sums = helps || helped ? srnn_plan_saved_bytes(layer->plan) : 0;
     ring->sums = take(ring, (int64_t)(sums / sizeof(float)), 1);
 }
@@ -171,13 +202,16 @@ srnn_status sr_ring_create(sr_layer_ring **out, const sr_attention_layer *layer)
                             .V = places[SR_OPERAND_V].at.count,
                             .G = places[SR_OPERAND_VALUE_GATE].at.count,
                             .S = sr_sums_columns(&layer->plan->problem),
+                            .C = decay_columns(&layer->plan->problem),
                             .reach = reach_of(&layer->attention,
                                               shortest_part(part->T, part->count), part->count)};
-    ring->block = ring->K + ring->V + ring->G;
+    ring->block = ring->K + ring->V + ring->G + ring->C;
     lay_out(ring, layer);
     *out = ring;
     SR_TRY(sr_alloc_zero(&ring->memory, ring->bytes, 1));
     lay_out(ring, layer);
+    if (ring->C)
+        sr_plan_leave_decays(layer->plan, ring->decays.local, ring->decays.local_end);
     return SRNN_OK;
 }
 
@@ -205,6 +239,138 @@ static void copy_row(float *to, const float *from, int64_t columns) {
 static void add_row(float *to, const float *from, int64_t columns) {
     for (int64_t c = 0; c < columns; c++)
         to[c] += from[c];
+}
+
+/* ---- decays */
+
+static double *decay_at(const sr_attention_layer *layer, double *decays, int64_t b, int64_t h,
+                        int64_t t) {
+    return decays + (b * layer->problem.Hkv + h) * layer->T + t;
+}
+
+/* Those of token t of row b as columns, out of decays (B, Hkv, T), into them, and added. */
+static void decays_out(const sr_attention_layer *layer, float *columns, double *decays, int64_t b,
+                       int64_t t) {
+    for (int64_t h = 0; layer->ring->C && h < layer->problem.Hkv; h++)
+        memcpy(columns + 2 * h, decay_at(layer, decays, b, h, t), sizeof *decays);
+}
+
+static void decays_in(const sr_attention_layer *layer, double *decays, const float *columns,
+                      int64_t b, int64_t t) {
+    for (int64_t h = 0; layer->ring->C && h < layer->problem.Hkv; h++)
+        memcpy(decay_at(layer, decays, b, h, t), columns + 2 * h, sizeof *decays);
+}
+
+static void decays_add(const sr_attention_layer *layer, const float *columns, int64_t b,
+                       int64_t t) {
+    double more;
+    for (int64_t h = 0; layer->ring->C && h < layer->problem.Hkv; h++) {
+        memcpy(&more, columns + 2 * h, sizeof more);
+        *decay_at(layer, layer->ring->decays.d_own, b, h, t) += more;
+    }
+}
+
+/* What one call gives to this part's decays. */
+static void add_decays(const sr_attention_layer *layer, const double *more) {
+    const int64_t count = layer->ring->C ? layer->B * layer->problem.Hkv * layer->T : 0;
+    for (int64_t i = 0; i < count; i++)
+        layer->ring->decays.d_own[i] += more[i];
+}
+
+/* The decays of the tokens of a block that the plan's have the places of, from .. past - 1. */
+static void place_others(const sr_attention_layer *layer, const float *columns, int64_t stride,
+                         int64_t tokens, int64_t shift, int64_t past) {
+    double *const other = layer->ring->decays.other;
+    if (!layer->ring->C)
+        return;
+    memset(other, 0, (size_t)(layer->B * layer->problem.Hkv * layer->T) * sizeof *other);
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = shift < 0 ? 0 : shift; t < past && t - shift < layer->T; t++)
+            decays_in(layer, other, columns + (b * tokens + t) * stride, b, t - shift);
+}
+
+/* Whether the document of token t of row b began before the part. */
+static bool continues_at(const sr_attention_layer *layer, int64_t b, int64_t t) {
+    return layer->positions[b * layer->T + t] > t;
+}
+
+static srnn_status exchange_ends(const sr_attention_layer *layer, sr_neighbour to, double *ends,
+                                 bool sends) {
+    const sr_row_part *part = &layer->part;
+    const size_t bytes = (size_t)(layer->B * layer->problem.Hkv) * sizeof *ends;
+    if (!sr_row_part_has(part, to))
+        return SRNN_OK;
+    return sends ? part->send(part->context, sr_row_part_next(part, to), ends, bytes)
+                 : part->receive(part->context, sr_row_part_next(part, to), ends, bytes);
+}
+
+/* After a call with the part's own keys, which left its decays: counts them from where documents
+ * begin, and tells the part after. */
+static srnn_status count_decays(const sr_attention_layer *layer) {
+    const part_decays *d = &layer->ring->decays;
+    const int64_t heads = layer->problem.Hkv, T = layer->T;
+    if (!layer->ring->C)
+        return SRNN_OK;
+    SR_TRY(layer->part.settle(layer->part.context, d->end));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->before, false));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t h = 0; h < heads; h++) {
+            const double before = d->before[b * heads + h];
+            for (int64_t t = 0; t < T; t++)
+                *decay_at(layer, d->own, b, h, t) = *decay_at(layer, d->local, b, h, t) +
+                                                    (continues_at(layer, b, t) ? before : 0.0);
+            d->end[b * heads + h] =
+                d->local_end[b * heads + h] + (continues_at(layer, b, T - 1) ? before : 0.0);
+        }
+    return exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->end, true);
+}
+
+/* Adds the gradients of the decays' operands that follow from those of C. */
+static srnn_status add_decay_gradients(const sr_attention_layer *layer,
+                                       const srnn_operands *gradients, const srnn_operands *in,
+                                       const void *saved) {
+    const sr_layer_ring *ring = layer->ring;
+    const int64_t heads = layer->problem.Hkv, T = layer->T;
+    float *const numbers = ring->d_keys; /* (B*T, Hkv) */
+    float *const a_log = ring->d_arrived, *const dt_bias = a_log + heads;
+    const srnn_operands more = {
+        .decay = {.data = numbers, .batch = T * heads, .head = 1, .time = heads},
+        .a_log = gradients->a_log ? a_log : NULL,
+        .dt_bias = gradients->dt_bias ? dt_bias : NULL};
+    SR_TRY(sr_attention_decays_backward(layer->plan, &more, in, saved, ring->decays.d_own,
+                                        ring->decays.d_end));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t h = 0; h < heads; h++)
+                row_of(gradients->decay, b, t)[h * gradients->decay.head] +=
+                    numbers[(b * T + t) * heads + h];
+    for (int64_t h = 0; h < heads; h++) {
+        if (gradients->a_log)
+            ((float *)gradients->a_log)[h] += a_log[h];
+        if (gradients->dt_bias)
+            ((float *)gradients->dt_bias)[h] += dt_bias[h];
+    }
+    return SRNN_OK;
+}
+
+/* After all pairs: their gradients by C, with those that come from the part after, turn into those
+ * of the decays; the part before gets its share. */
+static srnn_status decays_back(const sr_attention_layer *layer, const srnn_operands *gradients,
+                               const srnn_operands *in, const void *saved) {
+    const part_decays *d = &layer->ring->decays;
+    const int64_t heads = layer->problem.Hkv, T = layer->T, ends = layer->B * heads;
+    SR_TRY(layer->part.settle(layer->part.context, d->d_before));
+    memset(d->d_end, 0, (size_t)ends * sizeof *d->d_end);
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->d_end, false));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t h = 0; h < heads; h++) {
+            double sum = continues_at(layer, b, T - 1) ? d->d_end[b * heads + h] : 0.0;
+            for (int64_t t = 0; t < T && continues_at(layer, b, t); t++)
+                sum += *decay_at(layer, d->d_own, b, h, t);
+            d->d_before[b * heads + h] = sum;
+        }
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->d_before, true));
+    return add_decay_gradients(layer, gradients, in, saved);
 }
 
 /* Heads of `width` numbers in rows of `columns`, `tokens` of them per row of the batch. */
@@ -240,6 +406,7 @@ static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
             copy_row(to + ring->K, row_of(in->v, b, t), ring->V);
             if (ring->G)
                 copy_row(to + ring->K + ring->V, row_of(in->value_gate, b, t), ring->G);
+            decays_out(layer, to + ring->K + ring->V + ring->G, ring->decays.own, b, t);
         }
 }
 
@@ -247,13 +414,14 @@ static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
 static void pack_visit(const sr_attention_layer *layer, float *to, const srnn_operands *in,
                        int64_t from, const sr_saved *d_sums) {
     const sr_layer_ring *ring = layer->ring;
-    const int64_t columns = ring->Q + 1 + (d_sums ? ring->S : 0);
+    const int64_t columns = ring->Q + 1 + ring->C + (d_sums ? ring->S : 0);
     for (int64_t b = 0; b < layer->B; b++)
         for (int64_t t = from; t < layer->T; t++, to += columns) {
             copy_row(to, row_of(in->q, b, t), ring->Q);
             memcpy(to + ring->Q, &layer->positions[b * layer->T + t], sizeof *to);
+            decays_out(layer, to + ring->Q + 1, ring->decays.own, b, t);
             if (d_sums)
-                sr_sums_out(to + ring->Q + 1, d_sums, &layer->plan->problem, b, t);
+                sr_sums_out(to + ring->Q + 1 + ring->C, d_sums, &layer->plan->problem, b, t);
         }
 }
 
@@ -285,6 +453,20 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x < high ? x : high;
 }
 
+/* A call with another part's keys, or its queries, whose decays are placed. */
+static sr_earlier_keys with_decays(const sr_attention_layer *layer, int64_t gap,
+                                   bool others_are_keys) {
+    const part_decays *d = &layer->ring->decays;
+    sr_earlier_keys keys = {.gap = gap, .first = layer->ring->first};
+    if (!layer->ring->C)
+        return keys;
+    keys.query_decay = others_are_keys ? d->own : d->other;
+    keys.key_decay = others_are_keys ? d->other : d->own;
+    keys.d_query_decay = d->d_queries;
+    keys.d_key_decay = d->d_keys;
+    return keys;
+}
+
 /* Where keys of `block` stand that the first `queries` tokens of this part see. A document that
  * begins after them sees none. */
 static sr_earlier_keys keys_of(const sr_attention_layer *layer, extent block, view v,
@@ -295,7 +477,7 @@ static sr_earlier_keys keys_of(const sr_attention_layer *layer, extent block, vi
         const int64_t first = clamp(document, v.from, v.past);
         layer->ring->first[row] = (int32_t)(row % T < queries ? first - v.shift : T);
     }
-    return (sr_earlier_keys){.gap = start - block.start - v.shift, .first = layer->ring->first};
+    return with_decays(layer, start - block.start - v.shift, true);
 }
 
 /* The same of this part's keys and visiting queries. */
@@ -315,7 +497,7 @@ static sr_earlier_keys keys_for(const sr_attention_layer *layer, extent visitors
             }
             ring->first[b * T + t] = (int32_t)first;
         }
-    return (sr_earlier_keys){.gap = visitors.start + v.shift - start, .first = ring->first};
+    return with_decays(layer, visitors.start + v.shift - start, false);
 }
 
 /* ---- messages */
@@ -367,7 +549,7 @@ static srnn_status send_queries(const sr_attention_layer *layer, const srnn_oper
             pack_visit(layer, ring->visit[half], in, sent.start, d_sums);
         packed[half] = true;
         SR_TRY(send(layer, helper, ring->visit[half], sent.tokens,
-                    ring->Q + 1 + (d_sums ? ring->S : 0)));
+                    ring->Q + 1 + ring->C + (d_sums ? ring->S : 0)));
     }
     return SRNN_OK;
 }
@@ -398,6 +580,8 @@ static srnn_status attend_keys(const sr_attention_layer *layer, srnn_tensor o,
     for (int i = 0; i < count; i++) {
         const srnn_operands there =
             with_keys(layer, in, block + views[i].shift * columns, at.tokens);
+        place_others(layer, block + columns - layer->ring->C, columns, at.tokens, views[i].shift,
+                     at.tokens);
         const sr_earlier_keys keys = keys_of(layer, at, views[i], queries);
         SR_TRY(sr_attention_earlier_forward(layer->plan, o, &there, saved, &keys));
     }
@@ -408,7 +592,7 @@ static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_o
                                    int visitor, bool halved, int s) {
     const sr_layer_ring *ring = layer->ring;
     const extent at = visiting(part_extent(layer, visitor), halved);
-    const int64_t columns = ring->Q + 1;
+    const int64_t columns = ring->Q + 1 + ring->C;
     const sr_saved sums = sr_plan_saved(layer->plan, ring->sums);
     float *const out = ring->returned[s % 2];
     view views[VIEWS];
@@ -419,6 +603,7 @@ static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_o
         const view v = views[i];
         const srnn_operands there =
             with_queries(layer, in, ring->visitors + v.shift * columns, columns, at.tokens);
+        place_others(layer, ring->visitors + ring->Q + 1, columns, at.tokens, v.shift, v.past);
         const sr_earlier_keys keys = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_forward(layer->plan, &there, ring->sums, &keys));
         for (int64_t b = 0; b < layer->B; b++)
@@ -445,6 +630,7 @@ static srnn_status add_sums(const sr_attention_layer *layer, void *saved, int he
 static srnn_status finish(const sr_attention_layer *layer, srnn_tensor o, const srnn_operands *in,
                           void *saved) {
     const extent own = {layer->part.first - layer->T, layer->T};
+    place_others(layer, NULL, 0, 0, 0, 0);
     const sr_earlier_keys none = keys_of(layer, own, (view){0, 0, layer->T}, 0);
     return sr_attention_earlier_forward(layer->plan, o, in, saved, &none);
 }
@@ -454,9 +640,14 @@ srnn_status sr_ring_attend(const sr_attention_layer *layer, srnn_tensor o, const
     const circle c = circle_of(layer);
     const int index = layer->part.index;
     bool helped = false;
+    const bool decays = layer->ring->C > 0; /* they are known after the own keys */
+    if (decays)
+        SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
+    SR_TRY(count_decays(layer));
     SR_TRY(send_keys(layer, in));
     SR_TRY(send_queries(layer, in, NULL));
-    SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
+    if (!decays)
+        SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
     for (int s = 1; 2 * s <= c.parts; s++) {
         const int from = keys_in(c, index, s), visitor = queries_in(c, index, s);
         const int helper = helper_in(c, index, s);
@@ -499,14 +690,18 @@ static srnn_status keys_back(const back *b, int from, bool halved, int s) {
         const srnn_operands there = with_keys(layer, b->in, block + v.shift * columns, at.tokens);
         const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
         const srnn_operands out = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
+        place_others(layer, block + columns - ring->C, columns, at.tokens, v.shift, at.tokens);
         const sr_earlier_keys where = keys_of(layer, at, v, queries);
         SR_TRY(sr_attention_earlier_backward(layer->plan, &out, b->d_o, &there, b->saved, &where));
+        add_decays(layer, ring->decays.d_queries);
         for (int64_t row = 0; row < layer->B; row++) {
             for (int64_t t = 0; t < queries; t++)
                 add_row(row_of(b->gradients->q, row, t), row_of(out.q, row, t), ring->Q);
-            for (int64_t t = v.from; t < v.past; t++)
-                copy_row(sent + (row * at.tokens + t) * columns,
-                         ring->d_keys + (row * T + t - v.shift) * columns, columns);
+            for (int64_t t = v.from; t < v.past; t++) {
+                float *const to = sent + (row * at.tokens + t) * columns;
+                copy_row(to, ring->d_keys + (row * T + t - v.shift) * columns, columns - ring->C);
+                decays_out(layer, to + columns - ring->C, ring->decays.d_keys, row, t - v.shift);
+            }
         }
     }
     return send(layer, from, sent, at.tokens, columns);
@@ -530,7 +725,8 @@ static srnn_status visitors_back(const back *b, int visitor, bool halved, int s)
     const sr_attention_layer *layer = b->layer;
     const sr_layer_ring *ring = layer->ring;
     const extent at = visiting(part_extent(layer, visitor), halved);
-    const int64_t T = layer->T, columns = ring->Q + 1 + ring->S;
+    const int64_t T = layer->T, columns = ring->Q + 1 + ring->C + ring->S;
+    const int64_t answer = ring->Q + ring->C;
     const sr_saved sums = sr_plan_saved(layer->plan, ring->sums);
     float *const out = ring->returned[s % 2];
     view views[VIEWS];
@@ -545,28 +741,36 @@ static srnn_status visitors_back(const back *b, int visitor, bool halved, int s)
         const srnn_operands wanted = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
         for (int64_t row = 0; row < layer->B; row++)
             for (int64_t t = v.shift; t < v.past; t++)
-                sr_sums_in(&sums, ring->visitors + (row * at.tokens + t) * columns + ring->Q + 1,
+                sr_sums_in(&sums,
+                           ring->visitors + (row * at.tokens + t) * columns + columns - ring->S,
                            &layer->plan->problem, row, t - v.shift, t >= v.from);
+        place_others(layer, ring->visitors + ring->Q + 1, columns, at.tokens, v.shift, v.past);
         const sr_earlier_keys where = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_backward(layer->plan, &wanted, &there, ring->sums, &where));
         add_keys(b, ring->d_keys);
+        add_decays(layer, ring->decays.d_keys);
         for (int64_t row = 0; row < layer->B; row++)
-            for (int64_t t = v.from; t < v.past; t++)
-                copy_row(out + (row * at.tokens + t) * ring->Q,
-                         ring->d_queries + (row * T + t - v.shift) * ring->Q, ring->Q);
+            for (int64_t t = v.from; t < v.past; t++) {
+                float *const to = out + (row * at.tokens + t) * answer;
+                copy_row(to, ring->d_queries + (row * T + t - v.shift) * ring->Q, ring->Q);
+                decays_out(layer, to + ring->Q, ring->decays.d_queries, row, t - v.shift);
+            }
     }
-    return send(layer, visitor, out, at.tokens, ring->Q);
+    return send(layer, visitor, out, at.tokens, answer);
 }
 
 static srnn_status add_queries(const back *b, int helper, bool halved) {
     const sr_attention_layer *layer = b->layer;
     const sr_layer_ring *ring = layer->ring;
     const extent sent = visiting((extent){0, layer->T}, halved);
+    const int64_t columns = ring->Q + ring->C;
     const float *row = ring->gathered;
-    SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, ring->Q));
+    SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, columns));
     for (int64_t b_row = 0; b_row < layer->B; b_row++)
-        for (int64_t t = sent.start; t < layer->T; t++, row += ring->Q)
+        for (int64_t t = sent.start; t < layer->T; t++, row += columns) {
             add_row(row_of(b->gradients->q, b_row, t), row, ring->Q);
+            decays_add(layer, row + ring->Q, b_row, t);
+        }
     return SRNN_OK;
 }
 
@@ -584,6 +788,9 @@ static srnn_status step_back(const back *b, int s) {
         float *const block = layer->ring->d_arrived;
         SR_TRY(receive(layer, reader, block, layer->T, layer->ring->block));
         add_keys(b, block);
+        for (int64_t row = 0; row < layer->B * layer->T; row++)
+            decays_add(layer, block + (row + 1) * layer->ring->block - layer->ring->C,
+                       row / layer->T, row % layer->T);
     }
     return helper >= 0 ? add_queries(b, helper, is_halved(c, s)) : SRNN_OK;
 }
@@ -592,16 +799,21 @@ srnn_status sr_ring_attend_back(const sr_attention_layer *layer, const srnn_oper
                                 srnn_tensor d_o, const srnn_operands *in, const void *saved) {
     const back b = {layer, gradients, in, d_o, saved};
     const circle c = circle_of(layer);
-    SR_TRY(send_keys(layer, in));
-    if (in_any_step(c, layer->part.index, helper_in)) {
-        const sr_saved d_sums = sr_plan_saved(layer->plan, layer->ring->sums);
-        SR_TRY(
-            sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved, layer->ring->sums));
+    sr_layer_ring *ring = layer->ring;
+    const bool decays = ring->C > 0;
+    const bool helped = in_any_step(c, layer->part.index, helper_in);
+    const sr_saved d_sums = sr_plan_saved(layer->plan, ring->sums);
+    if (!decays)
+        SR_TRY(send_keys(layer, in));
+    SR_TRY(helped ? sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved, ring->sums)
+                  : srnn_attention_backward(layer->plan, gradients, d_o, in, saved));
+    SR_TRY(count_decays(layer));
+    if (decays)
+        SR_TRY(send_keys(layer, in));
+    if (helped)
         SR_TRY(send_queries(layer, in, &d_sums));
-    } else {
-        SR_TRY(srnn_attention_backward(layer->plan, gradients, d_o, in, saved));
-    }
+    memset(ring->decays.d_own, 0, (size_t)(layer->B * layer->T * ring->C) * sizeof(float));
     for (int s = 1; 2 * s <= c.parts; s++)
         SR_TRY(step_back(&b, s));
-    return SRNN_OK;
+    return decays ? decays_back(layer, gradients, in, saved) : SRNN_OK;
 }
