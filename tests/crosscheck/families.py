@@ -421,20 +421,22 @@ def as_older_files_are(r, c):
         c["torch_dtype"] = c.pop("dtype", "float32")
 
 
-def without_defaults(r, c):
+def without_defaults(r, c, folder):
     """Leaves out every member that transformers fills in again with the same value."""
-    c.pop("transformers_version", None)
-    config = AutoConfig.for_model(**c).to_dict()
+    def meaning(members):
+        with open(f"{folder}/config.json", "w") as file:
+            json.dump(members, file)
+        return AutoConfig.from_pretrained(folder).to_dict()
+
+    whole = meaning(c)
     for key in r.sample(list(c), len(c)):
-        rest = {k: v for k, v in c.items() if k != key}
-        if key == "model_type":
-            continue
+        value = c.pop(key)
         try:
-            same = AutoConfig.for_model(**json.loads(json.dumps(rest))).to_dict() == config
+            same = key != "model_type" and meaning(c) == whole
         except Exception:  # it cannot do without
-            continue
-        if same:
-            del c[key]
+            same = False
+        if not same:
+            c[key] = value
 
 
 def longest_is_plain(config):
@@ -479,7 +481,7 @@ def make(family, r, folder, older, sparse):
         if older:
             as_older_files_are(r, members)
         if sparse:
-            without_defaults(r, members)
+            without_defaults(r, members, folder)
         with open(f"{folder}/config.json", "w") as file:
             json.dump(members, file)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,

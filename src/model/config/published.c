@@ -63,6 +63,12 @@ static bool has_full_layer(const json_t *root) {
     return false;
 }
 
+/* Files may leave out the members that say so. */
+static bool is_type(const json_t *root, const char *type) {
+    const json_t *own = sr_config_value(root, "model_type");
+    return json_is_string(own) && strcmp(json_string_value(own), type) == 0;
+}
+
 srnn_status sr_published_missing(const json_t *root, const char *path, bool experts_are_read) {
     const struct {
         bool needed;
@@ -81,8 +87,10 @@ srnn_status sr_published_missing(const json_t *root, const char *path, bool expe
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
-        {has_number(root, "conv_L_cache"), "a convolution as a mixer (conv_L_cache)"},
-        {has_number(root, "mamba_d_ssm"), "two mixers side by side in one layer"},
+        {has_number(root, "conv_L_cache") || is_type(root, "lfm2"),
+         "a convolution as a mixer (conv_L_cache)"},
+        {has_number(root, "mamba_d_ssm") || is_type(root, "falcon_h1"),
+         "two mixers side by side in one layer"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].needed)
