@@ -218,9 +218,7 @@ static srnn_status put_layers(sr_page *page, const json_t *record, const char *s
     sr_table *table;
     snprintf(name, sizeof name, "%s-teacher-layers", stem);
     SR_TRY(sr_table_create(&table, name,
-                           "Each layer of the teacher alone: KL to the teacher with it replaced; "
-                           "the order of exp it needs, and what order 2 costs, with 95 % intervals "
-                           "over rows; its weights"));
+                           "Each layer of the teacher alone, with 95 % intervals over rows"));
     sr_table_number_column(table, "layer");
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         sr_table_number_column(table, titles[i]);
