@@ -640,13 +640,13 @@ def check_sentences(softrnn, folder, work):
 
 # ---- running, stopping and resuming
 
-def run(softrnn, file, out, stop=None):
-    """True if the study ended, False if it was interrupted; `stop`: seconds after which that happens."""
+def run(softrnn, file, out, stop=None, by=signal.SIGINT):
+    """True if the study ended, False if it was interrupted; `stop`: seconds after which `by` happens."""
     process = subprocess.Popen([softrnn, "study", file, "--out", out], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
     if stop is not None:
         time.sleep(stop)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
     said = process.communicate()[1]
     if process.returncode and not (stop and ("resumes it" in said or process.returncode < 0)):
         raise SystemExit(f"{out}: {said[-500:]}")
@@ -654,9 +654,9 @@ def run(softrnn, file, out, stop=None):
 
 
 def check_resumed(softrnn, file, whole, work):
-    """Stopped again and again, and moved in between, it ends with the same records."""
+    """Stopped or killed again and again, and moved in between, it ends with the same records."""
     parts, stops = work / "parts", 0
-    while not run(softrnn, file, parts, 0.3 * 1.3**stops):
+    while not run(softrnn, file, parts, 0.3 * 1.3**stops, signal.SIGKILL if stops % 2 else signal.SIGINT):
         stops += 1
         if stops == 3:
             parts = parts.rename(work / "moved")
