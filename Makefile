@@ -68,8 +68,8 @@ study-gpu: cuda ## the same question on a GPU, 34 M parameters, into runs/study-
 	@tools/study_gpu.sh build-cuda/cli/softrnn studies/gpu.yaml runs/study-gpu $(TEXT)
 
 rnn-gpu: cuda ## the same on a GPU, a teacher of 34 M parameters, into runs/rnn-gpu; TEXT=files the first time
-	@JOBS=6 RANK="--attention gla --device cuda --precision bf16 --batch 16 --length 256 --align-steps 80 --align-rate 0.003 \
-	    --warmup 20 --validate-every 0 --validate-batches 16 --save-every 0 --most-order 24" \
+	@JOBS=6 RANK="--attention gla --device cuda --precision bf16 --batch 64 --length 256 --align-steps 80 --align-rate 0.003 \
+	    --warmup 20 --validate-every 0 --validate-batches 4 --save-every 0 --most-order 24" \
 	    tools/study_gpu.sh build-cuda/cli/softrnn studies/rnn_gpu.yaml runs/rnn-gpu $(TEXT)
 
 verify: build ## all variants, all forms, all kernels on this machine

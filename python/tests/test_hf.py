@@ -1,5 +1,6 @@
 """transformers: softrnn as an attention implementation, and models of any variant."""
 import copy
+import json
 import os
 import pickle
 import tempfile
@@ -78,6 +79,28 @@ class Transformers(unittest.TestCase):
             with torch.no_grad():
                 logits = theirs(torch.tensor(ids)).logits.numpy()
             np.testing.assert_allclose(logits, student.model().logits(ids), atol=1e-5, err_msg=attention)
+
+    def test_divergences(self):
+        """The loss of the first step of distil, and the KL of validation, are torch's for the models that transformers load."""
+        _, teacher = self.checkpoint("softmax", kv_heads=4, initial_range=0.2, steps=30)
+        (self.folder / "same.txt").write_text("the cat " * 500)  # all rows are equal
+        ids = torch.tensor([list(b"the cat " * 2)])
+        for kl, temperature in (("forward", 1), ("forward", 2.5), ("reverse", 0.5)):
+            student = softrnn.lab.distil(self.folder / f"{kl}{temperature}", teacher, "linear_elu", self.folder / "same.txt",
+                                         stages="distil", distil_steps=1, kl=kl, temperature=temperature, length=16, batch=3,
+                                         validate_every=1, validate_batches=2, threads=1)
+            def log_p(folder, t):
+                with torch.no_grad():
+                    return (transformers.AutoModelForCausalLM.from_pretrained(folder)(ids).logits[0].double() / t).log_softmax(-1)
+            divergence = torch.nn.functional.kl_div
+            p, q = log_p(teacher, temperature), log_p(self.folder / f"{kl}{temperature}" / "copy", temperature)
+            first, second = (q, p) if kl == "forward" else (p, q)
+            want = temperature**2 * divergence(first, second, log_target=True, reduction="batchmean").item()
+            record = json.loads((student.folder / "distil" / "metrics.jsonl").read_text().splitlines()[-1])
+            self.assertGreater(want, 1e-4)
+            self.assertAlmostEqual(record["loss"], want, delta=1e-5 * max(want, 1))
+            want = divergence(log_p(student.checkpoint, 1), log_p(teacher, 1), log_target=True, reduction="batchmean").item()
+            self.assertAlmostEqual(record["validation_kl"], want, delta=1e-5 * max(want, 1))
 
     def test_state_has_a_fixed_size(self):
         _, folder = self.checkpoint("order:2")

@@ -152,12 +152,13 @@ srnn_status sr_adapters_keep(sr_adapters *a) {
     return SRNN_OK;
 }
 
-srnn_status sr_adapters_gradient(sr_adapters *a, float *gradient) {
+srnn_status sr_adapters_gradient(sr_adapters *a, const float *gradient) {
     sr_backend *backend = a->model->backend;
+    float *all = (float *)(uintptr_t)gradient; /* is read only */
     SR_TRY(sr_device_zero(backend->device, a->gradient, a->table.numbers * sizeof(float)));
     for (size_t i = 0; i < a->count; i++) {
         const sr_adapted *m = &a->matrices[i];
-        const factors of = factors_of(a, m, matrix_of(a, m, gradient), a->weights);
+        const factors of = factors_of(a, m, matrix_of(a, m, all), a->weights);
         const factors d = factors_of(a, m, NULL, a->gradient);
         const sr_linear layer = {.weight = of.a, .N = m->columns};
         const sr_linear_gradient d_layer = {d.a, NULL, (int)m->columns};

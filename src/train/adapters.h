@@ -45,7 +45,7 @@ srnn_status sr_adapters_initialise(sr_adapters *adapters, double range, uint64_t
 srnn_status sr_adapters_keep(sr_adapters *adapters);
 
 /* adapters->gradient = that of A and B, from the model's gradient, laid out by its table. */
-srnn_status sr_adapters_gradient(sr_adapters *adapters, float *gradient);
+srnn_status sr_adapters_gradient(sr_adapters *adapters, const float *gradient);
 
 /* W = W0 + B A, in the model. */
 srnn_status sr_adapters_merge(sr_adapters *adapters);

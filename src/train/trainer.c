@@ -20,6 +20,8 @@ static srnn_status check(const sr_trainer_settings *s) {
 
 /* Parameters whose moments this rank stores. */
 static int64_t own_numbers(const sr_trainer *trainer) {
+    if (trainer->adapters)
+        return trainer->all.count;
     if (trainer->device_shares)
         return sr_device_shares_own_numbers(trainer->device_shares);
     return trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count;
@@ -76,8 +78,6 @@ static srnn_status take_device_shares(sr_trainer *trainer) {
 static srnn_status take_shares(sr_trainer *trainer) {
     void *memory;
     trainer->all.count = (int64_t)sr_trainer_table(trainer)->numbers;
-    if (trainer->adapters) /* of one process: batches add up in place */
-        return SRNN_OK;
     if (is_gpu(trainer))
         return trainer->ranks->link ? take_device_shares(trainer) : SRNN_OK;
     if (trainer->ranks->count == 1 && trainer->settings.accumulate == 1)
@@ -158,10 +158,9 @@ static srnn_status take_adapters(sr_trainer *trainer) {
     const sr_adapters_setup setup = {s->adapter_rank, s->attention_of};
     if (!s->adapter_rank)
         return SRNN_OK;
-    if (trainer->ranks->count > 1 || s->optimizer != SR_OPTIMIZER_ADAMW || s->qk_clip > 0)
+    if (s->optimizer != SR_OPTIMIZER_ADAMW || s->qk_clip > 0)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "adapters are trained by one process with optimizer adamw and without "
-                       "qk-clip");
+                       "adapters are trained with optimizer adamw and without qk-clip");
     return sr_adapters_create(&trainer->adapters, trainer->model, &setup);
 }
 
@@ -219,7 +218,8 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
-    created->settings.whole = settings->whole || settings->attention_of != NULL;
+    created->settings.whole =
+        settings->whole || settings->attention_of || settings->adapter_rank > 0;
     created->settings.context_ranks = settings->context_ranks ? settings->context_ranks : 1;
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
@@ -297,11 +297,13 @@ sr_moments *sr_trainer_moments(sr_trainer *trainer) {
 }
 
 const sr_share *sr_trainer_shares(const sr_trainer *trainer, size_t *count) {
+    *count = 1;
+    if (trainer->adapters)
+        return &trainer->all;
     if (trainer->device_shares)
         return sr_device_shares_own(trainer->device_shares, count);
     if (trainer->shares)
         return sr_shares_own(trainer->shares, count);
-    *count = 1;
     return &trainer->all;
 }
 
@@ -488,12 +490,13 @@ static srnn_status update_shards(sr_trainer *trainer, const float *gradient, con
     return sr_qk_clip_update(clip, trainer->stats, own_weights(trainer), shares, count);
 }
 
-/* AdamW for the adapters, which are then added to the model. */
-static srnn_status update_adapters(sr_trainer *trainer) {
+/* AdamW for the adapters, which are then added to the model. Every rank has the whole gradient of
+ * the model, and updates all adapters. */
+static srnn_status update_adapters(sr_trainer *trainer, const float *gradient) {
     sr_backend *backend = trainer->backend;
     sr_adapters *adapters = trainer->adapters;
     sr_adamw adamw = adamw_of(trainer, &trainer->all, adapters->gradient);
-    SR_TRY(sr_adapters_gradient(adapters, sr_pass_gradient(trainer->pass)));
+    SR_TRY(sr_adapters_gradient(adapters, gradient));
     adamw.weight = adapters->weights;
     adamw.working = adapters->weights;
     SR_TRY(backend->stats_squares(backend, trainer->stats, adapters->gradient, adamw.n));
@@ -507,7 +510,7 @@ static srnn_status update(void *context) {
     sr_backend *backend = trainer->backend;
     const float *gradient = sr_pass_gradient(trainer->pass);
     if (trainer->adapters)
-        return update_adapters(trainer);
+        return update_adapters(trainer, gradient);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
     return trainer->decided ? update_shards(trainer, gradient, &trainer->all, 1)
@@ -552,6 +555,10 @@ static srnn_status update_device_shares(void *context) {
     const float *sum = sr_device_shares_sum(shares);
     size_t count;
     const sr_share *own = sr_device_shares_own(shares, &count);
+    if (trainer->adapters) {
+        SR_TRY(sr_device_shares_stats(shares, trainer->stats));
+        return update_adapters(trainer, sum);
+    }
     const int64_t numbers = sr_device_shares_own_numbers(shares);
     SR_TRY(backend->stats_squares(backend, trainer->stats, sum, numbers));
     SR_TRY(sr_device_shares_stats(shares, trainer->stats));
@@ -637,9 +644,12 @@ static srnn_status step_shared(sr_trainer *trainer, sr_step_stats *stats, const 
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
     SR_TRY(compute_rounds(trainer, source, step));
     SR_TRY(add_tallies(trainer, stats));
-    SR_TRY(sr_shares_squares(trainer->shares, &stats->squares));
+    if (!trainer->adapters)
+        SR_TRY(sr_shares_squares(trainer->shares, &stats->squares));
     *trainer->stats = *stats; /* in host memory */
-    SR_TRY(update_shards(trainer, sr_shares_sum(trainer->shares), shares, count));
+    SR_TRY(trainer->adapters
+               ? update_adapters(trainer, sr_shares_sum(trainer->shares))
+               : update_shards(trainer, sr_shares_sum(trainer->shares), shares, count));
     *stats = *trainer->stats;
     return stats->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
 }

@@ -30,12 +30,12 @@ typedef struct sr_trainer_settings {
      * the bit. NULL: everything learns. Not with Muon */
     const bool *attention_of;
     /* Above 0: only adapters of this rank learn, of the matrices of all layers, or of that
-     * attention (train/adapters.h). Alone, in float, with AdamW */
+     * attention (train/adapters.h). In float, with AdamW */
     int adapter_rank;
     int context_ranks; /* of them that share each row; 0: 1 */
     sr_ranks *ranks; /* share the batches of a step; NULL: one process. Must outlive the trainer */
     bool whole;      /* each rank stores all moments, instead of its shard; always where only some
-                      * tensors learn */
+                      * tensors, or adapters, learn */
 } sr_trainer_settings;
 
 /* The outcome of one step. */

@@ -199,6 +199,12 @@ def case_gpus(here):
         if name == "bf16":
             run(2, "train", "--resume", here / f"{name}-muon2", "--stop-step", 0, "--shard", "none")
         close(here / f"{name}-muon", here / f"{name}-muon2")
+    lora = ["--model", here / "one", "--lora-rank", 2, "--clip", 0.5, "--data", "recall:pairs=4", "--batch", 4, "--device", "cuda",
+            "--steps", 4, "--validate-every", 2, "--validate-batches", 2, "--threads", 1]
+    run(1, "train", "--out", here / "lora", *lora, "--accumulate", 2)
+    run(2, "train", "--out", here / "lora2", *lora, "--stop-step", 2)
+    run(2, "train", "--resume", here / "lora2", "--stop-step", 0)
+    close(here / "lora", here / "lora2")
     run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
     run(2, "train", "--resume", here / "three", "--stop-step", 3)
     run(1, "train", "--resume", here / "three", "--stop-step", 0)
@@ -391,6 +397,34 @@ def case_resume(here):
     for ranks, stop in ((2, 8), (1, 12), (3, 0)):
         run(ranks, "train", "--resume", here / "many", "--stop-step", stop)
     same(here / "one", here / "many")
+
+
+def adapters(folder):
+    """The adapters of a run's last checkpoint."""
+    return (sorted((folder / "checkpoints").glob("step-*"))[-1] / "adapter_model.safetensors").read_bytes()
+
+
+def case_adapters(here):
+    """Adapters trained by N ranks, also resumed with other numbers of them, have the bits of one process."""
+    run(1, "train", "--out", here / "base", *MODEL, "--steps", 2, "--validate-every", 0)
+    train = ["--model", here / "base", "--data", "recall:pairs=4", "--batch", 4, "--lora-rank", 3, "--steps", 8,
+             "--save-every", 100, "--learning-rate", 0.01, "--clip", 0.5, "--validate-every", 2, "--validate-batches", 2]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
+    run(2, "train", "--out", here / "two", *train, "--accumulate", 2)
+    run(4, "train", "--out", here / "many", *train, "--stop-step", 2)
+    for ranks, stop in ((1, 4), (3, 6), (2, 0)):
+        run(ranks, "train", "--resume", here / "many", "--stop-step", stop)
+    for name in ("two", "many"):
+        same(here / "one", here / name)
+        check(adapters(here / "one") == adapters(here / name), f"{name} has other adapters")
+    check(weights(here / "base/checkpoints/step-000000002") != weights(here / "one/checkpoints/step-000000008"),
+          "the adapters learn nothing")
+    distil = ["--teacher", here / "base", "--attention", "linear_elu", "--data", "recall:pairs=4", "--batch", 4,
+              "--align-steps", 2, "--distil-steps", 4, "--learn", "lora", "--validate-every", 2, "--validate-batches", 2]
+    for ranks, name in ((1, "student"), (2, "student2")):
+        run(ranks, "distil", "--out", here / name, *distil, "--accumulate", 2 // ranks)
+    for stage in ("align", "distil"):
+        same(here / "student" / stage, here / "student2" / stage)
 
 
 def bytes_read(process):

@@ -355,8 +355,10 @@ def listed(parts):
 
 def headline(group):
     best = group[0]
-    kept = f"layer {best['keep']} keeps the teacher\u2019s attention and its cache" if best["keep"] else \
-        "every layer is replaced"
+    kept = f"layer {best['keep']} keeps" if best["keep"] else "every layer is replaced"
+    if best["keep"] == "1-/4":
+        kept = "every layer whose number is 1 plus a multiple of 4 keeps"
+    kept += " the teacher\u2019s attention and its cache" * bool(best["keep"])
     text = f"{best['budget']}: {kept} "
     if best["student_loss"]["mean"] is None:
         return text + "No student has a finished run."
@@ -620,6 +622,7 @@ def check_sentences(softrnn, folder, work):
     for seed in range(25):
         dice, summary = random.Random(seed), copy.deepcopy(plain)
         for student in summary["students"][0]["students"]:
+            student["keep"] = "1-/4" if student["keep"] and seed % 2 else student["keep"]
             for key in ("above_teacher", "behind", "recovered", *CONTROLS):
                 student[key] = made_quantity(dice, dice.choice(["positive", "negative", "unclear", "few", "none"]))
             student["student_loss"]["mean"] = dice.choice([None, 2.0, 2 + dice.random(), 2 + dice.random()])
@@ -637,13 +640,13 @@ def check_sentences(softrnn, folder, work):
 
 # ---- running, stopping and resuming
 
-def run(softrnn, file, out, stop=None):
-    """True if the study ended, False if it was interrupted; `stop`: seconds after which that happens."""
+def run(softrnn, file, out, stop=None, by=signal.SIGINT):
+    """True if the study ended, False if it was interrupted; `stop`: seconds after which `by` happens."""
     process = subprocess.Popen([softrnn, "study", file, "--out", out], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
     if stop is not None:
         time.sleep(stop)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
     said = process.communicate()[1]
     if process.returncode and not (stop and ("resumes it" in said or process.returncode < 0)):
         raise SystemExit(f"{out}: {said[-500:]}")
@@ -651,9 +654,9 @@ def run(softrnn, file, out, stop=None):
 
 
 def check_resumed(softrnn, file, whole, work):
-    """Stopped again and again, and moved in between, it ends with the same records."""
+    """Stopped or killed again and again, and moved in between, it ends with the same records."""
     parts, stops = work / "parts", 0
-    while not run(softrnn, file, parts, 0.3 * 1.3**stops):
+    while not run(softrnn, file, parts, 0.3 * 1.3**stops, signal.SIGKILL if stops % 2 else signal.SIGINT):
         stops += 1
         if stops == 3:
             parts = parts.rename(work / "moved")

@@ -218,9 +218,7 @@ static srnn_status put_layers(sr_page *page, const json_t *record, const char *s
     sr_table *table;
     snprintf(name, sizeof name, "%s-teacher-layers", stem);
     SR_TRY(sr_table_create(&table, name,
-                           "Each layer of the teacher alone: KL to the teacher with it replaced; "
-                           "the order of exp it needs, and what order 2 costs, with 95 % intervals "
-                           "over rows; its weights"));
+                           "Each layer of the teacher alone, with 95 % intervals over rows"));
     sr_table_number_column(table, "layer");
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         sr_table_number_column(table, titles[i]);
@@ -257,13 +255,15 @@ srnn_status sr_students_ranking(sr_page *page, const sr_records *records,
     SR_TRY(folder_of(path, &there, records, task));
     if (!there)
         return SRNN_OK;
-    if (sr_json_read(&record, path, "layers.json", "softrnn-layers") != SRNN_OK) {
+    srnn_status status = sr_json_read(&record, path, "layers.json", "softrnn-layers");
+    if (status == SRNN_ERR_FORMAT || status == SRNN_ERR_IO) {
         fputs("<p>What each layer of the teacher costs cannot be read: ", page->body);
         sr_escape_html(page->body, srnn_error_detail());
         fputs(".</p>\n", page->body);
         return SRNN_OK;
     }
-    const srnn_status status = put_record(page, record, stem);
+    SR_TRY(status);
+    status = put_record(page, record, stem);
     json_decref(record);
     return status;
 }

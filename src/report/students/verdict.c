@@ -54,10 +54,22 @@ static const char *joint(size_t i, size_t count) {
 
 /* ---- the best student of a budget */
 
+/* Of a list of layers such as 3-/4: its first layer and its step; false for others. */
+static bool is_periodic(const char *keep, int *first, int *step) {
+    int end = 0;
+    return sscanf(keep, "%d-/%d%n", first, step, &end) == 2 && !keep[end];
+}
+
 static void write_budget(FILE *out, const sr_student_group *group) {
+    int first, step;
     fputs("<span class=\"task\">", out);
     sr_escape_html(out, group->budget);
-    if (*group->keep) {
+    if (is_periodic(group->keep, &first, &step)) {
+        fprintf(out,
+                ": every layer whose number is %d plus a multiple of %d keeps the teacher\u2019s "
+                "attention and its cache",
+                first, step);
+    } else if (*group->keep) {
         const bool several = strpbrk(group->keep, ",-") != NULL;
         fputs(several ? ": layers " : ": layer ", out);
         sr_escape_html(out, group->keep);

@@ -191,7 +191,8 @@ static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     SR_TRY(read_back(folder, run));
     if (run->ranks->rank == 0 && sr_tokenizer_is_in(run->folder))
         SR_TRY(sr_tokenizer_copy_into(folder, run->folder));
-    SR_TRY(sr_trainer_write_adapters(run->trainer, folder));
+    if (run->ranks->rank == 0)
+        SR_TRY(sr_trainer_write_adapters(run->trainer, folder));
     return sr_moment_files_write(&moments, folder);
 }
 
@@ -353,15 +354,16 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     return share_message(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
 }
 
-static srnn_status compare_others(const sr_safetensors *file, const sr_checkpointed *run,
-                                  const char *path) {
+/* *found: tensors without adapters that the file has. */
+static srnn_status compare_others(size_t *found, const sr_safetensors *file,
+                                  const sr_checkpointed *run, const char *path) {
     const sr_model *model = run->model;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        const sr_tensor *tensor;
-        if (sr_trainer_adapts(run->trainer, i))
+        const sr_tensor *tensor = sr_safetensors_find(file, spec->name);
+        if (!tensor || sr_trainer_adapts(run->trainer, i))
             continue;
-        SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
+        ++*found;
         if (sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
                               path) != SRNN_OK)
             return SR_FAIL(SRNN_ERR_FORMAT,
@@ -372,15 +374,37 @@ static srnn_status compare_others(const sr_safetensors *file, const sr_checkpoin
     return SRNN_OK;
 }
 
-/* Adapters are added to the model that --model names, which may have changed since: tensors without
- * adapters show it, because each checkpoint has them as they were. */
-static srnn_status check_base(const char *checkpoint, const sr_checkpointed *run) {
+static srnn_status compare_file(size_t *found, const char *folder, const char *name,
+                                const sr_checkpointed *run) {
     char path[SR_PATH_BYTES];
     sr_safetensors *file;
-    SR_TRY(sr_model_part_file(path, checkpoint, part_of(run->ranks)));
+    const size_t length = strlen(name), end = strlen(".safetensors");
+    if (strncmp(name, "model", strlen("model")) != 0 || length < end ||
+        strcmp(name + length - end, ".safetensors") != 0)
+        return SRNN_OK;
+    SR_TRY(sr_path_join(path, folder, name));
     SR_TRY(sr_safetensors_open(&file, path));
-    const srnn_status status = compare_others(file, run, path);
+    const srnn_status status = compare_others(found, file, run, path);
     sr_safetensors_free(file);
+    return status;
+}
+
+/* Adapters are added to the model that --model names, which may have changed since: tensors without
+ * adapters show it, because each checkpoint has them as they were, in the files of as many ranks as
+ * wrote it. */
+static srnn_status check_base(const char *checkpoint, const sr_checkpointed *run) {
+    sr_names names;
+    size_t found = 0, others = 0;
+    for (size_t i = 0; i < run->model->table.count; i++)
+        others += !sr_trainer_adapts(run->trainer, i);
+    SR_TRY(sr_folder_list(&names, checkpoint));
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < names.count && status == SRNN_OK; i++)
+        status = compare_file(&found, checkpoint, names.names[i], run);
+    sr_names_free(&names);
+    if (status == SRNN_OK && found != others)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: has %zu of the %zu tensors without adapters",
+                       checkpoint, found, others);
     return status;
 }
 
