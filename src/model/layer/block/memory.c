@@ -21,6 +21,7 @@ static void lay_out_mixer_half(sr_block_saved *s, const sr_block *b, char *memor
     s->mixer = at(memory, take(bytes, sr_mixer_saved_bytes(b->mixer), 1));
     s->normed = at(memory, take(bytes, rows * C, number));
     s->rstd = at(memory, take(bytes, rows, sizeof(float)));
+    s->normed_note = at(memory, take(bytes, 1, sizeof *s->normed_note));
     if (!has_branches(b))
         return;
     s->mixed = at(memory, take(bytes, rows * C, sizeof(float)));
@@ -36,6 +37,8 @@ static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory,
     s->middle = at(memory, take(bytes, rows * C, sizeof(float)));
     s->mlp_normed = at(memory, take(bytes, rows * C, number));
     s->mlp_rstd = at(memory, take(bytes, rows, sizeof(float)));
+    s->mlp_normed_note = at(memory, take(bytes, 1, sizeof *s->mlp_normed_note));
+    s->activated_note = at(memory, take(bytes, 1, sizeof *s->activated_note));
     s->up = at(memory, take(bytes, rows * (size_t)inner(b), number));
     s->activated = at(memory, take(bytes, rows * F, number));
     if (has_branches(b))
@@ -57,6 +60,7 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
         .mixer = at(memory, mixer),
         .d_normed = at(memory, take(bytes, rows * C, number)),
         .d_activated = at(memory, take(bytes, rows * F, number)),
+        .d_up_note = at(memory, take(bytes, 1, sizeof(sr_matrix_note))),
         .parts = at(memory, take(bytes, SR_ROW_PARTS * 2 * C, sizeof(float))),
     };
     s.d_up = gated(b) ? at(memory, take(bytes, rows * 2 * F, number)) : s.d_activated;
