@@ -44,7 +44,7 @@ static sr_matrix numbers(const bench *b, void *data, int64_t rows, int64_t colum
 }
 
 static sr_rmsnorm norm_of(const bench *b, int64_t rows) {
-    return (sr_rmsnorm){b->at.residual, b->at.master, b->at.rstd, 1e-5f, rows, b->size.C};
+    return (sr_rmsnorm){b->at.residual, b->at.master, b->at.rstd, 1e-5f, rows, b->size.C, NULL};
 }
 
 /* y (rows, N) = x (rows, K) W^T; with `residual`, in float and added to. */
@@ -156,7 +156,7 @@ static srnn_status norm_back(bench *b) {
     const sr_rmsnorm of = norm_of(b, b->size.rows);
     const bool narrow = b->backend->number != SRNN_F32;
     const sr_rmsnorm_gradient gradient = {b->at.d, narrow ? b->at.y : (void *)b->at.d, b->at.m,
-                                          b->at.scratch};
+                                          b->at.scratch, NULL};
     b->bytes = (12 + (narrow ? 2 : 1) * number_bytes(b)) * (double)(b->size.rows * b->size.C);
     return b->backend->rmsnorm_backward(b->backend, &gradient, b->at.x, &of);
 }

@@ -31,8 +31,12 @@ bool sr_ends_are_plain(const sr_model_config *c) {
 }
 
 sr_rmsnorm sr_ends_rmsnorm(const sr_model *model, const float *x, float *rstd, int64_t rows) {
-    return (sr_rmsnorm){x,    model->master.norm, rstd, (float)model->config.norm_epsilon,
-                        rows, model->config.C};
+    return (sr_rmsnorm){.x = x,
+                        .weight = model->master.norm,
+                        .rstd = rstd,
+                        .epsilon = (float)model->config.norm_epsilon,
+                        .rows = rows,
+                        .C = model->config.C};
 }
 
 /* The same norm, whatever its kind. */

@@ -96,6 +96,20 @@ static srnn_status take_last(sr_pass *pass, size_t scratch) {
                           : SRNN_OK;
 }
 
+/* The gradient of the residual stream is measured where layers multiply in 8 bits and nothing but
+ * the gradients of RMS norms writes it. */
+static srnn_status take_measure(sr_pass *pass) {
+    void *memory;
+    bool measured = !pass->contexts && !sr_lesson_has_streams(pass);
+    for (int layer = 0; measured && layer < pass->model->config.L; layer++)
+        measured = sr_block_takes_codes(&pass->blocks[layer]);
+    if (!measured)
+        return SRNN_OK;
+    SR_TRY(take(pass, &memory, 1, sizeof *pass->d.measured));
+    pass->d.measured = memory;
+    return SRNN_OK;
+}
+
 /* Each layer keeps its input; what lies between has memory of its own only if backward will read
  * it where forward left it. */
 static srnn_status take_activations(sr_pass *pass) {
@@ -122,6 +136,7 @@ static srnn_status take_activations(sr_pass *pass) {
         if (mlp_bytes && (keep_mlp || layer == 0))
             SR_TRY(take(pass, &mlp, mlp_own, 1));
         *saved = sr_block_saved_split(block, mixer, mlp);
+        saved->codes = true;
         SR_TRY(take_crossing(pass, saved, sr_mixer_crossing_bytes(block->mixer)));
         if ((pass->setup.train && !layerwise) || pass->setup.keep_inputs || layer < 2)
             SR_TRY(take_floats(pass, &saved->x, rows * C));
@@ -139,6 +154,7 @@ static srnn_status take_activations(sr_pass *pass) {
     pass->d.narrow = pass->d.wide;
     if (pass->backend->number != SRNN_F32)
         SR_TRY(take(pass, &pass->d.narrow, rows * C, number));
+    SR_TRY(take_measure(pass));
     SR_TRY(take_floats(pass, &pass->gradients, pass->model->table.numbers));
     SR_TRY(sr_model_pointers_make(&pass->gradient, pass->model, pass->gradients, SRNN_F32));
     return sr_pass_zero_gradient(pass);

@@ -294,8 +294,13 @@ static srnn_status logits_after(sr_session *session, int t) {
     const int64_t B = session->setup.B, C = session->model->config.C;
     const sr_linear head = head_of(session);
     /* Every T-th row, from the t-th on. */
-    const sr_matrix rows = {sr_number_at(session->normed, t * C, backend->number), B, C,
-                            session->T * C, backend->number};
+    const sr_matrix rows = {sr_number_at(session->normed, t * C, backend->number),
+                            B,
+                            C,
+                            session->T * C,
+                            backend->number,
+                            SR_HANDED_NUMBERS,
+                            NULL};
     SR_TRY(backend->linear_forward(backend, logits_of(session), (sr_matrix){0}, rows, &head, 1));
     return sr_ends_logits(session->model, logits_of(session));
 }

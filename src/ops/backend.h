@@ -67,6 +67,7 @@ typedef struct sr_rmsnorm {
     float epsilon;
     int64_t rows;
     int64_t C;
+    sr_matrix_note *codes; /* not NULL: forward writes SR_HANDED_CODES with this note */
 } sr_rmsnorm;
 
 /* Outputs of the backward pass of a norm. */
@@ -75,6 +76,7 @@ typedef struct sr_rmsnorm_gradient {
     void *narrow;    /* (rows, C): d_x again, in the number type; d_x itself if that is float */
     float *d_weight; /* (C): adds */
     float *scratch;  /* (SR_ROW_PARTS, C) */
+    sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note */
 } sr_rmsnorm_gradient;
 
 /* RMS norm or LayerNorm of groups of channels: all C channels of a block's input, or the channels
@@ -330,6 +332,9 @@ struct sr_backend {
                                   const int32_t *ids);
 
     /* ---- linear layers with a common input: x (rows, K), y (rows, sum of N) */
+    /* Whether x, and d_y if no layer has a bias, may be handed to them as SR_HANDED_CODES. */
+    bool (*takes_codes)(const sr_backend *backend, const sr_linear *layers, int count, int64_t rows,
+                        int64_t K);
     /* y = x weight^T + bias + addend (rows, sum of N); the addend has y's type, its data may be
      * NULL or y's. */
     srnn_status (*linear_forward)(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
@@ -354,7 +359,9 @@ struct sr_backend {
     srnn_status (*rope_backward)(sr_backend *backend, sr_matrix d_x, const sr_rope *rope);
 
     /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
-     * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x; of gelu, also d_out. */
+     * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x, but not if it is
+     * SR_HANDED_CODES; of gelu, also d_out. Where linear layers take codes, out of swiglu and d_x
+     * may be SR_HANDED_CODES; then x has the note of out, which backward reads. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);

@@ -4,6 +4,24 @@
 
 #include "attention/kernel.h"
 
+/* How a matrix is handed to linear layers that multiply in 8 bits. */
+typedef enum sr_handed {
+    SR_HANDED_NUMBERS = 0,
+    SR_HANDED_MEASURED, /* the note has a size that no number of it exceeds */
+
+    /* Numbers of 8 bits in place of numbers of `dtype`, which is bf16: (rows, columns) of them, then
+     * the same transposed; the note has their scale. A whole matrix without gaps, of which nothing
+     * but rows of linear layers' operands can be taken. */
+    SR_HANDED_CODES,
+} sr_handed;
+
+/* What goes with such a matrix, in device memory, aligned to 16 bytes. */
+typedef struct sr_matrix_note {
+    float scale;       /* of its codes */
+    uint32_t largest;  /* bits of the largest size */
+    uint32_t gate, up; /* the same of silu(gate) and of up, where it is the product of both */
+} sr_matrix_note;
+
 /* Element (r, c) is at data + r * stride + c. */
 typedef struct sr_matrix {
     void *data;
@@ -11,6 +29,8 @@ typedef struct sr_matrix {
     int64_t columns;
     int64_t stride;
     srnn_dtype dtype;
+    sr_handed handed;
+    sr_matrix_note *note; /* NULL: none */
 } sr_matrix;
 
 static inline void *sr_number_at(void *data, int64_t index, srnn_dtype dtype) {
@@ -19,7 +39,13 @@ static inline void *sr_number_at(void *data, int64_t index, srnn_dtype dtype) {
 
 /* A whole matrix whose rows follow each other. */
 static inline sr_matrix sr_matrix_of(void *data, int64_t rows, int64_t columns, srnn_dtype dtype) {
-    sr_matrix m = {data, rows, columns, columns, dtype};
+    sr_matrix m = {data, rows, columns, columns, dtype, SR_HANDED_NUMBERS, NULL};
+    return m;
+}
+
+static inline sr_matrix sr_matrix_handed(sr_matrix m, sr_handed handed, sr_matrix_note *note) {
+    m.handed = handed;
+    m.note = note;
     return m;
 }
 

@@ -48,7 +48,9 @@ static void check(int64_t rows, int64_t columns, int64_t stride, sr_fp8_format f
                                        x.host.size() * sizeof(sr_bf16)),
                      SRNN_OK);
     const sr_fp8_tensor to = {along.there, across.there, rounded.there, scale.there, largest.there};
-    assert_int_equal(sr_cuda_fp8_quantize(gpu, &to, {x.there, rows, columns, stride, SRNN_BF16},
+    assert_int_equal(sr_cuda_fp8_quantize(gpu, &to,
+                                          {x.there, rows, columns, stride, SRNN_BF16,
+                                           SR_HANDED_NUMBERS, nullptr},
                                           format),
                      SRNN_OK);
     along.fetch();

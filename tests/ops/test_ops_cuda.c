@@ -105,7 +105,13 @@ static both matrix(int64_t rows, int64_t columns, int64_t gap, uint32_t seed, sr
     for (int64_t r = 0; r < rows; r++)
         memcpy(m.host + r * columns, all + m.offset + r * stride, (size_t)columns * sizeof *all);
     m.memory = on_device(all, rows * stride + gap, dtype);
-    m.device = (sr_matrix){sr_number_at(m.memory, m.offset, dtype), rows, columns, stride, dtype};
+    m.device = (sr_matrix){sr_number_at(m.memory, m.offset, dtype),
+                           rows,
+                           columns,
+                           stride,
+                           dtype,
+                           SR_HANDED_NUMBERS,
+                           NULL};
     return m;
 }
 
@@ -144,6 +150,25 @@ static void close_to(const float *got, const double *want, int64_t count, srnn_d
 static void right(srnn_status status) {
     if (status != SRNN_OK)
         fail_msg("%s", srnn_error_detail());
+}
+
+/* ---- what goes with a matrix ---- */
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static sr_matrix_note note_of(const void *at) {
+    sr_matrix_note note;
+    right(sr_device_copy_out(gpu->device, &note, at, sizeof note));
+    return note;
+}
+
+static sr_matrix_note *new_note(void) {
+    const sr_matrix_note nothing = {0};
+    return device_bytes(&nothing, sizeof nothing);
 }
 
 /* ---- linear layers ---- */
@@ -567,6 +592,204 @@ static void layers_side_by_side(void **state) {
     free_arrays();
 }
 
+/* ---- operands that other ops write in 8 bits ---- */
+
+static double decoded(uint8_t code, const format *f) {
+    const int exponent = (code & 0x7f) >> f->mantissa, rest = code & ((1 << f->mantissa) - 1);
+    const double size = exponent == 0
+                            ? ldexp(rest, 1 - f->bias - f->mantissa)
+                            : ldexp((1 << f->mantissa) + rest, exponent - f->bias - f->mantissa);
+    return (code & 0x7f) == 0x7f ? (double)NAN : code & 0x80 ? -size : size;
+}
+
+static sr_matrix new_codes(int64_t rows, int64_t columns) {
+    const sr_matrix m =
+        sr_matrix_of(on_device(numbers(rows * columns, 9, SRNN_BF16), rows * columns, SRNN_BF16),
+                     rows, columns, SRNN_BF16);
+    return sr_matrix_handed(m, SR_HANDED_CODES, new_note());
+}
+
+/* What codes stand for; both forms have the same. */
+static double *numbers_of_codes(sr_matrix m, const format *f) {
+    const int64_t count = m.rows * m.columns;
+    uint8_t *codes = host_array((size_t)(2 * count));
+    double *out = doubles(count);
+    const double scale = (double)note_of(m.note).scale;
+    right(sr_device_copy_out(gpu->device, codes, m.data, (size_t)(2 * count)));
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i / m.columns, c = i % m.columns;
+        assert_int_equal(codes[i], codes[count + c * m.rows + r]);
+        out[i] = scale * decoded(codes[i], f);
+    }
+    return out;
+}
+
+/* Codes are the numbers of the format nearest to these, for a scale that leaves `spare` powers of
+ * two unused: relative to the number, or to the smallest normal one. 1 + 2^-6: what bf16's sigmoid
+ * adds. */
+static void nearest_codes(const double *got, const double *want, int64_t count, const format *f,
+                          int spare) {
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(want[i]));
+    const double normal = ldexp(largest / f->largest, spare + 2 - f->bias);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(fabs(got[i] - want[i]) <=
+                    ldexp(fmax(fabs(want[i]), normal), -f->mantissa - 1) * (1 + 1.0 / 64) +
+                        fabs(want[i]) / 128);
+}
+
+static void check_sums(sr_matrix got, const double *a, int64_t a_row, int64_t a_step,
+                       const double *b, int64_t b_row, int64_t b_step, int64_t depth,
+                       const float *addend) {
+    const int64_t count = got.rows * got.columns;
+    narrow_sum *sums = narrow_sums(count);
+    double *want = addend ? widened(addend, count) : doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < depth; k++)
+            add_product(&sums[i], a[i / got.columns * a_row + k * a_step] *
+                                      b[i % got.columns * b_row + k * b_step]);
+    const double *slack = finish(want, sums, count);
+    close_within(fetched(got.data, count, got.dtype), want, slack, count, got.dtype);
+}
+
+/* Norm, layers, SwiGLU and layer, and back, as a block has them. */
+static void check_codes(int64_t rows, int64_t C, int64_t F) {
+    const both x = matrix(rows, C, 0, 1, SRNN_F32), scale = matrix(1, C, 0, 2, SRNN_F32);
+    const both w_up = matrix(2 * F, C, 0, 3, SRNN_BF16), w_down = matrix(C, F, 0, 4, SRNN_BF16);
+    const both up_at = matrix(rows, 2 * F, 0, 5, SRNN_BF16), y = matrix(rows, C, 0, 6, SRNN_F32);
+    const both d_y = matrix(rows, C, 0, 7, SRNN_BF16), d_h = matrix(rows, F, 0, 8, SRNN_BF16);
+    const both d_normed = matrix(rows, C, 0, 9, SRNN_BF16);
+    const both d_w_up = matrix(2 * F, C, 0, 10, SRNN_F32), d_w_down = matrix(C, F, 0, 11, SRNN_F32);
+    const sr_matrix normed = new_codes(rows, C), h = new_codes(rows, F);
+    const sr_matrix d_up = new_codes(rows, 2 * F);
+    const sr_matrix up = sr_matrix_handed(up_at.device, SR_HANDED_NUMBERS, h.note);
+    const sr_linear ups[] = {{w_up.device.data, NULL, F, false, true},
+                             {sr_number_at(w_up.device.data, F * C, SRNN_BF16), NULL, F, false,
+                              true}};
+    const sr_linear down = {w_down.device.data, NULL, C, false, true};
+    const sr_linear_gradient d_ups[] = {{d_w_up.device.data, NULL, F},
+                                        {(float *)d_w_up.device.data + F * C, NULL, F}};
+    const sr_linear_gradient d_down = {d_w_down.device.data, NULL, C};
+    const sr_rmsnorm norm = {x.device.data,
+                             scale.device.data,
+                             on_device(numbers(rows, 12, SRNN_F32), rows, SRNN_F32),
+                             1e-5f,
+                             rows,
+                             C,
+                             normed.note};
+    assert_true(gpu->takes_codes(gpu, ups, 2, rows, C) && gpu->takes_codes(gpu, &down, 1, rows, F));
+    right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
+    right(gpu->linear_forward(gpu, up, (sr_matrix){0}, normed, ups, 2));
+    right(gpu->swiglu_forward(gpu, h, up));
+    right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, h, &down, 1));
+
+    const double *normed8 = numbers_of_codes(normed, &e4m3), *h8 = numbers_of_codes(h, &e4m3);
+    const double *w_up8 = quantised(w_up.host, 2 * F * C, &e4m3),
+                 *w_down8 = quantised(w_down.host, C * F, &e4m3);
+    double *want = doubles(rows * C), *want_h = doubles(rows * F), *want_d = doubles(rows * 2 * F);
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < C; c++)
+            squares += pow((double)x.host[r * C + c], 2);
+        for (int64_t c = 0; c < C; c++)
+            want[r * C + c] = (double)x.host[r * C + c] * (double)scale.host[c] /
+                              sqrt(squares / (double)C + 1e-5);
+    }
+    nearest_codes(normed8, want, rows * C, &e4m3, (int)ceil(log2(sqrt((double)C))) + 1);
+    check_sums(up, normed8, C, 1, w_up8, C, 1, C, NULL);
+    const float *up_got = fetched_matrix(up_at);
+    for (int64_t i = 0; i < rows * F; i++) {
+        const double g = (double)up_got[i / F * 2 * F + i % F];
+        want_h[i] = g / (1 + exp(-g)) * (double)up_got[i / F * 2 * F + F + i % F];
+    }
+    nearest_codes(h8, want_h, rows * F, &e4m3, 1);
+    check_sums(y.device, h8, F, 1, w_down8, F, 1, F, NULL);
+
+    float largest = 0;
+    for (int64_t i = 0; i < rows * C; i++)
+        largest = fmaxf(largest, fabsf(d_y.host[i]));
+    const sr_matrix_note measured = {.largest = bits_of(largest)};
+    const sr_matrix d_out =
+        sr_matrix_handed(d_y.device, SR_HANDED_MEASURED, device_bytes(&measured, sizeof measured));
+    right(
+        gpu->linear_backward(gpu, &(sr_linear_backward){d_h.device, d_out, h, &down, &d_down, 1}));
+    right(gpu->swiglu_backward(gpu, d_up, d_h.device, up));
+    right(gpu->linear_backward(gpu, &(sr_linear_backward){d_normed.device, d_up, normed, ups, d_ups,
+                                                          2}));
+    const double *d_y8 = quantised(d_y.host, rows * C, &e5m2),
+                 *d_up8 = numbers_of_codes(d_up, &e5m2);
+    check_sums(d_h.device, d_y8, C, 1, w_down8, 1, F, C, NULL);
+    check_sums(d_w_down.device, d_y8, 1, C, h8, 1, F, rows, d_w_down.host);
+    const float *d_h_got = fetched_matrix(d_h);
+    for (int64_t i = 0; i < rows * F; i++) {
+        const int64_t at = i / F * 2 * F + i % F;
+        const double g = (double)up_got[at], s = 1 / (1 + exp(-g)), d = (double)d_h_got[i];
+        want_d[at] = d * (double)up_got[at + F] * s * (1 + g * (1 - s));
+        want_d[at + F] = d * g * s;
+    }
+    nearest_codes(d_up8, want_d, rows * 2 * F, &e5m2, 12);
+    check_sums(d_normed.device, d_up8, 2 * F, 1, w_up8, 1, C, 2 * F, NULL);
+    check_sums(d_w_up.device, d_up8, 1, 2 * F, normed8, 1, C, rows, d_w_up.host);
+    free_arrays();
+}
+
+static void operands_in_8_bits(void **state) {
+    (void)state;
+    check_codes(48, 16, 16);
+    check_codes(144, 80, 48);
+    check_codes(272, 1040, 96); /* more columns than a block of the norm transposes at once */
+    const sr_linear layer = {.N = 16, .fp8 = true};
+    assert_false(gpu->takes_codes(gpu, &layer, 1, 40, 32)); /* rows are no multiple of 16 */
+    assert_false(gpu->takes_codes(gpu, &layer, 1, 32, 32)); /* few rows */
+    assert_false(gpu->takes_codes(gpu, &layer, 1, 48, 40));
+}
+
+static void operands_in_pieces(void **state) {
+    (void)state;
+    check_codes(400, PIECES_K, PIECES_N / 2);
+}
+
+/* A number that is not finite: what the norm makes of its row is not, nor is any product of a
+ * tensor with one; zeros stay zeros. */
+static void codes_of_nan(void **state) {
+    (void)state;
+    enum { ROWS = 48, C = 32, BAD = 20 };
+    const float bad[] = {0, INFINITY, -INFINITY, NAN};
+    const both w = matrix(C, C, 0, 2, SRNN_BF16), y = matrix(ROWS, C, 0, 3, SRNN_F32);
+    const both scale = matrix(1, C, 0, 4, SRNN_F32);
+    const sr_linear layer = {.weight = w.device.data, .N = C, .fp8 = true};
+    for (int i = 0; i < 4; i++) {
+        const sr_matrix normed = new_codes(ROWS, C), h = new_codes(ROWS, C / 2);
+        float *x = numbers(ROWS * C, 1, SRNN_F32), *up = host_array(sizeof(float) * ROWS * C);
+        for (int c = 0; c < C; c++)
+            x[BAD * C + c] = 0;
+        x[BAD * C + 5] = up[BAD * C + 5] = bad[i];
+        const sr_rmsnorm norm = {on_device(x, ROWS * C, SRNN_F32),
+                                 scale.device.data,
+                                 on_device(numbers(ROWS, 12, SRNN_F32), ROWS, SRNN_F32),
+                                 1e-5f,
+                                 ROWS,
+                                 C,
+                                 normed.note};
+        right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
+        right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, normed, &layer, 1));
+        const float *got = fetched_matrix(y);
+        for (int n = 0; n < ROWS * C; n++)
+            assert_true(n / C != BAD ? isfinite(got[n]) : i == 0 ? got[n] == 0 : isnan(got[n]));
+        const sr_linear narrow = {.weight = w.device.data, .N = C, .fp8 = true};
+        right(gpu->swiglu_forward(gpu, h,
+                                  sr_matrix_handed(sr_matrix_of(on_device(up, ROWS * C, SRNN_BF16),
+                                                                ROWS, C, SRNN_BF16),
+                                                   SR_HANDED_NUMBERS, h.note)));
+        right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, h, &narrow, 1));
+        got = fetched_matrix(y);
+        for (int n = 0; n < ROWS * C; n++)
+            assert_true(i == 0 ? got[n] == 0 : isnan(got[n]));
+    }
+    free_arrays();
+}
+
 /* A tensor of zeros stays one; with a number that is not finite nothing that follows is. */
 static void zeros_and_infinities(void **state) {
     (void)state;
@@ -619,18 +842,23 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
                              on_device(numbers(rows, 6, SRNN_F32), rows, SRNN_F32),
                              (float)epsilon,
                              rows,
-                             C};
+                             C,
+                             NULL};
     void *got = on_device(numbers(rows * C, 7, number), rows * C, number);
     right(gpu->rmsnorm_forward(gpu, got, &norm));
     close_to(fetched(got, rows * C, number), out, rows * C, number);
     close_to(fetched(norm.rstd, rows, SRNN_F32), rstds, rows, SRNN_F32);
     float *wide = on_device(d_x, rows * C, SRNN_F32);
-    const sr_rmsnorm_gradient gradient = {wide, number == SRNN_F32 ? wide : got,
-                                          on_device(d_w, C, SRNN_F32),
-                                          on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32),
-                                                    SR_ROW_PARTS * C, SRNN_F32)};
+    const sr_rmsnorm_gradient gradient = {
+        wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
+        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32), new_note()};
     right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
-    close_to(fetched(wide, rows * C, SRNN_F32), want_x, rows * C, SRNN_F32);
+    const float *got_x = fetched(wide, rows * C, SRNN_F32);
+    float largest = 0;
+    close_to(got_x, want_x, rows * C, SRNN_F32);
+    for (int64_t i = 0; i < rows * C; i++)
+        largest = fmaxf(largest, fabsf(got_x[i]));
+    assert_int_equal(note_of(gradient.measured).largest, bits_of(largest));
     close_to(fetched(gradient.narrow, rows * C, number), want_x, rows * C, number);
     close_to(fetched(gradient.d_weight, C, SRNN_F32), want_w, C, SRNN_F32);
     free_arrays();
@@ -1441,7 +1669,13 @@ static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
     double *want = doubles(count);
     for (int64_t i = 0; i < count; i++)
         want[i] = (double)y[i] + (i % stride < columns ? (double)x[i] : 0);
-    sr_matrix to = {on_device(y, count, gpu->number), rows, columns, stride, gpu->number};
+    sr_matrix to = {on_device(y, count, gpu->number),
+                    rows,
+                    columns,
+                    stride,
+                    gpu->number,
+                    SR_HANDED_NUMBERS,
+                    NULL};
     sr_matrix from = to;
     from.data = on_device(x, count, gpu->number);
     right(gpu->add_rows(gpu, to, from));
@@ -1475,9 +1709,9 @@ static srnn_status run_step(void *context) {
     const step *s = context;
     const srnn_dtype number = gpu->number;
     const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
-    const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C};
+    const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C, NULL};
     const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
-                                      s->gradient + norm_at, s->scratch};
+                                      s->gradient + norm_at, s->scratch, NULL};
     void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
     const sr_linear head = {sr_number_at(working, head_at, number), NULL, .N = V};
     const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
@@ -1635,9 +1869,12 @@ int main(void) {
     sr_cublaslt_close(library);
     const struct CMUnitTest fp8_tests[] = {cmocka_unit_test(layers_in_8_bits),
                                            cmocka_unit_test(layers_side_by_side),
-                                           cmocka_unit_test(zeros_and_infinities)};
+                                           cmocka_unit_test(zeros_and_infinities),
+                                           cmocka_unit_test(operands_in_8_bits),
+                                           cmocka_unit_test(codes_of_nan)};
     const struct CMUnitTest piece_tests[] = {cmocka_unit_test(rows_in_pieces),
-                                             cmocka_unit_test(layers_beyond_the_workspace)};
+                                             cmocka_unit_test(layers_beyond_the_workspace),
+                                             cmocka_unit_test(operands_in_pieces)};
     return cmocka_run_group_tests_name("float", tests, open_float, close_backend) +
            cmocka_run_group_tests_name("bf16", tests, open_bf16, close_backend) +
            cmocka_run_group_tests_name("fp8", fp8_tests, open_fp8, close_backend) +

@@ -208,6 +208,17 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
     return srnn_plan_scratch_bytes(layer->plan) + (layer->ring ? sr_ring_bytes(layer->ring) : 0);
 }
 
+bool sr_attention_layer_takes_codes(const sr_attention_layer *layer,
+                                    const sr_layer_weights *weights, int64_t rows) {
+    const sr_layer_wiring *w = &layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    if (w->form->own_norm || w->shift_count)
+        return false;
+    sr_layer_linears(linears, layer, weights, 0, w->input_linears);
+    return layer->backend->takes_codes(layer->backend, linears, w->input_linears, rows,
+                                       layer->dims.C);
+}
+
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
                                       const sr_layer_weights *weights, void *saved,
                                       const sr_layer_crossing *crossing) {

@@ -78,6 +78,10 @@ typedef struct sr_layer_crossing {
 
 size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer);
 
+/* Whether x of that many rows may be SR_HANDED_CODES. */
+bool sr_attention_layer_takes_codes(const sr_attention_layer *layer,
+                                    const sr_layer_weights *weights, int64_t rows);
+
 /* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T,
  * C) = the layer's output + addend, whose data may be NULL. */
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,

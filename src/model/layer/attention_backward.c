@@ -192,8 +192,10 @@ static srnn_status own_norm_back(const back *b, sr_matrix d_x, sr_matrix d_y, sr
     sr_backend *backend = b->layer->backend;
     const sr_rmsnorm norm = sr_layer_own_norm(b->layer, &b->in, x, b->weights);
     float *wide = sr_layer_input_as_float(b->layer, &b->d, d_x);
-    const sr_rmsnorm_gradient out = {wide, d_x.data, b->gradients->slot[SR_LAYER_OWN_NORM],
-                                     b->d.parts};
+    const sr_rmsnorm_gradient out = {.d_x = wide,
+                                     .narrow = d_x.data,
+                                     .d_weight = b->gradients->slot[SR_LAYER_OWN_NORM],
+                                     .scratch = b->d.parts};
     SR_TRY(backend->widen(backend, wide, d_y.data, x.rows * x.columns));
     return backend->rmsnorm_backward(backend, &out, b->d.normed.data, &norm);
 }

@@ -33,6 +33,13 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
     return SRNN_OK;
 }
 
+/* Its products have operands of 16 bits or more. */
+static bool takes_codes(const sr_backend *backend, const sr_linear *layers, int count, int64_t rows,
+                        int64_t K) {
+    (void)backend, (void)layers, (void)count, (void)rows, (void)K;
+    return false;
+}
+
 static const sr_backend table = {
     .number = SRNN_F32,
     .logit_numbers = 1 << 20,
@@ -41,6 +48,7 @@ static const sr_backend table = {
     .widen = sr_cpu_widen,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
+    .takes_codes = takes_codes,
     .linear_forward = sr_cpu_linear_forward,
     .linear_backward_input = sr_cpu_linear_backward_input,
     .linear_backward_weight = sr_cpu_linear_backward_weight,

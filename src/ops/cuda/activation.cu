@@ -1,6 +1,7 @@
 /* activation.cu: SwiGLU and GELU. Bytes per number of out in bf16 (twice that in float): SwiGLU
  * forward 4 + 2, backward 6 + 4; GELU 2 + 2, backward 4 + 2. */
 #include "ops/cuda/elements.h"
+#include "ops/cuda/fp8/producers.h"
 
 /* Three matrices of one shape, or of 2F columns where they hold gate and up. */
 template <class N> struct activation {
@@ -118,6 +119,8 @@ static srnn_status start(sr_backend *backend, sr_matrix to, sr_matrix d_out, sr_
 }
 
 srnn_status sr_cuda_swiglu_forward(sr_backend *backend, sr_matrix out, sr_matrix x) {
+    if (out.handed == SR_HANDED_CODES)
+        return sr_cuda_fp8_swiglu(backend, out, x);
     return start(backend, out, out, x, out.columns, [](auto access) {
         return swiglu<typename decltype(access)::N, decltype(access)::W>;
     });
@@ -125,6 +128,8 @@ srnn_status sr_cuda_swiglu_forward(sr_backend *backend, sr_matrix out, sr_matrix
 
 srnn_status sr_cuda_swiglu_backward(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                     sr_matrix x) {
+    if (d_x.handed == SR_HANDED_CODES)
+        return sr_cuda_fp8_swiglu_back(backend, d_x, d_out, x);
     return start(backend, d_x, d_out, x, d_out.columns, [](auto access) {
         return swiglu_back<typename decltype(access)::N, decltype(access)::W>;
     });

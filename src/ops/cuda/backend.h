@@ -67,6 +67,8 @@ srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, sr_matrix weight,
                                   const int32_t *ids);
 srnn_status sr_cuda_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
                                    const int32_t *ids);
+bool sr_cuda_takes_codes(const sr_backend *, const sr_linear *layers, int count, int64_t rows,
+                         int64_t K);
 srnn_status sr_cuda_linear_forward(sr_backend *, sr_matrix y, sr_matrix addend, sr_matrix x,
                                    const sr_linear *layers, int count);
 srnn_status sr_cuda_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix d_y,

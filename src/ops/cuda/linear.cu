@@ -3,6 +3,7 @@
  * Layers whose weights are contiguous in memory are one GEMM; the others, one each. */
 #include "ops/cuda/elements.h"
 #include "ops/cuda/fp8/linear.h"
+#include "ops/cuda/fp8/quantize.h"
 
 /* y += bias. A thread owns one number of y: global -> register -> global. */
 template <class N>
@@ -72,6 +73,24 @@ static piece next_alike(const sr_backend *backend, const sr_linear *layers, int 
     return p;
 }
 
+bool sr_cuda_takes_codes(const sr_backend *backend, const sr_linear *layers, int count,
+                         int64_t rows, int64_t K) {
+    const sr_matrix x = sr_matrix_of(nullptr, rows, K, SRNN_BF16);
+    const piece p = next_alike(backend, layers, count, x);
+    return p.fp8 && p.count == count && rows % SR_FP8_STEP == 0;
+}
+
+/* The model has asked whether codes are taken. */
+static srnn_status check_codes(const sr_matrix *operands, int count, bool fp8) {
+    for (int i = 0; i < count; i++)
+        if (operands[i].handed == SR_HANDED_CODES && !fp8)
+            return SR_FAIL(SRNN_ERR_ARGUMENT,
+                           "a linear layer was handed %lld x %lld numbers of 8 "
+                           "bits, which it does not take",
+                           (long long)operands[i].rows, (long long)operands[i].columns);
+    return SRNN_OK;
+}
+
 static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, int count,
                                   int64_t K) {
     int taken = 1;
@@ -109,6 +128,7 @@ srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix a
     int64_t first = 0;
     for (int i = 0; i < count; i += p.count, first += p.N) {
         p = next_alike(backend, layers + i, count - i, x);
+        SR_TRY(check_codes(&x, 1, p.fp8));
         const sr_matrix own = sr_matrix_columns(y, first, p.N);
         sr_matrix other = addend;
         other.data = sr_number_at(addend.data, first, y.dtype);
@@ -223,7 +243,10 @@ srnn_status sr_cuda_linear_backward(sr_backend *backend, const sr_linear_backwar
                                         of->layers + i,
                                         of->gradients + i,
                                         p.count};
-        if (p.fp8 && sr_is_aligned(sr_place_of(own.d_y), 8)) {
+        const sr_matrix operands[] = {own.d_y, own.x};
+        const bool fp8 = p.fp8 && sr_is_aligned(sr_place_of(own.d_y), 8);
+        SR_TRY(check_codes(operands, 2, fp8 && p.count == of->count));
+        if (fp8) {
             SR_TRY(sr_cuda_fp8_backward(backend, &own, first > 0));
         } else {
             SR_TRY(multiply_input(backend, of->d_x, first > 0, own.d_y, own.layers->weight));

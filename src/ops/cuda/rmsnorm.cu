@@ -4,6 +4,7 @@
  * the caches. Bytes per number: forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 +
  * 4, narrow 2 (float: 4, 4, 4 + 4). */
 #include "ops/cuda/elements.h"
+#include "ops/cuda/fp8/producers.h"
 
 enum {
     RESIDENT_THREADS = 1536, /* blocks of backward per multiprocessor, limited by registers */
@@ -92,7 +93,8 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
  * `part_rows` consecutive rows; a thread the same columns in each. For each row: a block sum of
  * d_out w x (shared memory, barriers), then d_x += ... in global memory and d_w accumulated in
  * shared memory, by the column's thread alone. After the last row d_w goes to the block's part in
- * the workspace, for add_parts. Deterministic: rows in order, parts in order. */
+ * the workspace, for add_parts. Deterministic: rows in order, parts in order. Each warp raises the
+ * largest size of d_x where that is wanted, by an atomic maximum, whose order does not show. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
@@ -104,6 +106,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
 #pragma unroll
         for (int k = 0; k < W; k++)
             d_weight[c + k] = 0;
+    uint32_t largest = 0; /* as bits, so that infinity and NaN are above all finite sizes */
     for (int64_t row = first; row < end; row++) {
         const float rstd = norm.rstd[row];
         const float *__restrict__ x_row = norm.x + row * C;
@@ -121,6 +124,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
             for (int k = 0; k < W; k++) {
                 d_x[k] += d[k] * weight[k] * rstd - x[k] * pull;
                 sum[k] += d[k] * x[k] * rstd;
+                largest = max(largest, float_bits(d_x[k]) & 0x7fffffffu);
             }
             store_numbers<W>(d_weight + c, sum);
             store_numbers<W>(gradient.d_x + row * C + c, d_x);
@@ -133,6 +137,13 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
         load_numbers<W>(sum, d_weight + c);
         store_numbers<W>(gradient.scratch + blockIdx.x * norm.C + c, sum);
     }
+    if (!gradient.measured)
+        return;
+#pragma unroll
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
+        largest = max(largest, shuffle_xor(largest, mask));
+    if (threadIdx.x % SR_WARP == 0)
+        atomicMax(&gradient.measured->largest, largest);
 }
 
 srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {
@@ -141,6 +152,8 @@ srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rms
                                {norm->weight, 0, SRNN_F32}};
     if (norm->rows == 0)
         return SRNN_OK;
+    if (norm->codes)
+        return sr_cuda_fp8_norm(backend, out, norm);
     return sr_with_access<4>(backend->number, norm->C, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
         SR_CUDA(sr_launch_early(sr_may_start_early(backend), norm_row<typename A::N, A::W>,
@@ -181,6 +194,8 @@ srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradi
     /* More parts than fit the caller's workspace. */
     sr_rmsnorm_gradient parted = *gradient;
     parted.scratch = sr_workspace_of(backend);
+    if (gradient->measured)
+        SR_TRY(sr_device_zero(backend->device, gradient->measured, sizeof *gradient->measured));
     SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
         using A = decltype(access);
         SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W>, dim3((unsigned)parts),

@@ -15,6 +15,11 @@ static sr_layer_weights attention_weights(const sr_block *b) {
     return (sr_layer_weights){&b->master->attention, &b->worker->attention, b->narrow};
 }
 
+bool sr_block_takes_codes(const sr_block *b) {
+    const sr_layer_weights weights = attention_weights(b);
+    return plain_norms(b) && sr_mixer_takes_codes(b->mixer, &weights, b->rows);
+}
+
 /* ---- norms */
 
 /* A norm of any kind; x float. */
@@ -29,18 +34,19 @@ static sr_norm norm_at(const sr_block *b, float *x, sr_block_slot weight) {
                      .epsilon = (float)b->config->norm_epsilon};
 }
 
-/* out (rows, C), number type = what mixer or MLP read of x. */
-static srnn_status read_norm(const sr_block *b, void *out, float *x, sr_block_slot weight,
+/* out (rows, C) = what mixer or MLP read of x. */
+static srnn_status read_norm(const sr_block *b, sr_matrix out, float *x, sr_block_slot weight,
                              float *rstd) {
     sr_backend *backend = b->backend;
     if (!norm_before(b))
-        return backend->narrow(backend, out, x, b->rows * b->config->C);
+        return backend->narrow(backend, out.data, x, b->rows * b->config->C);
     if (plain_norms(b)) {
-        const sr_rmsnorm norm = norm_of(b, x, weight, rstd);
-        return backend->rmsnorm_forward(backend, out, &norm);
+        sr_rmsnorm norm = norm_of(b, x, weight, rstd);
+        norm.codes = out.handed == SR_HANDED_CODES ? out.note : NULL;
+        return backend->rmsnorm_forward(backend, out.data, &norm);
     }
     const sr_norm norm = norm_at(b, x, weight);
-    return backend->norm_forward(backend, numbers(b, out, b->config->C), &norm);
+    return backend->norm_forward(backend, out, &norm);
 }
 
 /* Adds to d the gradient of what came of it, d_normed. */
@@ -53,7 +59,7 @@ static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
     const sr_matrix wide = residual(b, d.wide);
     if (plain_norms(b)) {
         const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
-                                         scratch->parts};
+                                         scratch->parts, d.measured};
         return backend->rmsnorm_backward(backend, &out, scratch->d_normed, plain);
     }
     if (norm_before(b)) {
@@ -65,6 +71,11 @@ static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
         SR_TRY(backend->add_scaled(backend, wide, wide, d_normed, 1.0f));
     }
     return backend->narrow(backend, d.narrow, d.wide, b->rows * b->config->C);
+}
+
+/* What the mixer reads. */
+static sr_matrix mixer_input(const sr_block *b, const sr_block_saved *s) {
+    return handed(b, s->normed, b->config->C, s->codes && sr_block_takes_codes(b), s->normed_note);
 }
 
 /* ---- what mixer and MLP add to the residual */
@@ -90,16 +101,17 @@ typedef struct branch {
 } branch;
 
 /* *d_out = the gradient of the branch, from that of the residual. */
-static srnn_status branch_back(const sr_block *b, void **d_out, sr_block_gradient d,
+static srnn_status branch_back(const sr_block *b, sr_matrix *d_out, sr_block_gradient d,
                                const sr_block_pointers *gradient, const sr_block_scratch *scratch,
                                branch of) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C;
     const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
-    *d_out = d.narrow;
+    *d_out = sr_matrix_handed(numbers(b, d.narrow, C),
+                              d.measured ? SR_HANDED_MEASURED : SR_HANDED_NUMBERS, d.measured);
     if (!has_branches(b))
         return SRNN_OK;
-    *d_out = scratch->d_branch;
+    *d_out = d_branch;
     SR_TRY(sr_device_copy(backend->device, scratch->d_branch, d.narrow,
                           (size_t)(b->rows * C) * sr_element_bytes(backend->number)));
     if (residual_multiplier(b) != 1.0f)
@@ -124,7 +136,7 @@ static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const s
 /* to = x + the mixer's output for normed; NULL: only what it saves. */
 static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s) {
     const sr_layer_weights weights = attention_weights(b);
-    const sr_matrix normed = numbers(b, s->normed, b->config->C);
+    const sr_matrix normed = mixer_input(b, s);
     SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer, &s->crossing));
     SR_TRY(sr_block_observe(b, &weights, s->mixer));
     if (!has_branches(b))
@@ -137,17 +149,17 @@ static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s)
 }
 
 srnn_status sr_block_mix(const sr_block *b, float *out, const sr_block_saved *s) {
-    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
+    SR_TRY(read_norm(b, mixer_input(b, s), s->x, SR_BLOCK_INPUT_NORM, s->rstd));
     return attend(b, out, s);
 }
 
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
-    SR_TRY(read_norm(b, s->normed, s->x, SR_BLOCK_INPUT_NORM, s->rstd));
+    SR_TRY(read_norm(b, mixer_input(b, s), s->x, SR_BLOCK_INPUT_NORM, s->rstd));
     if (!has_mlp(b))
         return attend(b, out, s);
     SR_TRY(attend(b, s->middle, s));
     if (!parallel(b))
-        SR_TRY(read_norm(b, s->mlp_normed, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd));
+        SR_TRY(read_norm(b, mlp_input(b, s), s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd));
     SR_TRY(sr_block_mlp_of(b)->activate(b, s));
     return out || has_branches(b) ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
 }
@@ -169,7 +181,7 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
                                  const sr_block_scratch *scratch) {
     sr_backend *backend = b->backend;
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    void *d_out;
+    sr_matrix d_out;
     SR_TRY(branch_back(b, &d_out, d, gradient, scratch,
                        (branch){s->transformed, SR_BLOCK_MLP_POST_NORM}));
     SR_TRY(sr_block_mlp_of(b)->back(b, d_out, gradient, s, scratch));
@@ -186,11 +198,11 @@ static srnn_status mixer_half_back(const sr_block *b, sr_block_gradient d,
     const int64_t C = b->config->C;
     const sr_layer_weights weights = attention_weights(b);
     const branch mixed = {s->mixed, SR_BLOCK_MIXER_POST_NORM};
-    void *d_out;
+    sr_matrix d_out;
     SR_TRY(branch_back(b, &d_out, d, gradient, scratch, mixed));
     return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
-                             numbers(b, d_out, C), numbers(b, s->normed, C), &weights, s->mixer,
-                             scratch->mixer, &s->crossing);
+                             d_out, mixer_input(b, s), &weights, s->mixer, scratch->mixer,
+                             &s->crossing);
 }
 
 srnn_status sr_block_mix_backward(const sr_block *b, void *d_out, const sr_block_pointers *gradient,
@@ -224,7 +236,7 @@ static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state
     const sr_matrix normed = numbers(b, s->normed, b->config->C);
     float *out = has_branches(b) ? s->mixed : x;
     if (!plain_norms(b))
-        SR_TRY(read_norm(b, s->normed, x, SR_BLOCK_INPUT_NORM, s->rstd));
+        SR_TRY(read_norm(b, mixer_input(b, s), x, SR_BLOCK_INPUT_NORM, s->rstd));
     if (has_branches(b))
         SR_TRY(sr_device_zero(b->backend->device, out,
                               (size_t)(b->rows * b->config->C) * sizeof *out));
@@ -243,7 +255,7 @@ srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
         return mlp_finish(b, x, x, s);
     }
     if (!parallel(b))
-        SR_TRY(read_norm(b, s->mlp_normed, x, SR_BLOCK_MLP_NORM, s->mlp_rstd));
+        SR_TRY(read_norm(b, mlp_input(b, s), x, SR_BLOCK_MLP_NORM, s->mlp_rstd));
     SR_TRY(sr_block_mlp_of(b)->activate(b, s));
     return mlp_finish(b, x, x, s);
 }

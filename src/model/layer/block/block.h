@@ -17,6 +17,11 @@ typedef enum sr_recompute {
  * mixer's half lies between x and middle (normed, rstd, mixer, mixed, post_normed), its MLP's half
  * is the rest, which is NULL without an MLP. */
 typedef struct sr_block_saved {
+    /* Whether normed, mlp_normed and activated are SR_HANDED_CODES where the layers that read them
+     * take that; their notes, activated's being `up`'s as well. */
+    bool codes;
+    sr_matrix_note *normed_note, *mlp_normed_note, *activated_note;
+
     float *x;         /* (rows, C) input of the layer */
     void *normed;     /* (rows, C) */
     float *rstd;      /* (rows) */
@@ -52,6 +57,8 @@ typedef struct sr_block_scratch {
     void *d_parallel;  /* (rows, C): d_normed from the MLP, where it stands next to the mixer */
     void *mixer;       /* sr_mixer_scratch_bytes; the same memory as what follows */
     void *d_activated; /* (rows, F) */
+    void *d_up;        /* (rows, inner): the gradient of `up` in SR_HANDED_CODES; else NULL */
+    sr_matrix_note *d_up_note;
 
     /* Of a mixture of experts. */
     void *d_expert;   /* (rows, C): of the output of one */
@@ -63,7 +70,8 @@ typedef struct sr_block_scratch {
 /* The gradient of the residual stream, (rows, C): in float, and a copy in the number type. */
 typedef struct sr_block_gradient {
     float *wide;
-    void *narrow; /* `wide` where the number type is float */
+    void *narrow;             /* `wide` where the number type is float */
+    sr_matrix_note *measured; /* not NULL: norms before the layers measure `narrow` */
 } sr_block_gradient;
 
 /* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may
@@ -85,6 +93,10 @@ typedef struct sr_block {
     sr_observer observer; /* of sr_block_forward; { 0 }: none */
     float *largest;       /* (H): see sr_pass_watch_scores; NULL: not wanted */
 } sr_block;
+
+/* Whether its norms are RMS norms of what mixer and MLP read, with their weights as they are, and
+ * the mixer's, if it multiplies in 8 bits, may be SR_HANDED_CODES. */
+bool sr_block_takes_codes(const sr_block *block);
 
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */
 size_t sr_block_saved_bytes(const sr_block *block);

@@ -176,7 +176,7 @@ static srnn_status router_back(const sr_block *b, const sr_block_pointers *gradi
     return backend->add_scaled(backend, wide, wide, d_in, 1.0f);
 }
 
-static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointers *gradient,
+static srnn_status back(const sr_block *b, sr_matrix d_output, const sr_block_pointers *gradient,
                         const sr_block_saved *s, const sr_block_scratch *scratch) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C;
@@ -185,10 +185,16 @@ static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointe
     for (int e = 0; e < expert_columns(b); e++) {
         expert x = expert_of(b, s, gradient, e);
         x.rows.d_weights = scratch->d_weights;
-        SR_TRY(expert_back(b, numbers(b, d_output, C), &x, gradient, s, scratch));
+        SR_TRY(expert_back(b, d_output, &x, gradient, s, scratch));
     }
     SR_TRY(router_back(b, gradient, s, scratch));
     return backend->narrow(backend, scratch->d_normed, scratch->d_wide, b->rows * C);
 }
 
-const sr_block_mlp sr_block_mlp_experts = {route, route_norm, add, back};
+/* Routers read the input as well. */
+static bool takes_codes(const sr_block *b) {
+    (void)b;
+    return false;
+}
+
+const sr_block_mlp sr_block_mlp_experts = {route, route_norm, add, back, takes_codes};

@@ -1,5 +1,5 @@
 /* memory.c: where a block keeps what backward reads, and its scratch. */
-#include "model/layer/block/shape.h"
+#include "model/layer/block/mlp.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -21,6 +21,7 @@ static void lay_out_mixer_half(sr_block_saved *s, const sr_block *b, char *memor
     s->mixer = at(memory, take(bytes, sr_mixer_saved_bytes(b->mixer), 1));
     s->normed = at(memory, take(bytes, rows * C, number));
     s->rstd = at(memory, take(bytes, rows, sizeof(float)));
+    s->normed_note = at(memory, take(bytes, 1, sizeof *s->normed_note));
     if (!has_branches(b))
         return;
     s->mixed = at(memory, take(bytes, rows * C, sizeof(float)));
@@ -36,6 +37,8 @@ static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory,
     s->middle = at(memory, take(bytes, rows * C, sizeof(float)));
     s->mlp_normed = at(memory, take(bytes, rows * C, number));
     s->mlp_rstd = at(memory, take(bytes, rows, sizeof(float)));
+    s->mlp_normed_note = at(memory, take(bytes, 1, sizeof *s->mlp_normed_note));
+    s->activated_note = at(memory, take(bytes, 1, sizeof *s->activated_note));
     s->up = at(memory, take(bytes, rows * (size_t)inner(b), number));
     s->activated = at(memory, take(bytes, rows * F, number));
     if (has_branches(b))
@@ -71,6 +74,9 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
     size_t mixer_end = *bytes;
     s.mixer = at(memory, take(&mixer_end, sr_mixer_scratch_bytes(b->mixer), 1));
     s.d_activated = at(memory, take(bytes, rows * F, number));
+    s.d_up_note = at(memory, take(bytes, 1, sizeof *s.d_up_note));
+    if (gated(b) && plain_norms(b) && sr_block_mlp_of(b)->takes_codes(b))
+        s.d_up = at(memory, take(bytes, rows * 2 * F, number));
     if (has_experts(b)) {
         s.d_expert = at(memory, take(bytes, rows * C, number));
         s.d_wide = at(memory, take(bytes, rows * C, sizeof(float)));

@@ -57,16 +57,39 @@ static sr_linear layer_of(const sr_block *b, sr_block_slot weight, int64_t N) {
     return layer;
 }
 
+static bool takes_codes(const sr_block *b) {
+    const int64_t F = b->config->F;
+    const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
+                                layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
+    const int skipped = gated(b) ? 0 : 1;
+    return b->backend->takes_codes(b->backend, layers + skipped, 2 - skipped, b->rows,
+                                   b->config->C);
+}
+
+/* What the layers after the activation read. */
+static sr_matrix activated_of(const sr_block *b, const sr_block_saved *s) {
+    const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
+    const int64_t F = b->config->F;
+    return handed(b, s->activated, F,
+                  s->codes && b->config->mlp == SR_MLP_SWIGLU &&
+                      b->backend->takes_codes(b->backend, &down, 1, b->rows, F),
+                  s->activated_note);
+}
+
+static sr_matrix up_of(const sr_block *b, const sr_block_saved *s) {
+    return handed(b, s->up, inner(b), false, s->activated_note);
+}
+
 static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     sr_backend *backend = b->backend;
     const int64_t F = b->config->F;
     const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
                                 layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_matrix up = numbers(b, s->up, inner(b)), activated = numbers(b, s->activated, F);
+    const sr_matrix up = up_of(b, s);
     const int skipped = gated(b) ? 0 : 1;
     SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0}, mlp_input(b, s), layers + skipped,
                                    2 - skipped));
-    return sr_block_activate(b, activated, up);
+    return sr_block_activate(b, activated_of(b, s), up);
 }
 
 static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
@@ -90,13 +113,18 @@ static srnn_status add(const sr_block *b, float *to, float *from, const sr_block
     sr_backend *backend = b->backend;
     const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
     const sr_matrix addend = from ? residual(b, from) : (sr_matrix){0};
-    return backend->linear_forward(backend, residual(b, to), addend,
-                                   numbers(b, s->activated, b->config->F), &down, 1);
+    return backend->linear_forward(backend, residual(b, to), addend, activated_of(b, s), &down, 1);
 }
 
 /* ---- backward */
 
-static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointers *gradient,
+/* The gradient of gate and up, from codes to codes. */
+static bool makes_codes(const sr_block *b, const sr_block_saved *s, const sr_linear *layers) {
+    return mlp_takes_codes(b, s) && activated_of(b, s).handed == SR_HANDED_CODES &&
+           !layers[0].bias && !layers[1].bias;
+}
+
+static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_pointers *gradient,
                         const sr_block_saved *s, const sr_block_scratch *scratch) {
     sr_backend *backend = b->backend;
     const int64_t C = b->config->C, F = b->config->F;
@@ -107,18 +135,19 @@ static srnn_status back(const sr_block *b, void *d_output, const sr_block_pointe
                                            gradient_of(gradient, SR_BLOCK_UP_WEIGHT, F)};
     const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, C);
     const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
-    const sr_matrix d_out = numbers(b, d_output, C);
-    const sr_matrix up = numbers(b, s->up, inner(b));
+    const bool codes = makes_codes(b, s, layers);
+    void *d_up_at = gated(b) ? s->up : scratch->d_activated;
+    const sr_matrix d_up =
+        handed(b, codes ? scratch->d_up : d_up_at, inner(b), codes, scratch->d_up_note);
     const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
-    const sr_matrix d_up = gated(b) ? up : d_activated;
-    SR_TRY(backend->linear_backward(backend, &(sr_linear_backward){d_activated, d_out,
-                                                                   numbers(b, s->activated, F),
-                                                                   &down, &d_down, 1}));
-    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up, gradient));
+    SR_TRY(backend->linear_backward(backend,
+                                    &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
+                                                          &down, &d_down, 1}));
+    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s), gradient));
     return backend->linear_backward(backend,
                                     &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up,
                                                           mlp_input(b, s), layers + skipped,
                                                           d_layers + skipped, count});
 }
 
-const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add, back};
+const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add, back, takes_codes};

@@ -14,8 +14,11 @@ typedef struct sr_block_mlp {
     srnn_status (*add)(const sr_block *block, float *to, float *from, const sr_block_saved *saved);
     /* d_normed = the gradient of what the MLP reads, from that of its output (rows, C), number
      * type; adds to the gradients. */
-    srnn_status (*back)(const sr_block *block, void *d_output, const sr_block_pointers *gradient,
-                        const sr_block_saved *saved, const sr_block_scratch *scratch);
+    srnn_status (*back)(const sr_block *block, sr_matrix d_output,
+                        const sr_block_pointers *gradient, const sr_block_saved *saved,
+                        const sr_block_scratch *scratch);
+    /* Whether it reads its input as SR_HANDED_CODES. */
+    bool (*takes_codes)(const sr_block *block);
 } sr_block_mlp;
 
 extern const sr_block_mlp sr_block_mlp_plain, sr_block_mlp_experts;
@@ -38,8 +41,21 @@ static inline sr_matrix residual(const sr_block *b, float *data) {
     return sr_matrix_of(data, b->rows, b->config->C, SRNN_F32);
 }
 
+/* What enters a product, in 8 bits or not. */
+static inline sr_matrix handed(const sr_block *b, void *data, int64_t columns, bool codes,
+                               sr_matrix_note *note) {
+    return sr_matrix_handed(numbers(b, data, columns), codes ? SR_HANDED_CODES : SR_HANDED_NUMBERS,
+                            note);
+}
+
+static inline bool mlp_takes_codes(const sr_block *b, const sr_block_saved *s) {
+    return s->codes && plain_norms(b) && sr_block_mlp_of(b)->takes_codes(b);
+}
+
 static inline sr_matrix mlp_input(const sr_block *b, const sr_block_saved *s) {
-    return numbers(b, parallel(b) ? s->normed : s->mlp_normed, b->config->C);
+    return parallel(b)
+               ? numbers(b, s->normed, b->config->C)
+               : handed(b, s->mlp_normed, b->config->C, mlp_takes_codes(b, s), s->mlp_normed_note);
 }
 
 static inline sr_linear linear_of(const sr_block *b, sr_block_slot weight, int64_t N) {

@@ -9,7 +9,7 @@
 
 /* A copy of a matrix as floats in host memory, with the same stride. */
 static srnn_status fetch(float **out, srnn_device *device, sr_matrix m) {
-    const sr_matrix whole = {m.data, m.rows, m.stride, m.stride, m.dtype};
+    const sr_matrix whole = {m.data, m.rows, m.stride, m.stride, m.dtype, m.handed, m.note};
     SR_TRY(sr_alloc((void **)out, (size_t)(m.rows * m.stride), sizeof(float)));
     return sr_matrix_fetch(*out, device, whole);
 }

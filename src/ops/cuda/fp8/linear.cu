@@ -59,7 +59,8 @@ enum role { ACTIVATIONS, WEIGHTS, GRADIENTS };
 struct quantised {
     sr_fp8_tensor tensor; /* with every form's address; only some are written */
     sr_fp8_format format;
-    int64_t rows, columns;
+    sr_matrix from; /* what is quantised, or was where it was written */
+    int64_t across_stride;
 };
 
 /* Takes operands one after the other. */
@@ -67,31 +68,43 @@ struct places {
     sr_backend_cuda *cuda;
     int64_t used;
 
-    quantised take(role own, int64_t rows, int64_t columns) {
+    /* Rows of x. Codes stay where they are; rows before the first are a multiple of 16. */
+    quantised take(role own, sr_matrix x, int64_t first, int64_t rows) {
         char *const base = (char *)cuda->fp8, *const at = base + used;
         quantised q = {};
-        used += operand_bytes(rows, columns);
+        used += operand_bytes(rows, x.columns);
         q.tensor.along = (uint8_t *)at;
-        q.tensor.across = (uint8_t *)at + sr_fp8_padded(rows) * columns;
+        q.tensor.across = (uint8_t *)at + sr_fp8_padded(rows) * x.columns;
         q.tensor.rounded = (sr_bf16 *)at;
         q.tensor.scale = (float *)(base + own * SCALE_BYTES);
         q.tensor.largest = (uint32_t *)(q.tensor.scale + 1);
         q.format = own == GRADIENTS ? SR_FP8_E5M2 : SR_FP8_E4M3;
-        q.rows = rows;
-        q.columns = columns;
+        q.from = sr_matrix_rows(x, first, rows);
+        q.across_stride = sr_fp8_padded(rows);
+        if (x.handed == SR_HANDED_CODES) {
+            uint8_t *const codes = (uint8_t *)x.data;
+            q.tensor.along = codes + first * x.columns;
+            q.tensor.across = codes + x.rows * x.columns + first;
+            q.tensor.scale = &x.note->scale;
+            q.across_stride = x.rows;
+        }
         return q;
     }
 };
 
 enum { ALONG = 1, ACROSS = 2, ROUNDED = 4 };
 
-/* Writes the forms that are wanted. */
-static srnn_status write(sr_backend *backend, const quantised &q, sr_matrix x, int forms) {
+/* Writes the forms that are wanted and not there. */
+static srnn_status write(sr_backend *backend, const quantised &q, int forms) {
     sr_fp8_tensor to = q.tensor;
+    if (q.from.handed == SR_HANDED_CODES)
+        return forms & ROUNDED
+                   ? sr_cuda_fp8_widen(backend, &to, q.from.rows * q.from.columns, q.format)
+                   : SRNN_OK;
     to.along = forms & ALONG ? to.along : nullptr;
     to.across = forms & ACROSS ? to.across : nullptr;
     to.rounded = forms & ROUNDED ? to.rounded : nullptr;
-    return sr_cuda_fp8_quantize(backend, &to, x, q.format);
+    return sr_cuda_fp8_quantize(backend, &to, q.from, q.format);
 }
 
 /* ---- products ---- */
@@ -135,9 +148,9 @@ static product product_of(sr_matrix d, sr_matrix c, const side &left, const side
     product p = {};
     p.narrow.a = left.across ? a.tensor.across : a.tensor.along;
     p.narrow.b = right.across ? b.tensor.across : b.tensor.along;
-    p.narrow.a_stride = left.across ? sr_fp8_padded(a.rows) : a.columns;
-    p.narrow.b_stride = right.across ? sr_fp8_padded(b.rows) : b.columns;
-    p.narrow.K = p.narrow.a_stride;
+    p.narrow.a_stride = left.across ? a.across_stride : a.from.columns;
+    p.narrow.b_stride = right.across ? b.across_stride : b.from.columns;
+    p.narrow.K = left.across ? sr_fp8_padded(a.from.rows) : a.from.columns;
     p.narrow.c = c.data;
     p.narrow.d = d.data;
     p.narrow.c_stride = c.stride;
@@ -151,11 +164,11 @@ static product product_of(sr_matrix d, sr_matrix c, const side &left, const side
     p.rounded = p.narrow;
     p.rounded.a = a.tensor.rounded;
     p.rounded.b = b.tensor.rounded;
-    p.rounded.a_stride = a.columns;
-    p.rounded.b_stride = b.columns;
+    p.rounded.a_stride = a.from.columns;
+    p.rounded.b_stride = b.from.columns;
     p.rounded.transpose_a = left.across;
     p.rounded.transpose_b = !right.across;
-    p.rounded.K = left.across ? a.rows : a.columns;
+    p.rounded.K = left.across ? a.from.rows : a.from.columns;
     return p;
 }
 
@@ -166,14 +179,14 @@ srnn_status sr_cuda_fp8_forward(sr_backend *backend, sr_matrix y, sr_matrix adde
     for (int64_t first = 0; first < x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
         const int64_t rows = sr_minimum(most, x.rows - first);
-        const quantised w = at.take(WEIGHTS, N, K), a = at.take(ACTIVATIONS, rows, K);
-        const sr_matrix c = addend.data ? sr_matrix_rows(addend, first, rows)
-                                        : sr_matrix{nullptr, 0, 0, 0, y.dtype};
+        const quantised w = at.take(WEIGHTS, weights, 0, N),
+                        a = at.take(ACTIVATIONS, x, first, rows);
+        const sr_matrix c = addend.data ? sr_matrix_rows(addend, first, rows) : sr_matrix{};
         const product p =
             product_of(sr_matrix_rows(y, first, rows), c, {a, false}, {w, false}, true);
         const bool supported = is_supported(backend, p);
-        SR_TRY(write(backend, w, weights, supported ? ALONG : ROUNDED));
-        SR_TRY(write(backend, a, sr_matrix_rows(x, first, rows), supported ? ALONG : ROUNDED));
+        SR_TRY(write(backend, w, supported ? ALONG : ROUNDED));
+        SR_TRY(write(backend, a, supported ? ALONG : ROUNDED));
         SR_TRY(multiply(backend, p, supported));
     }
     return SRNN_OK;
@@ -186,17 +199,17 @@ srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *
     for (int64_t first = 0; first < of->x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
         const int64_t rows = sr_minimum(most, of->x.rows - first);
-        const quantised w = at.take(WEIGHTS, N, K), a = at.take(ACTIVATIONS, rows, K),
-                        d = at.take(GRADIENTS, rows, N);
+        const quantised w = at.take(WEIGHTS, weights, 0, N),
+                        a = at.take(ACTIVATIONS, of->x, first, rows),
+                        d = at.take(GRADIENTS, of->d_y, first, rows);
         const sr_matrix to = sr_matrix_rows(of->d_x, first, rows);
-        const sr_matrix c = adds ? to : sr_matrix{nullptr, 0, 0, 0, to.dtype};
+        const sr_matrix c = adds ? to : sr_matrix{};
         const product inputs = product_of(to, c, {d, false}, {w, true}, false);
         const product weight_sums = product_of(gradient, gradient, {d, true}, {a, true}, false);
         const bool supported = is_supported(backend, inputs) && is_supported(backend, weight_sums);
-        SR_TRY(write(backend, w, weights, supported ? ACROSS : ROUNDED));
-        SR_TRY(write(backend, d, sr_matrix_rows(of->d_y, first, rows),
-                     supported ? ALONG | ACROSS : ROUNDED));
-        SR_TRY(write(backend, a, sr_matrix_rows(of->x, first, rows), supported ? ACROSS : ROUNDED));
+        SR_TRY(write(backend, w, supported ? ACROSS : ROUNDED));
+        SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED));
+        SR_TRY(write(backend, a, supported ? ACROSS : ROUNDED));
         SR_TRY(multiply(backend, inputs, supported));
         SR_TRY(multiply(backend, weight_sums, supported));
     }

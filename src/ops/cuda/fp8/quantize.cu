@@ -10,27 +10,6 @@ struct source {
     int rows, columns;
 };
 
-/* Sizes are compared as bits, so that infinity is above all finite numbers, and NaN above that. */
-SR_DEVICE uint32_t larger(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
-}
-
-/* The maximum over the threads of a block, for all of them. */
-SR_DEVICE uint32_t block_largest(uint32_t x, uint32_t *shared) {
-    const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
-#pragma unroll
-    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
-        x = larger(x, shuffle_xor(x, mask));
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
-    x = shared[lane % (THREADS / SR_WARP)];
-#pragma unroll
-    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
-        x = larger(x, shuffle_xor(x, mask));
-    return x;
-}
-
 /* Raises *largest to the largest size, as bits of a float. A block owns every gridDim.x-th group of
  * eight numbers per thread: global memory -> registers, over the block by shuffles and one barrier,
  * then one atomic maximum, whose order does not show. */
@@ -46,9 +25,9 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
         const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
         for (int n = 0; n < 4; n++)
-            own = larger(own, larger(pairs[n] << 16 & 0x7fff0000u, pairs[n] & 0x7fff0000u));
+            own = fp8_larger(own, fp8_larger(pairs[n] << 16 & 0x7fff0000u, pairs[n] & 0x7fff0000u));
     }
-    own = block_largest(own, shared);
+    own = fp8_block_largest<THREADS / SR_WARP>(own, shared);
     if (threadIdx.x == 0)
         atomicMax(largest, own);
 }
@@ -84,19 +63,58 @@ static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor t
     fp8_store_across(tile, forms, own);
 }
 
-srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
-                                 sr_fp8_format format) {
-    const source from = {(const sr_bf16 *)x.data, x.stride, (int)x.rows, (int)x.columns};
+/* rounded = what codes stand for. A thread owns eight of them: global -> registers -> global. */
+template <class Format>
+static __global__ void __launch_bounds__(THREADS) widen(const sr_fp8_tensor x, int64_t count) {
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count)
+        return;
+    const uint2 raw = *reinterpret_cast<const uint2 *>(x.along + SR_EIGHT * i);
+    const uint32_t codes[2] = {raw.x, raw.y};
+    fp8_store_rounded<Format>(x.rounded + SR_EIGHT * i, codes, *x.scale);
+}
+
+static source source_of(sr_matrix x) {
+    return {(const sr_bf16 *)x.data, x.stride, (int)x.rows, (int)x.columns};
+}
+
+srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matrix x) {
     const unsigned count =
         (unsigned)sr_minimum(MOST_BLOCKS,
                              sr_pieces(x.rows * (x.columns / SR_EIGHT), (int64_t)4 * THREADS));
+    SR_TRY(sr_device_zero(backend->device, largest, sizeof *largest));
+    SR_CUDA(sr_launch(find_largest, dim3(count), dim3(THREADS), 0, sr_stream_of(backend), largest,
+                      source_of(x)));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                 sr_fp8_format format) {
     const dim3 tiles(sr_fp8_tiles(x.rows, x.columns));
     const cudaStream_t stream = sr_stream_of(backend);
-    SR_TRY(sr_device_zero(backend->device, to->largest, sizeof *to->largest));
-    SR_CUDA(sr_launch(find_largest, dim3(count), dim3(THREADS), 0, stream, to->largest, from));
-    if (format == SR_FP8_E5M2)
-        SR_CUDA(sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, *to, from));
+    sr_fp8_tensor tensor = *to;
+    if (x.handed == SR_HANDED_MEASURED)
+        tensor.largest = &x.note->largest;
     else
-        SR_CUDA(sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, *to, from));
+        SR_TRY(sr_cuda_fp8_measure(backend, to->largest, x));
+    if (format == SR_FP8_E5M2)
+        SR_CUDA(
+            sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, tensor, source_of(x)));
+    else
+        SR_CUDA(
+            sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor, source_of(x)));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64_t count,
+                              sr_fp8_format format) {
+    const int64_t eights = count / SR_EIGHT;
+    const dim3 blocks((unsigned)sr_pieces(eights, THREADS));
+    if (format == SR_FP8_E5M2)
+        SR_CUDA(
+            sr_launch(widen<sr_e5m2>, blocks, dim3(THREADS), 0, sr_stream_of(backend), *x, eights));
+    else
+        SR_CUDA(
+            sr_launch(widen<sr_e4m3>, blocks, dim3(THREADS), 0, sr_stream_of(backend), *x, eights));
     return SRNN_OK;
 }

@@ -27,6 +27,27 @@ static inline unsigned sr_fp8_tiles(int64_t rows, int64_t columns) {
     return (unsigned)(sr_pieces(rows, SR_FP8_TILE_ROWS) * sr_pieces(columns, SR_FP8_TILE_COLUMNS));
 }
 
+/* Sizes are compared as bits, so that infinity is above all finite numbers, and NaN above that. */
+SR_DEVICE uint32_t fp8_larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* The maximum over the threads of a block of `warps` warps, for all of them. */
+template <int warps> SR_DEVICE uint32_t fp8_block_largest(uint32_t x, uint32_t *shared) {
+    const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
+#pragma unroll
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
+        x = fp8_larger(x, shuffle_xor(x, mask));
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    x = shared[lane % warps];
+#pragma unroll
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
+        x = fp8_larger(x, shuffle_xor(x, mask));
+    return x;
+}
+
 /* What a thread owns: rows [row, row + 4), columns [column, column + 8) of the tile whose first row
  * and column are given. */
 struct sr_fp8_piece {
@@ -55,16 +76,29 @@ template <class Format> SR_DEVICE sr_fp8_scaling fp8_scaling(uint32_t largest) {
             finite ? sr_power_of_two(-exponent) : bits_float(0x7fffffffu)};
 }
 
-/* Codes of eight numbers; what is not finite becomes NaN. */
+/* Codes of four and of eight numbers; what is not finite becomes NaN. */
+template <class Format> SR_DEVICE uint32_t fp8_four(const float *numbers, float multiply) {
+    float scaled[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        scaled[n] = fmaf(numbers[n], 0.0f, numbers[n] * multiply);
+    return pack_fp8<Format>(scaled);
+}
+
 template <class Format>
 SR_DEVICE void fp8_codes(uint32_t (&codes)[2], const float (&numbers)[SR_EIGHT], float multiply) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float scaled[4];
+    for (int half = 0; half < 2; half++)
+        codes[half] = fp8_four<Format>(numbers + 4 * half, multiply);
+}
+
+/* Eight numbers of bf16 as they lie in memory. */
+SR_DEVICE void fp8_unpack(float (&numbers)[SR_EIGHT], uint4 raw) {
+    const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-        for (int n = 0; n < 4; n++)
-            scaled[n] = fmaf(numbers[4 * half + n], 0.0f, numbers[4 * half + n] * multiply);
-        codes[half] = pack_fp8<Format>(scaled);
+    for (int n = 0; n < 4; n++) {
+        const float2 two = unpack_bf16(pairs[n]);
+        numbers[2 * n] = two.x, numbers[2 * n + 1] = two.y;
     }
 }
 
