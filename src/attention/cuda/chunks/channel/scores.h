@@ -325,8 +325,7 @@ template <int F> struct channel_tiles {
             const uint32_t lost[2] = {channel_put<F>(queries, s, n, query),
                                       channel_put<F>(writers, s, n, write)};
             channel_put<F>(readers, s, n, key);
-            gates.at(s, n) =
-                EXPONENTS ? x : make_float2(bits_float(lost[0]), bits_float(lost[1]));
+            gates.at(s, n) = EXPONENTS ? x : make_float2(bits_float(lost[0]), bits_float(lost[1]));
         };
         if (factors.whole) {
 #pragma unroll
