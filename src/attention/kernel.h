@@ -15,10 +15,9 @@ typedef struct sr_document_range {
     int64_t before; /* tokens of it in earlier parts of the row, see sr_plan_continue */
 } sr_document_range;
 
-/* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
- * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
- * numerator has the problem's number type, the statistics its wider one
- * (sr_element_accumulator). */
+/* What forward leaves for backward of the same kernel. Rows may be scaled by exp(-maximum): see
+ * sr_row_scale_invariant. The numerator has the problem's number type, or its wider one where the
+ * kernel saves_wide; the statistics have the wider one (sr_element_accumulator). */
 typedef struct sr_saved {
     void *numerator; /* (B, H, T, Dv): sum_j w_ij value_gate_j v_j, times exp(-maximum_i) */
     void *row_sum;   /* (B, H, T): sum_j w_ij, times exp(-maximum_i); 0 if nothing needs it */
@@ -153,6 +152,10 @@ struct sr_attention_kernel {
     size_t (*scratch)(const srnn_plan *plan); /* bytes */
     srnn_status (*forward)(const sr_attention_call *call);
     srnn_status (*backward)(const sr_attention_call *call); /* NULL: no backward in this form */
+
+    /* Numerators are saved in the wider type: where an output does not depend on the length of a
+     * row of one key, the gradient of that key's weight is 0 only for the exact direction. */
+    bool saves_wide;
 };
 
 /* Whether it can compute the problem; and whether it has this type and form too. */

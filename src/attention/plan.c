@@ -219,11 +219,13 @@ size_t srnn_plan_scratch_bytes(const srnn_plan *plan) {
     return plan->scratch_bytes;
 }
 
-static sr_saved place_saved(const srnn_problem *p, sr_layout *layout) {
+static sr_saved place_saved(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
     size_t rows = (size_t)p->B * (size_t)p->H * (size_t)p->T;
     size_t statistic = sr_element_bytes(sr_element_accumulator(p->dtype));
+    size_t number = plan->kernel->saves_wide ? statistic : sr_element_bytes(p->dtype);
     sr_saved saved;
-    saved.numerator = sr_layout_take(layout, rows * (size_t)p->Dv, sr_element_bytes(p->dtype));
+    saved.numerator = sr_layout_take(layout, rows * (size_t)p->Dv, number);
     saved.row_sum = sr_layout_take(layout, rows, statistic);
     saved.maximum = sr_layout_take(layout, rows, statistic);
     return saved;
@@ -231,12 +233,12 @@ static sr_saved place_saved(const srnn_problem *p, sr_layout *layout) {
 
 sr_saved sr_plan_saved(const srnn_plan *plan, void *saved) {
     sr_layout layout = {.base = saved};
-    return place_saved(&plan->problem, &layout);
+    return place_saved(plan, &layout);
 }
 
 size_t srnn_plan_saved_bytes(const srnn_plan *plan) {
     sr_layout layout = {0};
-    place_saved(&plan->problem, &layout);
+    place_saved(plan, &layout);
     return layout.used;
 }
 

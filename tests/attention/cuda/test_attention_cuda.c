@@ -216,6 +216,47 @@ static void every_axis_in_bf16(void **state) {
     }
 }
 
+/* Draws with rows that see few keys, with small weights, before a norm: their gradients are the
+ * largest, and as accurate as those weights. And gradients of decays, which are differences of
+ * sums. */
+static void what_cancels_in_bf16(void **state) {
+    (void)state;
+    static const char ORDER_2[] = "order:2,decay,value_gate,output_gate,post_gate,norm=l2";
+    static const struct {
+        const char *spec, *kernel;
+        int T, D;
+        uint64_t seed;
+    } draws[] = {
+        {"gla", "chunks", 1, 8, 39},    {"gla", "chunks", 1, 8, 44},
+        {"gla", "chunks", 17, 16, 18},  {"kda", "chunks", 17, 16, 11},
+        {ORDER_2, "order2", 40, 64, 5},
+    };
+    for (size_t n = 0; n < sizeof draws / sizeof *draws; n++) {
+        srnn_problem problem = {.B = 1,
+                                .H = 2,
+                                .Hkv = 2,
+                                .T = draws[n].T,
+                                .D = draws[n].D,
+                                .Dv = draws[n].D,
+                                .dtype = SRNN_BF16,
+                                .device = gpu,
+                                .kernel = draws[n].kernel};
+        attention_call run, oracle;
+        probe_errors plain;
+        assert_int_equal(srnn_attention_parse(&problem.attention, draws[n].spec), SRNN_OK);
+        assert_int_equal(probe_oracle(&oracle, &problem, draws[n].seed), SRNN_OK);
+        assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
+        assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        const probe_errors errors = probe_errors_of(&run, &oracle, true);
+        if (!(probe_worst(&errors) <= probe_plain_limit(probe_worst(&plain))))
+            fail_msg("%s, T=%d in bf16: off by %g, a plain computation by %g", draws[n].spec,
+                     problem.T, probe_worst(&errors), probe_worst(&plain));
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
 /* Chunks on tensor cores with decays per head: lengths around a chunk, prime ones, one token;
  * widths that are not those of a tile; groups; documents. */
 static const int64_t chunk_documents[] = {0, 1, 50, 131, 195, 262};
@@ -761,6 +802,7 @@ int main(void) {
         cmocka_unit_test(every_axis),
         cmocka_unit_test(every_kernel_was_compared),
         cmocka_unit_test(every_axis_in_bf16),
+        cmocka_unit_test(what_cancels_in_bf16),
         cmocka_unit_test(decayed_chunks_in_bf16),
         cmocka_unit_test(awkward_gates_in_chunks),
         cmocka_unit_test(averages_in_bf16),

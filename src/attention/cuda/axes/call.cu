@@ -175,7 +175,7 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_
         call.out = operands_of(wanted->gradients, narrow);
     call.o = tensor_of(wanted->o, narrow);
     call.saved = {wanted->saved.numerator, (int64_t)p->H * p->T * p->Dv, (int64_t)p->T * p->Dv,
-                  p->Dv, narrow};
+                  p->Dv, narrow && !plan->kernel->saves_wide};
     call.saved_row_sum = (float *)wanted->saved.row_sum;
     call.saved_maximum = (float *)wanted->saved.maximum;
     call.scratch = sr_axes_scratch_place(plan, backward, layout);

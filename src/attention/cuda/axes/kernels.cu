@@ -66,7 +66,7 @@ static bool pairs_fit(const srnn_problem *p) {
 #define PAIRS(dtype)                                                                             \
     {                                                                                            \
         "pairs", SRNN_FORM_PARALLEL, dtype, SR_CUDA_EVERYTHING, pairs_fit, nullptr, pairs_bytes, \
-            pairs_forward, pairs_backward,                                                       \
+            pairs_forward, pairs_backward, true,                                                 \
     }
 
 const sr_attention_kernel sr_cuda_attention_pairs_f32 = PAIRS(SRNN_F32);
@@ -149,12 +149,12 @@ bool sr_axes_walk_pays(const srnn_problem *p) {
 #define WALK(dtype)                                                                      \
     {                                                                                    \
         "walk", SRNN_FORM_CHUNKED, dtype, SR_CUDA_STATE, has_state, nullptr, walk_bytes, \
-            walk_forward, walk_backward,                                                 \
+            walk_forward, walk_backward, true,                                           \
     }
 #define WALK_RECURRENT(dtype)                                                            \
     {                                                                                    \
         "walk_recurrent", SRNN_FORM_RECURRENT, dtype, SR_CUDA_STATE, has_state, nullptr, \
-            walk_forward_bytes, walk_forward, nullptr,                                   \
+            walk_forward_bytes, walk_forward, nullptr, true,                             \
     }
 
 const sr_attention_kernel sr_cuda_attention_walk_f32 = WALK(SRNN_F32);

@@ -376,5 +376,5 @@ static bool fits(const srnn_problem *p) {
 
 const sr_attention_kernel sr_cuda_attention_generic = {
     "generic", SRNN_FORM_PARALLEL, SRNN_F32, COMPUTES, fits,
-    nullptr,   scratch_bytes,      forward,  backward,
+    nullptr,   scratch_bytes,      forward,  backward, false,
 };

@@ -143,9 +143,10 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
         fragment_take<D>(g, sum, half);
         if (call.scratch.value_factor) {
             const int64_t index = call.row_index(call.Hkv, b, h, there);
-            float x[D / 4];
-            row_load<Row>(x, call.v.at(b, h, there), D);
-            const float along = row_dot<Row>(x, g);
+            const float factor = call.scratch.value_factor[index];
+            float x[D / 4]; /* the products with the factor are rounded */
+            row_load<Row>(x, call.raw_v.at(b, h, there), D);
+            const float along = factor * row_dot<Row>(x, g);
             if (write && threadIdx.x % 4 == 0) {
                 call.scratch.value_dot[index] = along;
                 if (call.choices.value_gate && call.d_value_gate.data) {
@@ -153,7 +154,7 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
                     store_number(call.d_value_gate.at(b, h, t), along * (1 - gate));
                 }
             }
-            row_multiply<Row>(g, call.scratch.value_factor[index]);
+            row_multiply<Row>(g, factor);
         }
         if (call.d_v.data)
             fragment_store<D>(call.d_v.at(b, h, there), g, write);

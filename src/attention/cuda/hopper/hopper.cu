@@ -110,7 +110,7 @@ static bool fits(const srnn_problem *problem) {
 
 const sr_attention_kernel sr_cuda_attention_hopper = {
     "hopper", SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits,
-    nullptr,  scratch_bytes,      forward,   backward,
+    nullptr,  scratch_bytes,      forward,   backward, false,
 };
 
 /* ---- all gradients in one kernel, dQ summed in a fixed order ---- */
@@ -162,5 +162,5 @@ static bool pays_ordered(const srnn_problem *problem) {
 
 const sr_attention_kernel sr_cuda_attention_hopper_ordered = {
     "hopper_ordered", SRNN_FORM_PARALLEL,    SRNN_BF16, COMPUTES_ORDERED, fits_ordered,
-    pays_ordered,     scratch_bytes_ordered, forward,   backward_ordered,
+    pays_ordered,     scratch_bytes_ordered, forward,   backward_ordered, false,
 };

@@ -76,5 +76,5 @@ static srnn_status backward(const sr_attention_call *wanted) {
 
 const sr_attention_kernel sr_cuda_attention_hopper_chunked = {
     "hopper_chunked", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
-    nullptr,          scratch_bytes,     forward,   backward,
+    nullptr,          scratch_bytes,     forward,   backward, false,
 };

@@ -62,5 +62,5 @@ static srnn_status backward(const sr_attention_call *call) {
 
 const sr_attention_kernel sr_cuda_attention_chunked = {
     "chunked", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
-    nullptr,   scratch_bytes,     forward,   backward,
+    nullptr,   scratch_bytes,     forward,   backward, false,
 };

@@ -56,5 +56,6 @@ static srnn_status backward(const sr_attention_call *call) {
 }
 
 const sr_attention_kernel sr_cuda_attention_mma = {
-    "mma", SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits, nullptr, scratch_bytes, forward, backward,
+    "mma",   SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits,
+    nullptr, scratch_bytes,      forward,   backward, false,
 };

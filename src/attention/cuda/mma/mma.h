@@ -269,10 +269,11 @@ SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr
                               int kv, int j) {
     const int inside = min(j, call.T - 1);
     const int64_t at = call.row_index(call.Hkv, b, kv, inside);
-    float value[Row::count];
-    row_load<Row>(value, call.v.at(b, kv, inside), call.Dv);
-    const float dot = row_dot<Row>(value, x);
-    row_multiply<Row>(x, call.scratch.value_factor[at]);
+    const float factor = call.scratch.value_factor[at];
+    float value[Row::count]; /* the products with the factor are rounded */
+    row_load<Row>(value, call.raw_v.at(b, kv, inside), call.Dv);
+    const float dot = factor * row_dot<Row>(value, x);
+    row_multiply<Row>(x, factor);
     if (threadIdx.x % 4 != 0 || j >= call.T)
         return;
     call.scratch.value_dot[at] = dot;

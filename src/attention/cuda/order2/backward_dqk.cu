@@ -297,7 +297,9 @@ SR_DEVICE float finish_query(const sr_attention_view<sr_bf16> &call, int b, int 
     float x[Row::count], d[Row::count];
     row_load<Row>(x, call.numerator + at * call.Dv, call.Dv);
     row_load<Row>(d, call.d_numerator.at(b, h, inside), call.Dv);
-    const float dot = fmaf(call.scratch.d_row_sum[at], call.row_sum[at], row_dot<Row>(x, d));
+    float dot = fmaf(call.scratch.d_row_sum[at], call.row_sum[at], row_dot<Row>(x, d));
+    row_load<Row>(x, lost_numerators(call) + at * call.Dv, call.Dv);
+    dot += row_dot<Row>(x, d);
     if (threadIdx.x % 4 == 0 && i < call.T)
         call.scratch.row_dot[at] = scale * dot;
     return scale;

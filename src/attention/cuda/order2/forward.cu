@@ -38,6 +38,23 @@ SR_DEVICE void visit_keys(sr_order2_rows<WIDTH> &rows, const sr_chunk_head<true>
     rows.multiply(a, stage + SR_CHUNK_NUMBERS, at);
 }
 
+/* Saves what rounding takes from 16 rows of numerators, behind all of them: with a decay, sums over
+ * the pairs of a row must cancel those over the pairs of columns. */
+SR_DEVICE void save_lost(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
+                         const sr_rows_place &place, const float (&c)[SR_CHUNK / 8][4],
+                         sr_bf16 *tile) {
+    float lost[SR_CHUNK / 8][4];
+#pragma unroll
+    for (int n = 0; n < SR_CHUNK / 2; n++) {
+        const float x = c[n / 4][n % 4];
+        lost[n / 4][n % 4] = x - to_float(to_bf16(x));
+    }
+    const int64_t at = call.row_index(call.H, place.b, place.h, 0);
+    store_rows<SR_CHUNK>({lost_numerators(call) + at * call.Dv, call.Dv, call.Dv,
+                          aligned.numerator},
+                         lost, place.t, tile, call.T);
+}
+
 /* A block owns 128 queries of one head; a warp 16 or 32 of them. cp.async copies the queries once,
  * then stages of 128 rows of the state before the segment (none if the rows' document begins inside
  * it), then of 64 keys and values of the segment up to the rows, global -> shared, in three places:
@@ -105,10 +122,13 @@ __global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, 2)
     __syncthreads(); /* no warp reads a stage any more */
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
-        if (rows.t + 16 * half < past)
-            store_outputs<SR_CHUNK>(call, aligned, {b, h, rows.t + 16 * half}, rows.c[half],
-                                    rows.sum[half],
-                                    shared->stage[0][0] + (own + 16 * half) * SR_CHUNK);
+        if (rows.t + 16 * half < past) {
+            const sr_rows_place place = {b, h, rows.t + 16 * half};
+            sr_bf16 *const tile = shared->stage[0][0] + (own + 16 * half) * SR_CHUNK;
+            if (call.numerator && call.choices.decays)
+                save_lost(call, aligned, place, rows.c[half], tile);
+            store_outputs<SR_CHUNK>(call, aligned, place, rows.c[half], rows.sum[half], tile);
+        }
 }
 
 srnn_status sr_order2_forward(const sr_attention_view<sr_bf16> &call,

@@ -74,5 +74,5 @@ static srnn_status backward(const sr_attention_call *call) {
 
 const sr_attention_kernel sr_cuda_attention_order2 = {
     "order2", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
-    nullptr,  scratch_bytes,     forward,   backward,
+    nullptr,  scratch_bytes,     forward,   backward, true,
 };

@@ -107,6 +107,11 @@ SR_DEVICE int other_documents(const sr_chunk_head<true> &head, int begin, int en
     return low;
 }
 
+/* With a decay, what rounding to bf16 takes from saved numerators is saved behind them. */
+SR_DEVICE sr_bf16 *lost_numerators(const sr_attention_view<sr_bf16> &call) {
+    return call.numerator + call.row_index(call.H, call.B, 0, 0) * call.Dv;
+}
+
 /* Without workspace for states. */
 sr_order2 sr_order2_of(const srnn_problem *problem);
 

@@ -185,6 +185,19 @@ SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_r
     return g;
 }
 
+/* Makes the row's scale a power of two, by which weights in bf16 are multiplied without rounding:
+ * the pairs that a decay's gradient subtracts from each other are then the same numbers. */
+SR_DEVICE void round_scale(sr_length_gradient *g) {
+    const float power = bits_float(float_bits(g->row.scale) & 0xff800000u);
+    const float rest = g->row.scale / power; /* no number for 0 and infinity */
+    if (!(rest >= 1 && rest < 2))
+        return;
+    g->row.scale = power;
+    g->row.row_sum *= rest;
+    g->d *= rest;
+    g->x *= rest;
+}
+
 /* With an l2 norm and weights that are not negative, everything follows from <x, x> and <d_o, x> of
  * the numerator x. A block owns WARPS * LENGTH_TOGETHER * Row::rows rows of one head. Each lane
  * loads its 16 bytes of d_o and x for four rows, global -> registers, and keeps them; one shuffle
@@ -229,7 +242,9 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         return;
     }
-    const sr_length_gradient g = row_length_backward(call.choices, facts, call.Dv, square, dot);
+    sr_length_gradient g = row_length_backward(call.choices, facts, call.Dv, square, dot);
+    if (sizeof(N) < sizeof(float))
+        round_scale(&g);
     if (Row::lane() < LENGTH_TOGETHER && pieces::row(at.t, Row::lane()) < call.T)
         store_row_gradient(call, {at.b, at.h, mine}, first + mine, g.row);
 #pragma unroll

@@ -186,8 +186,7 @@ SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
                 if (block >= SR_DELTA_BLOCKS || !level.visits(place.row, place.column))
                     continue;
                 float x[2][4];
-                channel_pairs<F>(x, scores ? tiles.queries : tiles.readers, place.row,
-                                 tiles.writers, place.column, level);
+                channel_pairs(x, tiles, scores, place.row, place.column, level);
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     pairs.w[n][e / 4][e % 4] += finite(x[e / 4][e % 4]);

@@ -110,6 +110,11 @@ template <int F> struct channel_totals {
     }
 };
 
+/* In bf16, two numbers each. */
+struct channel_lost {
+    uint32_t query, writer;
+};
+
 /* Gates of the tokens of a span in shared memory, (64, F), until they have become a level's
  * exponents; a warp's rows are its own business. Columns are permuted so that what a half warp
  * reads as sums of mma, 4 rows of 8 columns, lies in different banks. */
@@ -129,6 +134,12 @@ template <int F> struct channel_gates {
     }
     SR_DEVICE float2 get(int s, int n) const {
         return const_cast<channel_gates *>(this)->at(s, n);
+    }
+
+    /* Once scale_rows<false> has left it there: what rounding took from two neighbours of a row. */
+    SR_DEVICE channel_lost lost(int row, int column) const {
+        const float2 words = *reinterpret_cast<const float2 *>(number + place(row, column));
+        return {float_bits(words.x), float_bits(words.y)};
     }
 
     /* Starts the copy of those of a span, 0 for others and for the token that begins a document,
@@ -271,8 +282,12 @@ template <int F> SR_DEVICE int channel_word(int s, int n) {
 template <int F> SR_DEVICE float2 channel_get(const sr_bf16 *tile, int s, int n) {
     return unpack_bf16(*reinterpret_cast<const uint32_t *>(tile + channel_word<F>(s, n)));
 }
-template <int F> SR_DEVICE void channel_put(sr_bf16 *tile, int s, int n, float2 x) {
-    *reinterpret_cast<uint32_t *>(tile + channel_word<F>(s, n)) = pack_bf16(x.x, x.y);
+/* Returns what rounding took, in bf16. */
+template <int F> SR_DEVICE uint32_t channel_put(sr_bf16 *tile, int s, int n, float2 x) {
+    const uint32_t word = pack_bf16(x.x, x.y);
+    *reinterpret_cast<uint32_t *>(tile + channel_word<F>(s, n)) = word;
+    const float2 lost = x - unpack_bf16(word);
+    return pack_bf16(lost.x, lost.y);
 }
 
 SR_DEVICE float2 channel_exp2(float2 x) {
@@ -297,8 +312,9 @@ template <int F> struct channel_tiles {
         gates.load(gate, channels, span);
     }
 
-    /* Those become the tiles of a level; rows that it does not need become zero. With EXPONENTS
-     * they are left in the place of gates. By all threads; complete after a barrier. */
+    /* Those become the tiles of a level; rows that it does not need become zero. In the place of
+     * gates are left, with EXPONENTS, the exponents, else what rounding took from queries and
+     * writers (`lost`). By all threads; complete after a barrier. */
     template <bool EXPONENTS>
     SR_DEVICE void scale_rows(const channel_factors<F> &factors, float scale) {
         if (EXPONENTS && channel_group() == 0)
@@ -306,11 +322,10 @@ template <int F> struct channel_tiles {
             for (int s = 0; s < F / 64; s++)
                 *reinterpret_cast<float2 *>(all + channel_of(s)) = factors.all[s];
         const auto put = [&](int s, int n, float2 x, float2 query, float2 key, float2 write) {
-            channel_put<F>(queries, s, n, query);
+            const uint32_t lost[2] = {channel_put<F>(queries, s, n, query),
+                                      channel_put<F>(writers, s, n, write)};
             channel_put<F>(readers, s, n, key);
-            channel_put<F>(writers, s, n, write);
-            if (EXPONENTS)
-                gates.at(s, n) = x;
+            gates.at(s, n) = EXPONENTS ? x : make_float2(bits_float(lost[0]), bits_float(lost[1]));
         };
         if (factors.whole) {
 #pragma unroll
@@ -337,13 +352,36 @@ template <int F> struct channel_tiles {
 
 /* ---- products ---- */
 
-/* w = the products of rows i .. i+15 of tile a and j .. j+15 of tile b that are of the level, which
- * visits them, and 0 for others. */
-template <int WIDTH>
-SR_DEVICE void channel_pairs(float (&w)[2][4], const sr_bf16 *a, int i, const sr_bf16 *b, int j,
-                             const channel_level &level) {
+/* w = the products of rows i .. i+15 of queries, or else of readers, and j .. j+15 of writers that
+ * are of the level, which visits them, and 0 for others. Products of what rounding took from one
+ * of the factors are added: rows that see few keys have weights far smaller than the terms of
+ * their sums, and a norm makes gradients of such rows the largest. */
+template <int F>
+SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bool queries, int i,
+                             int j, const channel_level &level) {
+    const sr_bf16 *const rows = queries ? tiles.queries : tiles.readers;
+    const int first = lane_again() / 4, column = 2 * (lane_again() % 4);
     clear_pieces(w);
-    multiply_by_rows<WIDTH, WIDTH, WIDTH>(w, a, i, 0, b, j);
+#pragma unroll 2
+    for (int k = 0; k < F / 16; k++) {
+        uint32_t a[4], b[4], lost[4];
+        load_a<F>(a, rows, i, k, lane_again());
+        load_b<F>(b, tiles.writers, j, k, lane_again());
+        mma_m16n8k16(w[0], a, b);
+        mma_m16n8k16(w[1], a, b + 2);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            lost[n] = tiles.gates.lost(j + first + n / 2 * 8, 16 * k + column + n % 2 * 8).writer;
+        mma_m16n8k16(w[0], a, lost);
+        mma_m16n8k16(w[1], a, lost + 2);
+        if (!queries)
+            continue;
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            lost[n] = tiles.gates.lost(i + first + n % 2 * 8, 16 * k + column + n / 2 * 8).query;
+        mma_m16n8k16(w[0], lost, b);
+        mma_m16n8k16(w[1], lost, b + 2);
+    }
     if (i == j) {
         const int lane = lane_again();
 #pragma unroll
