@@ -141,5 +141,5 @@ static srnn_status backward(const sr_attention_call *wanted) {
 
 const sr_attention_kernel sr_cuda_attention_pooled = {
     "pooled", SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits,
-    nullptr,  scratch_bytes,      forward,   backward,
+    nullptr,  scratch_bytes,      forward,   backward, false,
 };
