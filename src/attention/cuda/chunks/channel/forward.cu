@@ -3,23 +3,23 @@
 #include "attention/cuda/chunks/channel/walk.h"
 
 /* KEEP: the walk of the backward pass, for states before chunks and U instead of numerators. */
-template <int F, bool KEEP> struct forward_memory {
+template <int F, bool DELTA, bool KEEP> struct forward_memory {
     /* of the first half of a span */
-    alignas(128) sr_bf16 readers[SR_CHUNK * F];
+    alignas(128) sr_bf16 readers[DELTA ? SR_CHUNK * F : 8];
     sr_bf16 values[SR_CHUNK_SQUARE];
-    sr_bf16 solved[SR_DELTA_PAIRS];
-    alignas(16) float before[F], beta[SR_CHUNK];
+    sr_bf16 solved[DELTA ? SR_DELTA_PAIRS : 8];
+    alignas(16) float before[F], beta[DELTA ? SR_CHUNK : 4];
     /* of the second */
     alignas(128) sr_bf16 writers[SR_CHUNK * F];
     sr_bf16 queries[KEEP ? 8 : SR_CHUNK * F];
     sr_bf16 scores[KEEP ? 8 : SR_DELTA_PAIRS];
-    sr_bf16 staged[KEEP ? SR_CHUNK_SQUARE : 8]; /* U on its way out */
-    alignas(16) float rest[2][F];               /* between, after */
+    sr_bf16 staged[DELTA && KEEP ? SR_CHUNK_SQUARE : 8]; /* U on its way out */
+    alignas(16) float rest[2][F];                        /* between, after */
     channel_walk_at at;
 };
 
-template <int F, bool KEEP>
-SR_DEVICE void load_first(forward_memory<F, KEEP> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA, bool KEEP>
+SR_DEVICE void load_first(forward_memory<F, DELTA, KEEP> *shared, const sr_chunk_call &call,
                           const channel_places &places, const channel_walk_at &at,
                           const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
@@ -28,18 +28,18 @@ SR_DEVICE void load_first(forward_memory<F, KEEP> *shared, const sr_chunk_call &
     channel_copy<F, THREADS>(shared->before,
                              channel_of_key<const float>(places.factors, call, at, span,
                                                          CHANNEL_FACTORS * F));
-    if (!call.delta)
-        return;
-    channel_copy_rows<F, THREADS>(shared->readers,
-                                  channel_of_key(places.readers, call, at, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
-                                          channel_of_key<const sr_bf16>(places.solved, call, at,
-                                                                        span, SR_DELTA_PAIRS));
-    channel_load_betas(shared->beta, call, at, span);
+    if constexpr (DELTA) {
+        channel_copy_rows<F, THREADS>(shared->readers,
+                                      channel_of_key(places.readers, call, at, span, tile), span);
+        channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
+                                              channel_of_key<const sr_bf16>(places.solved, call, at,
+                                                                            span, SR_DELTA_PAIRS));
+        channel_load_betas(shared->beta, call, at, span);
+    }
 }
 
-template <int F, bool KEEP>
-SR_DEVICE void load_second(forward_memory<F, KEEP> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA, bool KEEP>
+SR_DEVICE void load_second(forward_memory<F, DELTA, KEEP> *shared, const sr_chunk_call &call,
                            const channel_places &places, const channel_walk_at &at,
                            const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
@@ -62,11 +62,11 @@ SR_DEVICE void load_second(forward_memory<F, KEEP> *shared, const sr_chunk_call 
 }
 
 /* U of a span, 16 values: X diag(beta) (V - K^ S^), or V. */
-template <int F, bool KEEP>
+template <int F, bool DELTA, bool KEEP>
 SR_DEVICE void span_values(delta_strip &used, const delta_state<F> &state,
-                           const forward_memory<F, KEEP> *shared, bool delta) {
+                           const forward_memory<F, DELTA, KEEP> *shared) {
     const int lane = delta_lane(), strip = channel_strip();
-    if (!delta) {
+    if constexpr (!DELTA) {
 #pragma unroll
         for (int m = 0; m < SR_DELTA_STEPS; m++)
             a_columns<SR_CHUNK>(used.a[m], shared->values, 16 * m, strip, lane);
@@ -148,20 +148,20 @@ SR_DEVICE void store_used(Memory *shared, const sr_chunk_call &call, const chann
     });
 }
 
-template <int F, bool KEEP> struct forward_shape {
+template <int F, bool DELTA, bool KEEP> struct forward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = F == 64 ? 4 : 3;
+    static constexpr int blocks = F == 128 ? 3 : DELTA || !KEEP ? 4 : 5;
 };
 
 /* A block walks a head from its first span: without KEEP that of a query head, whose state is made
  * again for each head of a group. For each span: barrier; copies of the second half start; U in
  * registers; barrier; copies of the next span's first half start; numerators, and the state takes
  * in the span. */
-template <int F, bool KEEP>
-__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>::blocks))
+template <int F, bool DELTA, bool KEEP>
+__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, DELTA, KEEP>::blocks))
     channel_forward(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = forward_memory<F, KEEP>;
+    using Memory = forward_memory<F, DELTA, KEEP>;
     SR_SHARED(Memory, shared);
     const int heads = KEEP ? call.Hkv : call.H, index = (int)blockIdx.x % heads;
     const int64_t numbers = (int64_t)call.F * call.V;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
             state.clear();
         if (KEEP && span.from == span.t0)
             channel_store_state(places.states, call, at, span, state);
-        span_values(used, state, shared, call.delta);
+        span_values(used, state, shared);
         cp_async_wait<0>();
         __syncthreads(); /* the second half is there; no warp reads the first */
         if (more) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
         }
         if constexpr (!KEEP)
             span_numerators(call, at, state, used, shared, span);
-        else if (call.delta)
+        else if constexpr (DELTA)
             store_used(shared, call, places, at, span, used);
         state.multiply(shared->rest[0]);
 #pragma unroll
@@ -226,26 +226,28 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
         state.store(call.final + at.kv(call) * numbers, channel_value(at), call.F, call.V);
 }
 
-template <int F, bool KEEP>
+template <int F, bool DELTA, bool KEEP>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
     const unsigned heads = (unsigned)(call.B * (KEEP ? call.Hkv : call.H));
-    SR_CUDA(sr_launch(channel_forward<F, KEEP>,
+    SR_CUDA(sr_launch(channel_forward<F, DELTA, KEEP>,
                       dim3(heads, (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
-                      dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, KEEP>), stream, call,
-                      places));
+                      dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, DELTA, KEEP>), stream,
+                      call, places));
     return SRNN_OK;
 }
 
 template <int F>
 static srnn_status start_forward(const sr_chunk_call &call, const channel_places &places,
                                  cudaStream_t stream) {
-    return start<F, false>(call, places, stream);
+    return call.delta ? start<F, true, false>(call, places, stream)
+                      : start<F, false, false>(call, places, stream);
 }
 template <int F>
 static srnn_status start_states(const sr_chunk_call &call, const channel_places &places,
                                 cudaStream_t stream) {
-    return start<F, true>(call, places, stream);
+    return call.delta ? start<F, true, true>(call, places, stream)
+                      : start<F, false, true>(call, places, stream);
 }
 
 srnn_status sr_channel_forward(const sr_chunk_call &call, const channel_places &places,
