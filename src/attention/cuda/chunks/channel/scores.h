@@ -173,7 +173,8 @@ SR_DEVICE float2 channel_bias(const sr_chunk_call &call, int head, int s) {
                : make_float2(0, 0);
 }
 
-/* Logarithms of the gates of those rows, 0 where there are none. */
+/* Logarithms of the gates of those rows, 0 where there are none. Parameters, not a struct: they
+ * stay in registers. */
 template <int F>
 SR_DEVICE void channel_logarithms(float2 (&a)[2], const sr_bf16 *tile, const chunk_gate_head &rule,
                                   const sr_chunk_call &call, float2 bias, int s, int n,
