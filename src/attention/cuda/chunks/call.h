@@ -18,6 +18,7 @@
 #ifndef SR_ATTENTION_CUDA_CHUNKS_CALL_H
 #define SR_ATTENTION_CUDA_CHUNKS_CALL_H
 
+#include "attention/cuda/chunks/gates.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
 
@@ -32,9 +33,16 @@ struct sr_chunk_rows {
     }
 };
 
-/* No a_t is below this: e^-64 is far less than bf16 can tell from 0, and sums of 64 of them keep
- * their differences in float. */
-#define SR_CHUNK_GATE_LEAST (-64.0f)
+/* Gates of channels as functions of the numbers that the caller has of them, and what follows for
+ * the gradients of those; `numbers` absent: the core reads and writes logarithms. */
+struct sr_chunk_numbers {
+    sr_chunk_rows numbers; /* (B, Hkv, T, F); without dt_bias */
+    sr_gate_rule rule;
+    int later;               /* the gate before token t is that of token t - later: 0 or 1 */
+    sr_chunk_rows d_numbers; /* (B, Hkv, T, F), or not wanted */
+    float
+        *sums; /* (B, chunks, 2, Hkv, F): of a chunk, gradients of a_log and dt_bias; rated only */
+};
 
 struct sr_chunk_call {
     int B, H, Hkv, T;
@@ -52,9 +60,10 @@ struct sr_chunk_call {
     int q_share, k_share; /* query head h reads row head h / q_share of q, key head h h / k_share */
     int q_heads, k_heads; /* and then modulo these */
     const float *gate;    /* (B, Hkv, T, decays): a_t, in SR_CHUNK_GATE_LEAST .. 0 */
-    const float *beta;    /* (B, Hkv, T); delta only */
-    const float *level;   /* (B, H, T, levels): weights of pairs, by the bit length of i ^ j */
-    const float *initial; /* (B, Hkv, F, V), or NULL: zero */
+    sr_chunk_numbers gates; /* or these, and `gate` is NULL */
+    const float *beta;      /* (B, Hkv, T); delta only */
+    const float *level;     /* (B, H, T, levels): weights of pairs, by the bit length of i ^ j */
+    const float *initial;   /* (B, Hkv, F, V), or NULL: zero */
 
     /* Forward results. */
     sr_chunk_rows numerator; /* (B, H, T, V) */
@@ -68,7 +77,7 @@ struct sr_chunk_call {
     /* And its results: each row and head written once, q (B, H, T, F), k (B, Hkv, T, F) without
      * sums over heads that share. d_gate of a token that begins a document is 0. */
     sr_chunk_rows d_q, d_k, d_v;
-    float *d_gate;  /* (B, Hkv, T, decays): of a_t */
+    float *d_gate;  /* (B, Hkv, T, decays): of a_t; NULL with `gates` */
     float *d_beta;  /* (B, Hkv, T) */
     float *d_level; /* (B, H, T, levels) */
     float *d_initial;

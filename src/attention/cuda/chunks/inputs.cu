@@ -5,6 +5,7 @@
 #include "attention/cuda/axes/outputs.h"
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
+#include "attention/cuda/chunks/tiles.h"
 
 /* ---- features ---- */
 
@@ -145,33 +146,6 @@ __global__ void chunk_tokens(const __grid_constant__ sr_axes_call call, float *g
         const bool given = call.a.write_gate == SRNN_WRITE_GATE_GIVEN;
         call.scratch.beta[n] = given ? z : (float)call.write_range * gate_sigmoid(z);
     }
-}
-
-/* Gates of channels, (B, Hkv, T, F). Threads as in lanes.h: the operand's numbers global ->
- * registers, logarithms registers -> global. */
-__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
-    chunk_channel_gates(const __grid_constant__ sr_axes_call call, float *gate, bool continues,
-                        const __grid_constant__ chunk_lanes lanes) {
-    const chunk_lane lane = chunk_lane_of(lanes);
-    const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
-    if (token >= (int64_t)call.B * call.T)
-        return;
-    const chunk_token place = chunk_token_of(call, token);
-    const int b = place.b, t = place.t;
-    const bool learned = call.a.decay == SRNN_DECAY_LEARNED;
-    const bool begins = begins_at(call, b, t, continues);
-    float z[8];
-    chunk_load_8(z,
-                 chunk_piece(call.in.decay, b, lane.h, learned && !begins ? t - 1 : t, lane.piece));
-    sr_vector<float> half[2];
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        const float bias = axes_decay_bias(call, lane.h, 8 * lane.piece + c);
-        half[c / 4].number[c % 4] = begins ? 0 : gate_of(call, lane.h, z[c] + bias);
-    }
-    float *const to = gate + call.row(call.Hkv, b, lane.h, t) * call.F + 8 * lane.piece;
-    store_vector(to, half[0]);
-    store_vector(to + 4, half[1]);
 }
 
 /* v times its factor, global -> registers -> global. Threads as in lanes.h. */
@@ -316,39 +290,6 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_partial_store(partial, KIND_BIAS, bias);
 }
 
-/* The same for gates of channels: a thread reads and stores 8 of a row. */
-__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
-    chunk_channel_gates_backward(const __grid_constant__ sr_axes_call call,
-                                 const __grid_constant__ sr_chunk_call chunk,
-                                 const __grid_constant__ chunk_partial partial,
-                                 const __grid_constant__ chunk_lanes lanes) {
-    const chunk_lane lane = chunk_lane_of(lanes);
-    const int64_t tokens = (int64_t)call.B * call.T, step = (int64_t)gridDim.x * lanes.slots;
-    float rate[8] = {}, bias[8] = {};
-    for (int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot; token < tokens;
-         token += step) {
-        const chunk_token place = chunk_token_of(call, token);
-        const int b = place.b, t = place.t;
-        const int acts = t + (call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0);
-        const bool inside = acts < call.T && !begins_at(call, b, acts, chunk.initial);
-        float z[8], d[8];
-        chunk_load_8(z, chunk_piece(call.in.decay, b, lane.h, t, lane.piece));
-        const float *const from = chunk.d_gate +
-                                  call.row(call.Hkv, b, lane.h, inside ? acts : t) * call.F +
-                                  8 * lane.piece;
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            const float own = z[c] + axes_decay_bias(call, lane.h, 8 * lane.piece + c);
-            d[c] = gate_number_backward(call, lane.h, own, inside ? from[c] : 0, &rate[c]);
-            bias[c] += d[c];
-        }
-        if (call.out.decay.data)
-            chunk_store_8(chunk_piece(call.out.decay, b, lane.h, t, lane.piece), d);
-    }
-    chunk_partial_store(partial, KIND_RATE, rate);
-    chunk_partial_store(partial, KIND_BIAS, bias);
-}
-
 /* ---- calls ---- */
 
 static srnn_status features(const sr_axes_call &call, const sr_axes_tensor &x,
@@ -367,18 +308,12 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
                              cudaStream_t stream) {
     const int64_t tokens = (int64_t)call.B * call.T;
     const int queries = call.shares_queries ? call.shared : call.H;
-    const bool channels = call.decays > 1, continues = chunk.initial != nullptr;
+    const bool continues = chunk.initial != nullptr;
     SR_TRY(features(call, call.in.q, chunk.q, queries, stream));
     SR_TRY(features(call, call.in.k, chunk.k, call.shared, stream));
-    float *const gate = channels ? nullptr : (float *)chunk.gate;
+    float *const gate = (float *)chunk.gate;
     if (gate || call.scratch.value_factor || call.scratch.beta)
         AXES_START(chunk_tokens, tokens * call.Hkv, call, gate, continues);
-    if (channels) {
-        const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.F);
-        SR_CUDA(sr_launch(chunk_channel_gates, dim3(chunk_lanes_blocks(lanes, tokens, INT32_MAX)),
-                          dim3((unsigned)lanes.threads()), 0, stream, call, (float *)chunk.gate,
-                          continues, lanes));
-    }
     SR_TRY(sr_axes_levels(call, stream));
     if (chunk.v.data == call.in.v.data)
         return SRNN_OK;
@@ -400,24 +335,31 @@ static srnn_status features_backward(const sr_axes_call &call, const feature_row
     return SRNN_OK;
 }
 
-static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call &chunk, float *sums,
-                                  cudaStream_t stream) {
-    const bool channels = call.decays > 1;
-    const int64_t tokens = (int64_t)call.B * call.T;
-    chunk_lanes lanes = chunk_lanes_of(call.Hkv, channels ? call.F : 8);
-    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
-    const int each = channels ? 8 : 1, numbers = call.Hkv * lanes.pieces * each;
-    const chunk_partial partial = {sums, (int)blocks, KINDS, lanes.threads(), each};
-    SR_CUDA(sr_launch(channels ? chunk_channel_gates_backward : chunk_gates_backward, dim3(blocks),
-                      dim3((unsigned)lanes.threads()), 0, stream, call, chunk, partial, lanes));
-    if (!call.gate.a_log)
-        return SRNN_OK;
+/* Gradients of a_log and dt_bias from sums of terms of `numbers` for each (h, c). */
+static srnn_status rates_backward(const sr_axes_call &call, const chunk_partial &partial,
+                                  int numbers, cudaStream_t stream) {
     const bool wide = call.a.dt_width == SRNN_DT_WIDTH_CHANNEL;
     const int columns = wide ? numbers : call.Hkv;
     SR_TRY(sr_chunks_add_partial(call.out.a_log, partial,
                                  {KIND_RATE, numbers, numbers / call.Hkv, call.Hkv}, stream));
     return sr_chunks_add_partial(call.out.dt_bias, partial,
                                  {KIND_BIAS, numbers, numbers / columns, columns}, stream);
+}
+
+static srnn_status gates_backward(const sr_axes_call &call, const sr_chunk_call &chunk, float *sums,
+                                  cudaStream_t stream) {
+    const int64_t tokens = (int64_t)call.B * call.T;
+    if (call.decays > 1) { /* the core has left sums of chunks */
+        const int numbers = call.Hkv * call.F, chunks = call.B * chunk_count(call.T);
+        const chunk_partial partial = {chunk.gates.sums, chunks, KINDS, numbers, 1};
+        return call.gate.a_log ? rates_backward(call, partial, numbers, stream) : SRNN_OK;
+    }
+    const chunk_lanes lanes = chunk_lanes_of(call.Hkv, 8);
+    const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
+    const chunk_partial partial = {sums, (int)blocks, KINDS, lanes.threads(), 1};
+    SR_CUDA(sr_launch(chunk_gates_backward, dim3(blocks), dim3((unsigned)lanes.threads()), 0,
+                      stream, call, chunk, partial, lanes));
+    return call.gate.a_log ? rates_backward(call, partial, call.Hkv, stream) : SRNN_OK;
 }
 
 srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t stream) {

@@ -2,6 +2,7 @@
  * cores read, and back. */
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
+#include "attention/cuda/chunks/tiles.h"
 
 /* ---- kernels: a thread owns a number, or 8 of a row ---- */
 
@@ -165,6 +166,19 @@ static sr_chunk_rows rows_or_array(bool own, const sr_axes_tensor &x, const sr_a
     return own && x.data ? rows_of(x) : take_rows(call.B, heads, call.T, width, layout);
 }
 
+/* Gates of channels by the caller's numbers. */
+static sr_chunk_numbers numbers_of(const sr_axes_call &call, bool backward, sr_layout *layout) {
+    sr_chunk_numbers gates = {};
+    gates.numbers = rows_of(call.in.decay);
+    gates.rule = call.gate;
+    gates.later = call.a.decay == SRNN_DECAY_LEARNED ? 1 : 0;
+    gates.d_numbers = rows_of(call.out.decay);
+    const int64_t chunks = chunk_count(call.T);
+    gates.sums = take_floats(backward && sr_decay_has_rate(&call.a),
+                             2 * call.B * chunks * call.Hkv * call.F, layout);
+    return gates;
+}
+
 /* What both kinds of calls have. */
 static sr_chunk_call facts_of(const sr_axes_call &call) {
     sr_chunk_call out = {};
@@ -210,7 +224,10 @@ static void take_arrays(sr_chunk_steps *s, bool backward, sr_layout *layout) {
     out->q = rows_or_array(direct && identity, call.in.q, call, out->q_heads, out->F, layout);
     out->k = rows_or_array(direct && identity, call.in.k, call, out->k_heads, out->F, layout);
     out->v = rows_or_array(plain_values, call.in.v, call, call.Hkv, out->V, layout);
-    out->gate = take_floats(gates > 0, gates, layout);
+    const bool finds_gates = direct && call.decays > 1; /* the core does */
+    out->gate = take_floats(gates > 0 && !finds_gates, gates, layout);
+    if (finds_gates)
+        out->gates = numbers_of(call, backward, layout);
     if (!backward) {
         const sr_axes_tensor &outputs = plain_outputs ? call.o : call.saved;
         out->numerator =
@@ -224,7 +241,7 @@ static void take_arrays(sr_chunk_steps *s, bool backward, sr_layout *layout) {
     out->d_k = rows_or_array(own, call.out.k, call, call.Hkv, out->F, layout);
     out->d_v = rows_or_array(plain_values && call.a.skip == SRNN_SKIP_NONE, call.out.v, call,
                              call.Hkv, out->V, layout);
-    out->d_gate = take_floats(gates > 0, gates, layout);
+    out->d_gate = take_floats(gates > 0 && !finds_gates, gates, layout);
     if (!direct)
         return;
     s->d_skip = take_rows(call.B, call.H, call.T, out->V, layout);

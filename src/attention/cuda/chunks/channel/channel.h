@@ -19,7 +19,6 @@
 #define SR_ATTENTION_CUDA_CHUNKS_CHANNEL_CHANNEL_H
 
 #include "attention/cuda/chunks/channel/scores.h"
-#include "attention/cuda/chunks/delta/tiles.h"
 
 /* Factors of the features of a state at a span, by the name in the equation. */
 enum channel_factor { CHANNEL_BEFORE, CHANNEL_BETWEEN, CHANNEL_AFTER, CHANNEL_FACTORS };
@@ -79,7 +78,7 @@ SR_DEVICE N *channel_chunk(N *array, const sr_chunk_call &call, int head, int ch
 template <int COUNT, int THREADS, class N> SR_DEVICE void channel_copy(N *to, const N *from) {
     constexpr int each = 16 / sizeof(N), pieces = COUNT / each;
     static_assert(COUNT % each == 0, "copies are of 16 bytes");
-    const int thread = thread_again();
+    const int thread = delta_thread();
 #pragma unroll
     for (int n = 0; n < pieces; n += THREADS)
         if (pieces % THREADS == 0 || n + thread < pieces)
@@ -95,7 +94,7 @@ SR_DEVICE void channel_copy_rows(sr_bf16 *to, const sr_bf16 *from, const sr_chun
         return;
     }
 #pragma unroll 1
-    for (int n = thread_again(); n < pieces; n += THREADS) {
+    for (int n = delta_thread(); n < pieces; n += THREADS) {
         const int t = span.t0 + n / (WIDTH / 8);
         cp_async_16(to + 8 * n, from + 8 * n, t >= span.from && t < span.past ? 16 : 0);
     }

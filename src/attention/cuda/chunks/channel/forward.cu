@@ -3,46 +3,56 @@
 #include "attention/cuda/chunks/channel/walk.h"
 
 /* KEEP: the walk of the backward pass, for states before chunks and U instead of numerators. */
-template <int F, bool KEEP> struct forward_memory {
+template <int F, bool DELTA, bool KEEP> struct forward_memory {
     /* of the first half of a span */
-    alignas(128) sr_bf16 readers[SR_CHUNK * F];
-    sr_bf16 values[SR_CHUNK_SQUARE];
-    sr_bf16 solved[SR_DELTA_PAIRS];
-    alignas(16) float before[F], beta[SR_CHUNK];
+    alignas(128) sr_bf16 readers[DELTA ? SR_CHUNK * F : 8];
+    sr_bf16 values[SR_CHUNK_SQUARE]; /* DELTA, else of the second half */
+    sr_bf16 solved[DELTA ? SR_DELTA_PAIRS : 8];
+    alignas(16) float before[F], beta[DELTA ? SR_CHUNK : 4];
     /* of the second */
     alignas(128) sr_bf16 writers[SR_CHUNK * F];
     sr_bf16 queries[KEEP ? 8 : SR_CHUNK * F];
     sr_bf16 scores[KEEP ? 8 : SR_DELTA_PAIRS];
-    sr_bf16 staged[KEEP ? SR_CHUNK_SQUARE : 8]; /* U on its way out */
-    alignas(16) float rest[2][F];               /* between, after */
+    sr_bf16 staged[DELTA && KEEP ? SR_CHUNK_SQUARE : 8]; /* U on its way out */
+    alignas(16) float rest[2][F];                        /* between, after */
     channel_walk_at at;
 };
 
-template <int F, bool KEEP>
-SR_DEVICE void load_first(forward_memory<F, KEEP> *shared, const sr_chunk_call &call,
+template <class Memory>
+SR_DEVICE void load_values(Memory *shared, const sr_chunk_call &call, const channel_walk_at &at,
+                           const sr_chunk_span &span) {
+    chunk_load<SR_CHUNK, CHANNEL_WALK_THREADS>(shared->values,
+                                               chunk_rows(call.v, at.b, at.head, call.V, at.value),
+                                               span);
+}
+
+template <int F, bool DELTA, bool KEEP>
+SR_DEVICE void load_first(forward_memory<F, DELTA, KEEP> *shared, const sr_chunk_call &call,
                           const channel_places &places, const channel_walk_at &at,
                           const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
-    chunk_load<SR_CHUNK, THREADS>(shared->values,
-                                  chunk_rows(call.v, at.b, at.head, call.V, at.value), span);
+    if constexpr (DELTA)
+        load_values(shared, call, at, span);
     channel_copy<F, THREADS>(shared->before,
                              channel_of_key<const float>(places.factors, call, at, span,
                                                          CHANNEL_FACTORS * F));
-    if (!call.delta)
-        return;
-    channel_copy_rows<F, THREADS>(shared->readers,
-                                  channel_of_key(places.readers, call, at, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
-                                          channel_of_key<const sr_bf16>(places.solved, call, at,
-                                                                        span, SR_DELTA_PAIRS));
-    channel_load_betas(shared->beta, call, at, span);
+    if constexpr (DELTA) {
+        channel_copy_rows<F, THREADS>(shared->readers,
+                                      channel_of_key(places.readers, call, at, span, tile), span);
+        channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
+                                              channel_of_key<const sr_bf16>(places.solved, call, at,
+                                                                            span, SR_DELTA_PAIRS));
+        channel_load_betas(shared->beta, call, at, span);
+    }
 }
 
-template <int F, bool KEEP>
-SR_DEVICE void load_second(forward_memory<F, KEEP> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA, bool KEEP>
+SR_DEVICE void load_second(forward_memory<F, DELTA, KEEP> *shared, const sr_chunk_call &call,
                            const channel_places &places, const channel_walk_at &at,
                            const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
+    if constexpr (!DELTA)
+        load_values(shared, call, at, span);
     channel_copy_rows<F, THREADS>(shared->writers,
                                   channel_of_key(places.writers, call, at, span, tile), span);
     channel_copy<2 * F, THREADS>(shared->rest[0],
@@ -61,17 +71,10 @@ SR_DEVICE void load_second(forward_memory<F, KEEP> *shared, const sr_chunk_call 
     }
 }
 
-/* U of a span, 16 values: X diag(beta) (V - K^ S^), or V. */
-template <int F, bool KEEP>
-SR_DEVICE void span_values(delta_strip &used, const delta_state<F> &state,
-                           const forward_memory<F, KEEP> *shared, bool delta) {
+/* U of a span, 16 values: X diag(beta) (V - K^ S^). */
+template <int F, class Memory>
+SR_DEVICE void span_values(delta_strip &used, const delta_state<F> &state, const Memory *shared) {
     const int lane = delta_lane(), strip = channel_strip();
-    if (!delta) {
-#pragma unroll
-        for (int m = 0; m < SR_DELTA_STEPS; m++)
-            a_columns<SR_CHUNK>(used.a[m], shared->values, 16 * m, strip, lane);
-        return;
-    }
     float c[8][4];
     state.times_rows(c, shared->readers);
 #pragma unroll
@@ -99,8 +102,20 @@ SR_DEVICE void span_values(delta_strip &used, const delta_state<F> &state,
     used.set(c);
 }
 
+/* U of 16 tokens; without the delta rule those are values. */
+template <bool DELTA, class Memory>
+SR_DEVICE void used_values(uint32_t (&a)[4], const delta_strip &used, const Memory *shared, int m,
+                           int lane) {
+    if constexpr (DELTA)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            a[n] = used.a[m][n];
+    else
+        a_columns<SR_CHUNK>(a, shared->values, 16 * m, channel_strip(), lane);
+}
+
 /* Numerators of a span, the strip's columns: Q^ S^ + P U, 16 tokens at a time. */
-template <int F, class Memory>
+template <int F, bool DELTA, class Memory>
 SR_DEVICE void span_numerators(const sr_chunk_call &call, const channel_walk_at &at,
                                const delta_state<F> &state, const delta_strip &used,
                                const Memory *shared, const sr_chunk_span &span) {
@@ -117,13 +132,23 @@ SR_DEVICE void span_numerators(const sr_chunk_call &call, const channel_walk_at 
             state.operand(known, k);
             delta_multiply_strip(c, a, known);
         }
-#pragma unroll
-        for (int j = 0; j < SR_DELTA_STEPS; j++) {
-            if (j > i)
-                break;
+        const auto add = [&](int j) {
+            uint32_t known[4];
             a_rows<16>(a, shared->scores + delta_pairs_at(i, j), 0, 0, lane);
-            delta_multiply_strip(c, a, used.a[j]);
-        }
+            used_values<DELTA>(known, used, shared, j, lane);
+            delta_multiply_strip(c, a, known);
+        };
+        if constexpr (DELTA) /* U is in registers */
+#pragma unroll
+            for (int j = 0; j < SR_DELTA_STEPS; j++) {
+                if (j > i)
+                    break;
+                add(j);
+            }
+        else
+#pragma unroll 1
+            for (int j = 0; j <= i; j++)
+                add(j);
         pack_a(a, c[0], c[1]);
         delta_store_fragment(to + 16 * i * call.numerator.time, call.numerator.time, a,
                              span.from - span.t0 - 16 * i, span.past - span.t0 - 16 * i,
@@ -148,20 +173,20 @@ SR_DEVICE void store_used(Memory *shared, const sr_chunk_call &call, const chann
     });
 }
 
-template <int F, bool KEEP> struct forward_shape {
+template <int F, bool DELTA> struct forward_shape {
     /* blocks for which registers are allotted */
-    static constexpr int blocks = F == 64 ? 4 : 3;
+    static constexpr int blocks = F == 128 ? 3 : DELTA ? 4 : 5;
 };
 
 /* A block walks a head from its first span: without KEEP that of a query head, whose state is made
  * again for each head of a group. For each span: barrier; copies of the second half start; U in
  * registers; barrier; copies of the next span's first half start; numerators, and the state takes
  * in the span. */
-template <int F, bool KEEP>
-__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>::blocks))
+template <int F, bool DELTA, bool KEEP>
+__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, DELTA>::blocks))
     channel_forward(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = forward_memory<F, KEEP>;
+    using Memory = forward_memory<F, DELTA, KEEP>;
     SR_SHARED(Memory, shared);
     const int heads = KEEP ? call.Hkv : call.H, index = (int)blockIdx.x % heads;
     const int64_t numbers = (int64_t)call.F * call.V;
@@ -203,7 +228,8 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
             state.clear();
         if (KEEP && span.from == span.t0)
             channel_store_state(places.states, call, at, span, state);
-        span_values(used, state, shared, call.delta);
+        if constexpr (DELTA)
+            span_values(used, state, shared);
         cp_async_wait<0>();
         __syncthreads(); /* the second half is there; no warp reads the first */
         if (more) {
@@ -211,13 +237,16 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
             cp_async_commit();
         }
         if constexpr (!KEEP)
-            span_numerators(call, at, state, used, shared, span);
-        else if (call.delta)
+            span_numerators<F, DELTA>(call, at, state, used, shared, span);
+        else if constexpr (DELTA)
             store_used(shared, call, places, at, span, used);
         state.multiply(shared->rest[0]);
 #pragma unroll
-        for (int m = 0; m < SR_DELTA_STEPS; m++)
-            add_product<F>(state.s, used.a[m], shared->writers, 16 * m, 0, delta_lane());
+        for (int m = 0; m < SR_DELTA_STEPS; m++) {
+            uint32_t a[4];
+            used_values<DELTA>(a, used, shared, m, delta_lane());
+            add_product<F>(state.s, a, shared->writers, 16 * m, 0, delta_lane());
+        }
         state.multiply(shared->rest[1]);
         if (!more)
             break;
@@ -226,26 +255,28 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, (forward_shape<F, KEEP>:
         state.store(call.final + at.kv(call) * numbers, channel_value(at), call.F, call.V);
 }
 
-template <int F, bool KEEP>
+template <int F, bool DELTA, bool KEEP>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
     const unsigned heads = (unsigned)(call.B * (KEEP ? call.Hkv : call.H));
-    SR_CUDA(sr_launch(channel_forward<F, KEEP>,
+    SR_CUDA(sr_launch(channel_forward<F, DELTA, KEEP>,
                       dim3(heads, (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
-                      dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, KEEP>), stream, call,
-                      places));
+                      dim3(CHANNEL_WALK_THREADS), sizeof(forward_memory<F, DELTA, KEEP>), stream,
+                      call, places));
     return SRNN_OK;
 }
 
 template <int F>
 static srnn_status start_forward(const sr_chunk_call &call, const channel_places &places,
                                  cudaStream_t stream) {
-    return start<F, false>(call, places, stream);
+    return call.delta ? start<F, true, false>(call, places, stream)
+                      : start<F, false, false>(call, places, stream);
 }
 template <int F>
 static srnn_status start_states(const sr_chunk_call &call, const channel_places &places,
                                 cudaStream_t stream) {
-    return start<F, true>(call, places, stream);
+    return call.delta ? start<F, true, true>(call, places, stream)
+                      : start<F, false, true>(call, places, stream);
 }
 
 srnn_status sr_channel_forward(const sr_chunk_call &call, const channel_places &places,

@@ -33,10 +33,10 @@ struct outputs_at {
     }
     /* The warp's first row; its first column / 8 of `pieces`. */
     SR_DEVICE int own() const {
-        return 16 * (thread_again() / SR_WARP % SR_CHUNK_STRIPS);
+        return 16 * (delta_thread() / SR_WARP % SR_CHUNK_STRIPS);
     }
     SR_DEVICE int side() const {
-        return thread_again() / SR_WARP / SR_CHUNK_STRIPS;
+        return delta_thread() / SR_WARP / SR_CHUNK_STRIPS;
     }
 };
 
@@ -121,7 +121,7 @@ template <int F> SR_DEVICE float2 word_at(const sr_bf16 *tile, int row, int colu
 template <int F, class Use>
 SR_DEVICE void each_pair(const outputs_at &at, const sr_bf16 *tile, const Use &use) {
     constexpr int P = outputs_rows<F>::pieces;
-    const int lane = lane_again(), first = at.own() + lane / 4;
+    const int lane = delta_lane(), first = at.own() + lane / 4;
     const int begin = 8 * at.side() * P + 2 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < P; n++)
@@ -186,7 +186,7 @@ SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int 
         if (row != last)
             sum[n] = sum[n] + own * make_float2(c[n][e], c[n][e + 1]);
     });
-    const int lane = lane_again();
+    const int lane = delta_lane();
 #pragma unroll
     for (int n = 0; n < P; n++) {
 #pragma unroll
@@ -205,7 +205,7 @@ SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int 
 /* both += <S^, R~> of the slice; a warp has an eighth of the features. */
 template <int F> SR_DEVICE void add_both(outputs_memory<F> *shared) {
     constexpr int WORDS = F / 2 / CHANNEL_WARPS;
-    const int lane = lane_again(), column = 2 * (WORDS * channel_group() + lane % WORDS);
+    const int lane = delta_lane(), column = 2 * (WORDS * channel_group() + lane % WORDS);
     float2 sum = {0, 0};
 #pragma unroll 4
     for (int row = lane / WORDS; row < SLICE; row += SR_WARP / WORDS)
@@ -253,7 +253,7 @@ struct outputs_pairs {
     /* To shared memory: below the diagonal times `sign`, and the diagonal. */
     SR_DEVICE void publish(sr_bf16 *pairs, float sign, float *diagonal, const outputs_at &at) {
         each(at, [&](int n, int column) {
-            const int lane = lane_again(), own = at.own();
+            const int lane = delta_lane(), own = at.own();
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 const int i = own + sum_row(e, lane), j = column + sum_column(e, lane);
@@ -324,6 +324,63 @@ SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
 
 /* ---- gates ---- */
 
+enum { KIND_RATE, KIND_BIAS, KINDS };
+
+/* What a thread's tokens add to the gradients of a_log and dt_bias, for two channels. */
+struct gate_sums {
+    float2 of[KINDS];
+};
+
+/* Gradients of the gates of two rows, d, of two channels each, become those of their numbers z. */
+SR_DEVICE void numbers_backward(gate_sums &sums, float2 (&d)[2], const float (&z)[4],
+                                const chunk_gate_head &rule) {
+    float gradient[4] = {d[0].x, d[0].y, d[1].x, d[1].y}, rate[4] = {};
+    rule.backward(gradient, rate, z);
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        d[n] = make_float2(gradient[2 * n], gradient[2 * n + 1]);
+        sums.of[KIND_RATE] = sums.of[KIND_RATE] + make_float2(rate[2 * n], rate[2 * n + 1]);
+        sums.of[KIND_BIAS] = sums.of[KIND_BIAS] + d[n];
+    }
+}
+
+/* d is 0 where the gate, as an exponent of 2, is below SR_CHANNEL_LEAST. */
+SR_DEVICE void limit_gate(float2 &d, float2 logarithm) {
+    d.x = logarithm.x * SR_LOG2_E < SR_CHANNEL_LEAST ? 0 : d.x;
+    d.y = logarithm.y * SR_LOG2_E < SR_CHANNEL_LEAST ? 0 : d.y;
+}
+
+/* Stores the gradients of the numbers of two gates before token t. */
+SR_DEVICE void store_number(const sr_chunk_call &call, const outputs_at &at, int t, int channel,
+                            float2 d) {
+    const sr_chunk_numbers &gates = call.gates;
+    const auto put = [&](int token, uint32_t word) {
+        *reinterpret_cast<uint32_t *>(gates.d_numbers.row(at.b, at.head, token) + channel) = word;
+    };
+    if (t >= gates.later)
+        put(t - gates.later, pack_bf16(d.x, d.y));
+    if (gates.later > 0 && t == call.T - 1) /* no gate follows it */
+        put(t, 0);
+}
+
+/* The sums of all warps of a span, added to those of the chunk; a thread owns a channel. */
+template <int F>
+SR_DEVICE void store_sums(const sr_chunk_call &call, const outputs_at &at,
+                          const sr_chunk_span &span, const channel_gates<F> &sums) {
+    const int channel = delta_thread(), chunks = chunk_count(call.T);
+    if (channel >= call.F)
+        return;
+#pragma unroll
+    for (int kind = 0; kind < KINDS; kind++) {
+        const int64_t chunk = (int64_t)at.b * chunks + at.chunk;
+        float *const to = call.gates.sums + ((chunk * KINDS + kind) * call.Hkv + at.head) * call.F;
+        float sum = span.from > span.t0 ? to[channel] : 0;
+        for (int group = 0; group < CHANNEL_WARPS; group++)
+            sum += sums.number[sums.place(CHANNEL_ROWS * group + kind, channel)];
+        to[channel] = sum;
+    }
+}
+
 /* Gradients of gates from y, in the place of exponents, by all threads as they scale rows; with a
  * barrier. Gates that a level limited, in blocks of 8 tokens, have none. */
 template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F> *shared) {
@@ -331,6 +388,11 @@ template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_m
     const sr_chunk_span &span = shared->what.span;
     const int range = shared->what.range;
     channel_gates<F> &y = shared->tiles.gates;
+    const chunk_gate_head rule(call.gates.rule, at.head);
+    sr_bf16 *const numbers = shared->tiles.writers;
+    if (!call.gate)
+        channel_load_numbers<F>(numbers, call, at.b, at.head, span);
+    cp_async_commit();
 #pragma unroll
     for (int s = 0; s < F / 64; s++) {
         float2 sum = {0, 0};
@@ -341,10 +403,11 @@ template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_m
         }
         shared->d_totals.put(s, sum);
     }
-    __syncthreads(); /* totals are ready */
-    const int64_t head = call.row(call.Hkv, at.b, at.head, 0) * call.F;
+    cp_async_wait<0>();
+    __syncthreads(); /* totals are ready, and the warp's numbers of gates */
 #pragma unroll
     for (int s = 0; s < F / 64; s++) {
+        const float2 bias = channel_bias(call, at.head, s);
         const int channel = channel_of(s);
         const auto get = [&](const float *x) {
             return *reinterpret_cast<const float2 *>(x + channel);
@@ -361,21 +424,53 @@ template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_m
         for (int group = CHANNEL_WARPS - 1; group > 0; group--)
             if (group > channel_group())
                 later = later + shared->d_totals.get(group, s);
-#pragma unroll 4
-        for (int n = 0; n < CHANNEL_ROWS; n++) {
-            const int t = span.t0 + CHANNEL_ROWS * channel_group() + n;
-            const bool begins = t == span.from && !span.continues;
-            const int64_t place = head + (int64_t)t * call.F + channel;
-            if (t < span.from || t >= span.past || channel >= call.F)
-                continue;
-            float2 d = begins ? make_float2(0, 0) : y.at(s, n) + later;
+        gate_sums sums = {};
+#pragma unroll 1
+        for (int begin = 0; begin < CHANNEL_ROWS; begin += 2) {
+            const int t0 = span.t0 + CHANNEL_ROWS * channel_group() + begin;
+            const int64_t place = call.row(call.Hkv, at.b, at.head, t0) * call.F + channel;
+            const auto exists = [&](int n) {
+                return t0 + n >= span.from && t0 + n < span.past && channel < call.F;
+            };
+            float2 d[2];
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                d[n] = exists(n) && t0 + n >= channel_from(span) ? y.at(s, begin + n) + later
+                                                                 : make_float2(0, 0);
             if (range == CHANNEL_ROWS) {
-                const float2 gate = get(call.gate + place - channel) * SR_LOG2_E;
-                d.x = gate.x < SR_CHANNEL_LEAST ? 0 : d.x;
-                d.y = gate.y < SR_CHANNEL_LEAST ? 0 : d.y;
+                float2 a[2] = {};
+                if (call.gate) {
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+                        if (exists(n))
+                            a[n] =
+                                *reinterpret_cast<const float2 *>(call.gate + place + n * call.F);
+                } else
+                    channel_logarithms<F>(a, numbers, rule, call, bias, s, begin, span);
+                limit_gate(d[0], a[0]);
+                limit_gate(d[1], a[1]);
             }
-            *reinterpret_cast<float2 *>(call.d_gate + place) = d;
+            if (!call.gate) {
+                float z[4];
+                channel_numbers<F>(z, numbers, bias, s, begin);
+                numbers_backward(sums, d, z, rule);
+            }
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                if (exists(n) && call.gate)
+                    *reinterpret_cast<float2 *>(call.d_gate + place + n * call.F) = d[n];
+                if (exists(n) && call.gates.d_numbers.data)
+                    store_number(call, at, t0 + n, channel, d[n]);
+            }
         }
+        if (call.gates.sums) { /* the warp's own rows of y are not read any more */
+            y.at(s, KIND_RATE) = sums.of[KIND_RATE];
+            y.at(s, KIND_BIAS) = sums.of[KIND_BIAS];
+        }
+    }
+    if (call.gates.sums) {
+        __syncthreads(); /* the warps' sums are ready */
+        store_sums(call, at, span, y);
     }
 }
 
@@ -415,7 +510,7 @@ SR_DEVICE void each_slice(bool all, int &resident, outputs_memory<F> *shared,
 /* Gradients of betas from the products <dV_i, U_i>; a thread owns a token. */
 SR_DEVICE void store_betas(const sr_chunk_call &call, const outputs_at &at,
                            const sr_chunk_span &span, const float *products) {
-    const int row = thread_again(), t = span.t0 + row;
+    const int row = delta_thread(), t = span.t0 + row;
     if (row >= SR_CHUNK || t < span.from || t >= span.past)
         return;
     const int64_t token = call.row(call.Hkv, at.b, at.head, t);
@@ -436,7 +531,7 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
     outputs_rows<F> rows;
     clear_pieces(rows.d_k);
     clear_pieces(rows.y);
-    for (int n = thread_again(); n < F; n += CHANNEL_THREADS) {
+    for (int n = delta_thread(); n < F; n += CHANNEL_THREADS) {
 #pragma unroll
         for (int strip = 0; strip < SR_CHUNK_STRIPS; strip++)
             shared->until[strip][n] = 0;
@@ -449,9 +544,7 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
     for (int g = 0; g < call.group;) {
         const bool first = level.state;
         __syncthreads(); /* no warp reads what the copies replace */
-        tiles.load(chunk_rows(call.q, at.b, call.query_head(at.query(call, g)), call.F),
-                   chunk_rows(call.k, at.b, call.key_head(at.head), call.F),
-                   call.gate + call.row(call.Hkv, at.b, at.head, 0) * call.F, call.F, span);
+        tiles.load(call, at.b, at.query(call, g), at.head, span);
         cp_async_commit();
         if (first) {
             resident = 0;
@@ -460,7 +553,7 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
         cp_async_commit();
         cp_async_wait<1>();
         __syncwarp(); /* gates are ready */
-        tiles.gates.sum_up(tiles.totals);
+        tiles.sum_up(call, at.head, span);
         __syncthreads(); /* rows and totals are ready */
         const int range = first ? channel_range(tiles.totals) : what.range;
         level = first ? channel_first_level(range) : channel_next_level(level, range);

@@ -6,17 +6,20 @@
 enum { SOLVERS = 4, SOLVER_THREADS = SOLVERS * SR_WARP, SOLVER_PIECES = 3 };
 static_assert(SOLVERS * SOLVER_PIECES >= SR_DELTA_BLOCKS, "each block of pairs has a warp");
 
+struct prepare_at {
+    int b, query, head, chunk; /* head: of keys and values */
+    bool leads;                /* the first query head of the group */
+};
+
+/* Where the block is has its place here, since registers are scarce. */
 template <int F> struct prepare_memory {
     channel_tiles<F> tiles;
     alignas(128) sr_bf16 solved[SR_DELTA_PAIRS], scores[SR_DELTA_PAIRS];
     float diagonal[SR_DELTA_STEPS * SR_DELTA_SOLVE_BLOCK]; /* blocks of A, transposed */
     float4 below[SR_DELTA_BLOCKS][2][SR_WARP];             /* others, as lanes have the sums */
     float beta[SR_CHUNK];
-};
-
-struct prepare_at {
-    int b, query, head, chunk; /* head: of keys and values */
-    bool leads;                /* the first query head of the group */
+    prepare_at at;
+    sr_chunk_span span;
 };
 
 /* Of pairs and betas: those of a chunk are used together, and what is no number in one document
@@ -30,7 +33,7 @@ SR_DEVICE float finite(float x) {
 /* The warp's blocks of A to shared memory. */
 template <int F>
 SR_DEVICE void put_pairs(prepare_memory<F> *shared, float (&w)[SOLVER_PIECES][2][4], int warp) {
-    const int lane = lane_again();
+    const int lane = delta_lane();
 #pragma unroll
     for (int n = 0; n < SOLVER_PIECES; n++) {
         const int block = warp + SOLVERS * n;
@@ -61,7 +64,7 @@ SR_DEVICE void put_pairs(prepare_memory<F> *shared, float (&w)[SOLVER_PIECES][2]
 
 /* Column J of X. */
 template <int F, int J> SR_DEVICE void solve_column(prepare_memory<F> *shared) {
-    const int lane = lane_again();
+    const int lane = delta_lane();
     delta_solve_column<J>(shared->solved, [&](float(&a)[2][4], int i, int m) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -76,10 +79,10 @@ template <int F, int J> SR_DEVICE void solve_column(prepare_memory<F> *shared) {
 
 /* X from A, to memory; warps 0 .. 3. */
 template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, int warp) {
-    const int own = lane_again() % 16;
+    const int own = delta_lane() % 16;
     float x[16];
     delta_invert(x, shared->diagonal + warp * SR_DELTA_SOLVE_BLOCK, own);
-    if (lane_again() < 16)
+    if (delta_lane() < 16)
         delta_store_row(shared->solved + delta_pairs_at(warp, warp), x, own);
     named_barrier_sync(1, SOLVER_THREADS); /* diagonal blocks are ready */
     if (warp == 0)
@@ -89,7 +92,7 @@ template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, in
     else if (warp == 2)
         solve_column<F, 2>(shared);
     named_barrier_sync(1, SOLVER_THREADS); /* all blocks are ready */
-    for (int n = 8 * thread_again(); n < SR_DELTA_PAIRS; n += 8 * SOLVER_THREADS)
+    for (int n = 8 * delta_thread(); n < SR_DELTA_PAIRS; n += 8 * SOLVER_THREADS)
         store_vector(to + n, load_vector(shared->solved + n));
 }
 
@@ -99,7 +102,7 @@ template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, in
 template <int F>
 SR_DEVICE void store_tile(sr_bf16 *to, const sr_bf16 *tile, const sr_chunk_span &span) {
 #pragma unroll 2
-    for (int n = thread_again(); n < SR_CHUNK * F / 8; n += CHANNEL_THREADS) {
+    for (int n = delta_thread(); n < SR_CHUNK * F / 8; n += CHANNEL_THREADS) {
         const int t = span.t0 + n / (F / 8);
         if (t >= span.from && t < span.past)
             store_vector(to + 8 * n, load_vector(tile + 8 * n));
@@ -111,7 +114,7 @@ SR_DEVICE void store_tile(sr_bf16 *to, const sr_bf16 *tile, const sr_chunk_span 
 template <int F>
 SR_DEVICE void store_factors(float *to, const channel_totals<F> &totals, const sr_chunk_span &span,
                              int T, bool middle) {
-    const int f = thread_again();
+    const int f = delta_thread();
     if (f >= F)
         return;
     const float all = totals.all(f), half = middle ? exp2_fast(0.5f * all) : 1;
@@ -152,22 +155,21 @@ struct prepare_pairs {
  * the last tiles to memory. */
 template <int F>
 SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
-                            const channel_places &places, const prepare_at &at,
-                            prepare_memory<F> *shared, const sr_chunk_span &span) {
+                            const channel_places &places, prepare_memory<F> *shared) {
     channel_tiles<F> &tiles = shared->tiles;
+    const prepare_at &at = shared->at;
+    const sr_chunk_span &span = shared->span;
     const int warp = chunk_warp();
     const bool scores = warp >= SOLVERS, multiplies = scores || (call.delta && at.leads);
     int range = 0;
     channel_level level = {0, 0, false};
 #pragma unroll 1
     for (;;) {
-        tiles.load(chunk_rows(call.q, at.b, call.query_head(at.query), call.F),
-                   chunk_rows(call.k, at.b, call.key_head(at.head), call.F),
-                   call.gate + call.row(call.Hkv, at.b, at.head, 0) * call.F, call.F, span);
+        tiles.load(call, at.b, at.query, at.head, span);
         cp_async_commit();
         cp_async_wait<0>();
         __syncwarp(); /* gates are ready */
-        tiles.gates.sum_up(tiles.totals);
+        tiles.sum_up(call, at.head, span);
         __syncthreads(); /* rows and totals are ready */
         if (range == 0) {
             range = channel_range(tiles.totals);
@@ -209,29 +211,33 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
     SR_SHARED(Memory, shared);
     const int chunks = chunk_count(call.T), index = (int)blockIdx.x, query = (int)blockIdx.y;
     const int head = query / call.group, warp = chunk_warp();
-    const prepare_at at = {index / chunks, query, head, index % chunks, query == head * call.group};
-    const int begin = at.chunk * SR_CHUNK, end = min(begin + SR_CHUNK, call.T);
-    const bool solves = call.delta && at.leads;
-    sr_chunk_spans spans = chunk_spans(call, at.b);
+    if (threadIdx.x == 0) {
+        shared->at = {index / chunks, query, head, index % chunks, query == head * call.group};
+        shared->span.past = index % chunks * SR_CHUNK;
+    }
+    if (call.delta && query == head * call.group && threadIdx.x < SR_CHUNK) {
+        const int t = index % chunks * SR_CHUNK + (int)threadIdx.x;
+        const int64_t row = call.row(call.Hkv, index / chunks, head, t);
+        shared->beta[threadIdx.x] = t < call.T ? finite(delta_beta(call.beta[row])) : 0;
+    }
     prepare_pairs pairs;
 #pragma unroll
     for (int n = 0; n < SOLVER_PIECES; n++)
         clear_pieces(pairs.w[n]);
-    if (solves && thread_again() < SR_CHUNK) {
-        const int t = begin + thread_again();
-        shared->beta[thread_again()] =
-            t < end ? finite(delta_beta(call.beta[call.row(call.Hkv, at.b, at.head, t)])) : 0;
-    }
-    for (int t = begin; t < end;) {
-        const sr_chunk_span span = spans.after(t);
-        prepare_span(pairs, call, places, at, shared, span);
-        t = span.past;
-        __syncthreads(); /* no warp reads the span's */
-    }
+    const prepare_at &at = shared->at;
+    const sr_chunk_span &span = shared->span;
+    do {
+        __syncthreads(); /* no warp reads the span before */
+        if (threadIdx.x == 0)
+            shared->span = chunk_spans(call, at.b).after(span.past);
+        __syncthreads(); /* the span is known */
+        prepare_span(pairs, call, places, shared);
+    } while (span.past < min((at.chunk + 1) * SR_CHUNK, call.T));
+    const bool solves = call.delta && at.leads;
     if (warp >= SOLVERS) {
         sr_bf16 *const to =
             channel_chunk(places.scores, call, at.b * call.H + at.query, at.chunk, SR_DELTA_PAIRS);
-        const int lane = lane_again();
+        const int lane = delta_lane();
 #pragma unroll
         for (int n = 0; n < SOLVER_PIECES; n++) {
             const int block = warp % SOLVERS + SOLVERS * n;
@@ -239,7 +245,7 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
                 delta_store_block(shared->scores + 256 * block, pairs.w[n], lane);
         }
         named_barrier_sync(2, SOLVER_THREADS); /* P is ready */
-        for (int n = 8 * (thread_again() - SOLVER_THREADS); n < SR_DELTA_PAIRS;
+        for (int n = 8 * (delta_thread() - SOLVER_THREADS); n < SR_DELTA_PAIRS;
              n += 8 * SOLVER_THREADS)
             store_vector(to + n, load_vector(shared->scores + n));
     } else if (solves) {

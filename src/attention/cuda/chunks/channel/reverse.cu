@@ -7,7 +7,7 @@
  *     R before it = diag(before) (diag(between) R~ + sum Q^' dN - K^' dV) */
 #include "attention/cuda/chunks/channel/walk.h"
 
-template <int F> struct reverse_memory {
+template <int F, bool DELTA> struct reverse_memory {
     /* of the first half of a span: for each query head of the group, but for writers and factors */
     alignas(128) sr_bf16 queries[SR_CHUNK * F];
     sr_bf16 d_numerators[SR_CHUNK_SQUARE];
@@ -15,15 +15,15 @@ template <int F> struct reverse_memory {
     sr_bf16 writers[SR_CHUNK * F];
     alignas(16) float first[2][F]; /* between, after */
     /* of the second */
-    alignas(128) sr_bf16 readers[SR_CHUNK * F];
-    sr_bf16 solved[SR_DELTA_PAIRS];
+    alignas(128) sr_bf16 readers[DELTA ? SR_CHUNK * F : 8];
+    sr_bf16 solved[DELTA ? SR_DELTA_PAIRS : 8];
     sr_bf16 staged[SR_CHUNK_SQUARE]; /* dV on its way out */
-    alignas(16) float before[F], beta[SR_CHUNK];
+    alignas(16) float before[F], beta[DELTA ? SR_CHUNK : 4];
     channel_walk_at at;
 };
 
-template <int F>
-SR_DEVICE void load_first(reverse_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void load_first(reverse_memory<F, DELTA> *shared, const sr_chunk_call &call,
                           const channel_places &places, const channel_walk_at &at,
                           const sr_chunk_span &span, int group) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
@@ -47,28 +47,27 @@ SR_DEVICE void load_first(reverse_memory<F> *shared, const sr_chunk_call &call,
                                      CHANNEL_BETWEEN * F);
 }
 
-template <int F>
-SR_DEVICE void load_second(reverse_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void load_second(reverse_memory<F, DELTA> *shared, const sr_chunk_call &call,
                            const channel_places &places, const channel_walk_at &at,
                            const sr_chunk_span &span) {
     constexpr int THREADS = CHANNEL_WALK_THREADS, tile = SR_CHUNK * F;
     channel_copy<F, THREADS>(shared->before,
                              channel_of_key<const float>(places.factors, call, at, span,
                                                          CHANNEL_FACTORS * F));
-    if (!call.delta)
-        return;
-    channel_copy_rows<F, THREADS>(shared->readers,
-                                  channel_of_key(places.readers, call, at, span, tile), span);
-    channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
-                                          channel_of_key<const sr_bf16>(places.solved, call, at,
-                                                                        span, SR_DELTA_PAIRS));
-    channel_load_betas(shared->beta, call, at, span);
+    if constexpr (DELTA) {
+        channel_copy_rows<F, THREADS>(shared->readers,
+                                      channel_of_key(places.readers, call, at, span, tile), span);
+        channel_copy<SR_DELTA_PAIRS, THREADS>(shared->solved,
+                                              channel_of_key<const sr_bf16>(places.solved, call, at,
+                                                                            span, SR_DELTA_PAIRS));
+        channel_load_betas(shared->beta, call, at, span);
+    }
 }
 
 /* c (16 values x 64 tokens) += dN' P; R' += dN' Q^. */
-template <int F>
-SR_DEVICE void take_query(float (&c)[8][4], delta_state<F> &later,
-                          const reverse_memory<F> *shared) {
+template <int F, class Memory>
+SR_DEVICE void take_query(float (&c)[8][4], delta_state<F> &later, const Memory *shared) {
     const int lane = delta_lane(), strip = channel_strip();
 #pragma unroll
     for (int i = 0; i < SR_DELTA_STEPS; i++) {
@@ -85,9 +84,9 @@ SR_DEVICE void take_query(float (&c)[8][4], delta_state<F> &later,
 }
 
 /* c = dU' becomes dV', and R' -= dV' K^. */
-template <int F>
+template <int F, class Memory>
 SR_DEVICE void take_keys(delta_strip &d_values, float (&c)[8][4], delta_state<F> &later,
-                         const reverse_memory<F> *shared) {
+                         const Memory *shared) {
     const int lane = delta_lane();
     d_values.set(c); /* dU' */
     delta_clear(c);
@@ -117,10 +116,9 @@ SR_DEVICE void take_keys(delta_strip &d_values, float (&c)[8][4], delta_state<F>
 }
 
 /* The strip's columns of dV. */
-template <int F>
-SR_DEVICE void store_values(reverse_memory<F> *shared, const sr_chunk_call &call,
-                            const channel_walk_at &at, const sr_chunk_span &span,
-                            const delta_strip &d_values) {
+template <class Memory>
+SR_DEVICE void store_values(Memory *shared, const sr_chunk_call &call, const channel_walk_at &at,
+                            const sr_chunk_span &span, const delta_strip &d_values) {
     using Tile = sr_tile<SR_CHUNK>;
     sr_bf16 *const to = call.d_v.row(at.b, at.head, span.t0) + at.value;
     d_values.put(shared->staged, channel_strip());
@@ -135,11 +133,13 @@ SR_DEVICE void store_values(reverse_memory<F> *shared, const sr_chunk_call &call
 /* A block walks a head of keys and values from its last span. For each span: barrier; copies of the
  * second half start; dU and the queries' part of R, with two more barriers for each further query
  * head; barrier; copies of the next span's first half start; dV and the keys' part of R. */
-template <int F>
-__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, F == 64 ? 4 : 2)
+template <int F, bool DELTA>
+__global__ void __launch_bounds__(CHANNEL_WALK_THREADS, F == 128 ? 2
+                                                        : DELTA  ? 4
+                                                                 : 5)
     channel_reverse(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = reverse_memory<F>;
+    using Memory = reverse_memory<F, DELTA>;
     SR_SHARED(Memory, shared);
     const int index = (int)blockIdx.x;
     const int64_t numbers = (int64_t)call.F * call.V;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, F == 64 ? 4 : 2)
             cp_async_commit();
         }
         delta_strip d_values;
-        if (call.delta)
+        if constexpr (DELTA)
             take_keys(d_values, c, later, shared);
         else
             d_values.set(c);
@@ -216,17 +216,25 @@ __global__ void __launch_bounds__(CHANNEL_WALK_THREADS, F == 64 ? 4 : 2)
         later.store(call.d_initial + at.kv(call) * numbers, channel_value(at), call.F, call.V);
 }
 
-template <int F>
+template <int F, bool DELTA>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(channel_reverse<F>,
+    SR_CUDA(sr_launch(channel_reverse<F, DELTA>,
                       dim3((unsigned)(call.B * call.Hkv),
                            (unsigned)((call.V + SR_CHUNK - 1) / SR_CHUNK)),
-                      dim3(CHANNEL_WALK_THREADS), sizeof(reverse_memory<F>), stream, call, places));
+                      dim3(CHANNEL_WALK_THREADS), sizeof(reverse_memory<F, DELTA>), stream, call,
+                      places));
     return SRNN_OK;
+}
+
+template <int F>
+static srnn_status start_any(const sr_chunk_call &call, const channel_places &places,
+                             cudaStream_t stream) {
+    return call.delta ? start<F, true>(call, places, stream)
+                      : start<F, false>(call, places, stream);
 }
 
 srnn_status sr_channel_reverse(const sr_chunk_call &call, const channel_places &places,
                                cudaStream_t stream) {
-    return SR_CHANNEL_START(start, call.F, call, places, stream);
+    return SR_CHANNEL_START(start_any, call.F, call, places, stream);
 }

@@ -16,6 +16,7 @@
 #ifndef SR_ATTENTION_CUDA_CHUNKS_CHANNEL_SCORES_H
 #define SR_ATTENTION_CUDA_CHUNKS_CHANNEL_SCORES_H
 
+#include "attention/cuda/chunks/delta/tiles.h"
 #include "attention/cuda/chunks/tiles.h"
 
 enum { CHANNEL_ROWS = 8, CHANNEL_WARPS = SR_CHUNK / CHANNEL_ROWS };
@@ -71,10 +72,10 @@ SR_DEVICE channel_level channel_next_level(const channel_level &level, int range
 /* ---- gates ---- */
 
 SR_DEVICE int channel_group() {
-    return thread_again() / SR_WARP;
+    return delta_thread() / SR_WARP;
 }
 SR_DEVICE int channel_of(int set) {
-    return 64 * set + 2 * (thread_again() % SR_WARP);
+    return 64 * set + 2 * (delta_thread() % SR_WARP);
 }
 
 SR_DEVICE float2 operator+(float2 x, float2 y) {
@@ -115,6 +116,89 @@ struct channel_lost {
     uint32_t query, writer;
 };
 
+/* The first token of a span before which a gate acts. */
+SR_DEVICE int channel_from(const sr_chunk_span &span) {
+    return span.continues ? span.from : span.from + 1;
+}
+
+/* Where the thread's word of row n of its group lies in a tile. */
+template <int F> SR_DEVICE int channel_word(int s, int n) {
+    const int lane = delta_thread() % SR_WARP;
+    return sr_tile<F>::offset(CHANNEL_ROWS * channel_group() + n, 8 * s + lane / 4) +
+           2 * (lane % 4);
+}
+
+template <int F> SR_DEVICE float2 channel_get(const sr_bf16 *tile, int s, int n) {
+    return unpack_bf16(*reinterpret_cast<const uint32_t *>(tile + channel_word<F>(s, n)));
+}
+/* Returns what rounding took, in bf16. */
+template <int F> SR_DEVICE uint32_t channel_put(sr_bf16 *tile, int s, int n, float2 x) {
+    const uint32_t word = pack_bf16(x.x, x.y);
+    *reinterpret_cast<uint32_t *>(tile + channel_word<F>(s, n)) = word;
+    const float2 lost = x - unpack_bf16(word);
+    return pack_bf16(lost.x, lost.y);
+}
+
+/* Whether a gate acts before token t of a span. */
+SR_DEVICE bool channel_acts(const sr_chunk_span &span, int t) {
+    return t >= channel_from(span) && t < span.past;
+}
+
+/* Starts the copy of the numbers that the caller has of gates to a tile, by one warp: its own
+ * rows. */
+template <int F>
+SR_DEVICE void channel_load_numbers(sr_bf16 *tile, const sr_chunk_call &call, int b, int head,
+                                    const sr_chunk_span &span) {
+    const sr_chunk_rows &numbers = call.gates.numbers;
+    const sr_bf16 *const from = numbers.row(b, head, 0);
+#pragma unroll
+    for (int n = delta_lane(); n < CHANNEL_ROWS * F / 8; n += SR_WARP) {
+        const int row = CHANNEL_ROWS * channel_group() + n / (F / 8), chunk = n % (F / 8);
+        const int t = span.t0 + row;
+        const bool exists = channel_acts(span, t) && 8 * chunk < call.F;
+        cp_async_16(tile + sr_tile<F>::offset(row, chunk),
+                    exists ? from + (t - call.gates.later) * numbers.time + 8 * chunk : from,
+                    exists ? 16 : 0);
+    }
+}
+
+/* Two rows of them, from row n of the group on, with dt_bias. */
+template <int F>
+SR_DEVICE void channel_numbers(float (&z)[4], const sr_bf16 *tile, float2 bias, int s, int n) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float2 pair = channel_get<F>(tile, s, n + e) + bias;
+        z[2 * e] = pair.x;
+        z[2 * e + 1] = pair.y;
+    }
+}
+
+/* dt_bias of set s of the thread's channels. */
+SR_DEVICE float2 channel_bias(const sr_chunk_call &call, int head, int s) {
+    const sr_gate_rule &rule = call.gates.rule;
+    const int channel = channel_of(s);
+    return rule.dt_bias && channel < call.F
+               ? make_float2(gate_bias(rule, head, channel), gate_bias(rule, head, channel + 1))
+               : make_float2(0, 0);
+}
+
+/* Logarithms of the gates of those rows, 0 where there are none. Parameters, not a struct: they
+ * stay in registers. */
+template <int F>
+SR_DEVICE void channel_logarithms(float2 (&a)[2], const sr_bf16 *tile, const chunk_gate_head &rule,
+                                  const sr_chunk_call &call, float2 bias, int s, int n,
+                                  const sr_chunk_span &span) {
+    const int t = span.t0 + CHANNEL_ROWS * channel_group() + n;
+    const bool counts = channel_of(s) < call.F;
+    float z[4], x[4];
+    channel_numbers<F>(z, tile, bias, s, n);
+    rule.logarithms(x, z);
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        a[e] = counts && channel_acts(span, t + e) ? make_float2(x[2 * e], x[2 * e + 1])
+                                                   : make_float2(0, 0);
+}
+
 /* Gates of the tokens of a span in shared memory, (64, F), until they have become a level's
  * exponents; a warp's rows are its own business. Columns are permuted so that what a half warp
  * reads as sums of mma, 4 rows of 8 columns, lies in different banks. */
@@ -142,32 +226,62 @@ template <int F> struct channel_gates {
         return {float_bits(words.x), float_bits(words.y)};
     }
 
-    /* Starts the copy of those of a span, 0 for others and for the token that begins a document,
-     * from rows of `channels`, (T, channels). One warp: its own rows. */
-    SR_DEVICE void load(const float *gate, int channels, const sr_chunk_span &span) {
-        const int from = span.continues ? span.from : span.from + 1;
+    /* Starts the copy of those of a span, 0 for others and for the token that begins a document, or
+     * to `numbers`, a tile, of what the caller has of them. One warp: its own rows. */
+    SR_DEVICE void load(sr_bf16 *numbers, const sr_chunk_call &call, int b, int head,
+                        const sr_chunk_span &span) {
+        if (!call.gate) {
+            channel_load_numbers<F>(numbers, call, b, head, span);
+            return;
+        }
+        const float *const gate = call.gate + call.row(call.Hkv, b, head, 0) * call.F;
 #pragma unroll
-        for (int n = lane_again(); n < CHANNEL_ROWS * F / 4; n += SR_WARP) {
+        for (int n = delta_lane(); n < CHANNEL_ROWS * F / 4; n += SR_WARP) {
             const int row = CHANNEL_ROWS * channel_group() + n / (F / 4), c = n % (F / 4) * 4;
             const int t = span.t0 + row;
-            const bool exists = t >= from && t < span.past && c < channels;
-            cp_async_16(number + place(row, c), gate + (exists ? (int64_t)t * channels + c : 0),
+            const bool exists = channel_acts(span, t) && c < call.F;
+            cp_async_16(number + place(row, c), gate + (exists ? (int64_t)t * call.F + c : 0),
                         exists ? 16 : 0);
         }
     }
 
     /* Once the warp's copies are complete: gates become their sums from the first row of the group
      * on, as logarithms to base 2; totals are complete after a barrier. */
-    SR_DEVICE void sum_up(channel_totals<F> &totals) {
+    SR_DEVICE void sum_up(channel_totals<F> &totals, const sr_bf16 *numbers,
+                          const sr_chunk_call &call, int head, const sr_chunk_span &span) {
+        if (!call.gate)
+            find(numbers, call, head, span);
 #pragma unroll
         for (int s = 0; s < sets; s++) {
             float2 sum = {0, 0};
 #pragma unroll
-            for (int n = 0; n < CHANNEL_ROWS; n++) {
-                sum = sum + at(s, n) * SR_LOG2_E;
-                at(s, n) = sum;
+            for (int n = 0; n < CHANNEL_ROWS; n += 2) {
+                float2 own[2] = {at(s, n), at(s, n + 1)};
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    sum = sum + own[e] * SR_LOG2_E;
+                    at(s, n + e) = sum;
+                }
             }
             totals.put(s, sum);
+        }
+    }
+
+  private:
+    /* The logarithms of a warp's rows from the caller's numbers. */
+    SR_DEVICE void find(const sr_bf16 *numbers, const sr_chunk_call &call, int head,
+                        const sr_chunk_span &span) {
+        const chunk_gate_head rule(call.gates.rule, head);
+#pragma unroll
+        for (int s = 0; s < sets; s++) {
+            const float2 bias = channel_bias(call, head, s);
+#pragma unroll 1
+            for (int n = 0; n < CHANNEL_ROWS; n += 2) {
+                float2 own[2];
+                channel_logarithms<F>(own, numbers, rule, call, bias, s, n, span);
+                at(s, n) = own[0];
+                at(s, n + 1) = own[1];
+            }
         }
     }
 };
@@ -272,24 +386,6 @@ template <int F> struct channel_factors {
 
 /* ---- scaled tiles ---- */
 
-/* Where the thread's word of row n of its group lies in a tile. */
-template <int F> SR_DEVICE int channel_word(int s, int n) {
-    const int lane = thread_again() % SR_WARP;
-    return sr_tile<F>::offset(CHANNEL_ROWS * channel_group() + n, 8 * s + lane / 4) +
-           2 * (lane % 4);
-}
-
-template <int F> SR_DEVICE float2 channel_get(const sr_bf16 *tile, int s, int n) {
-    return unpack_bf16(*reinterpret_cast<const uint32_t *>(tile + channel_word<F>(s, n)));
-}
-/* Returns what rounding took, in bf16. */
-template <int F> SR_DEVICE uint32_t channel_put(sr_bf16 *tile, int s, int n, float2 x) {
-    const uint32_t word = pack_bf16(x.x, x.y);
-    *reinterpret_cast<uint32_t *>(tile + channel_word<F>(s, n)) = word;
-    const float2 lost = x - unpack_bf16(word);
-    return pack_bf16(lost.x, lost.y);
-}
-
 SR_DEVICE float2 channel_exp2(float2 x) {
     return make_float2(exp2_fast(x.x), exp2_fast(x.y));
 }
@@ -304,12 +400,17 @@ template <int F> struct channel_tiles {
     alignas(8) float all[F]; /* of the level's factors */
 
     /* Starts the copies of a span's rows; by all threads. */
-    SR_DEVICE void load(const sr_head_rows<const sr_bf16> &query,
-                        const sr_head_rows<const sr_bf16> &key, const float *gate, int channels,
+    SR_DEVICE void load(const sr_chunk_call &call, int b, int query, int head,
                         const sr_chunk_span &span) {
-        chunk_load<F, CHANNEL_THREADS>(queries, query, span);
-        chunk_load<F, CHANNEL_THREADS>(readers, key, span);
-        gates.load(gate, channels, span);
+        chunk_load<F, CHANNEL_THREADS>(queries,
+                                       chunk_rows(call.q, b, call.query_head(query), call.F), span);
+        chunk_load<F, CHANNEL_THREADS>(readers, chunk_rows(call.k, b, call.key_head(head), call.F),
+                                       span);
+        gates.load(writers, call, b, head, span);
+    }
+    /* Once the warp's copies of gates are complete; totals are complete after a barrier. */
+    SR_DEVICE void sum_up(const sr_chunk_call &call, int head, const sr_chunk_span &span) {
+        gates.sum_up(totals, writers, call, head, span);
     }
 
     /* Those become the tiles of a level; rows that it does not need become zero. In the place of
@@ -360,13 +461,13 @@ template <int F>
 SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bool queries, int i,
                              int j, const channel_level &level) {
     const sr_bf16 *const rows = queries ? tiles.queries : tiles.readers;
-    const int first = lane_again() / 4, column = 2 * (lane_again() % 4);
+    const int first = delta_lane() / 4, column = 2 * (delta_lane() % 4);
     clear_pieces(w);
 #pragma unroll 2
     for (int k = 0; k < F / 16; k++) {
         uint32_t a[4], b[4], lost[4];
-        load_a<F>(a, rows, i, k, lane_again());
-        load_b<F>(b, tiles.writers, j, k, lane_again());
+        load_a<F>(a, rows, i, k, delta_lane());
+        load_b<F>(b, tiles.writers, j, k, delta_lane());
         mma_m16n8k16(w[0], a, b);
         mma_m16n8k16(w[1], a, b + 2);
 #pragma unroll
@@ -383,7 +484,7 @@ SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bo
         mma_m16n8k16(w[1], lost, b + 2);
     }
     if (i == j) {
-        const int lane = lane_again();
+        const int lane = delta_lane();
 #pragma unroll
         for (int e = 0; e < 8; e++)
             w[e / 4][e % 4] =
@@ -405,7 +506,7 @@ SR_DEVICE void channel_limit(uint32_t (&a)[4], int lower, const channel_level &l
 template <int WIDTH, int PIECES>
 SR_DEVICE void channel_multiply_rows(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
                                      const sr_bf16 *tile, int begin, const channel_level &level) {
-    const int lane = lane_again();
+    const int lane = delta_lane();
 #pragma unroll 1
     for (int at = 0; at <= own; at += 16)
         if (level.visits(own, at)) {
@@ -422,7 +523,7 @@ template <int WIDTH, int PIECES>
 SR_DEVICE void channel_multiply_columns(float (&c)[PIECES][4], const sr_bf16 *pairs, int own,
                                         const sr_bf16 *tile, int begin,
                                         const channel_level &level) {
-    const int lane = lane_again();
+    const int lane = delta_lane();
 #pragma unroll 1
     for (int at = own; at < SR_CHUNK; at += 16)
         if (level.visits(at, own)) {

@@ -26,7 +26,7 @@ struct channel_walk_at {
 
 /* The warp and its first value column. */
 SR_DEVICE int channel_strip() {
-    return thread_again() / SR_WARP;
+    return delta_thread() / SR_WARP;
 }
 SR_DEVICE int channel_value(const channel_walk_at &at) {
     return at.value + SR_DELTA_STRIP * channel_strip();
@@ -49,7 +49,7 @@ SR_DEVICE N *channel_of_key(N *array, const sr_chunk_call &call, const channel_w
 SR_DEVICE void channel_load_betas(float *to, const sr_chunk_call &call, const channel_walk_at &at,
                                   const sr_chunk_span &span) {
     const float *const from = call.beta + call.row(call.Hkv, at.b, at.head, 0);
-    const int n = thread_again(), t = span.t0 + n;
+    const int n = delta_thread(), t = span.t0 + n;
     const bool counts = t >= span.from && t < span.past;
     if (n < SR_CHUNK)
         cp_async_4(to + n, counts ? from + t : from, counts ? 4 : 0);

@@ -14,27 +14,13 @@
 #include "attention/cuda/chunks/delta/walk.h"
 
 template <int F, int V> struct outputs_shape {
-    static constexpr int warps = F == 64 && V == 64 ? 4 : 8, threads = warps * SR_WARP;
+    static constexpr int warps = 8, threads = warps * SR_WARP;
     static constexpr int sides = warps / SR_DELTA_STEPS; /* of the columns of results */
     static constexpr int pieces = F / sides / 8;         /* of a warp's results */
     static constexpr int blocks = F == 64 ? V == 64 ? 3 : 2 : 1;
 };
 
-template <int F, int V> struct outputs_memory {
-    alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
-    sr_bf16 queries[SR_DELTA_CHUNK * F];
-    sr_bf16 d_numerators[SR_DELTA_CHUNK * V], used[SR_DELTA_CHUNK * V],
-        d_values[SR_DELTA_CHUNK * V];
-    sr_bf16 state[V * F], later[V * F];                          /* S', R' */
-    sr_bf16 of_queries[SR_DELTA_PAIRS], of_keys[SR_DELTA_PAIRS]; /* G, H */
-    delta_factors factors;
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
-    /* what a token's row has at c, and from R; <S, R>; by the sides of columns, by warps */
-    float at_sum[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
-    float from_later[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
-    float both[outputs_shape<F, V>::warps];
-};
-
+/* Where a block is; this and the span are in shared memory, since registers are scarce. */
 struct outputs_place {
     int b, head, chunk;
 
@@ -50,6 +36,29 @@ struct outputs_place {
     }
 };
 
+/* What a span has besides rows; false: zero. */
+struct outputs_span {
+    delta_span span;
+    bool state, later;
+};
+
+template <int F, int V> struct outputs_memory {
+    alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
+    sr_bf16 queries[SR_DELTA_CHUNK * F];
+    sr_bf16 d_numerators[SR_DELTA_CHUNK * V], used[SR_DELTA_CHUNK * V],
+        d_values[SR_DELTA_CHUNK * V];
+    sr_bf16 state[V * F], later[V * F];                          /* S', R' */
+    sr_bf16 of_queries[SR_DELTA_PAIRS], of_keys[SR_DELTA_PAIRS]; /* G, H */
+    delta_factors factors;
+    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    /* what a token's row has at c, and from R; <S, R>; by the sides of columns, by warps */
+    float at_sum[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
+    float from_later[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
+    float both[outputs_shape<F, V>::warps];
+    outputs_place at;
+    outputs_span what;
+};
+
 /* ---- a warp's parts ---- */
 
 /* Blocks of G or H in the warp's rows, the other side has the rest: the products of a tile's rows
@@ -63,7 +72,7 @@ SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_me
 #pragma unroll 1
     for (int j = at.side(); j <= i; j += SIDES) {
         float w[2][4] = {};
-#pragma unroll 1
+#pragma unroll 2
         for (int k = 0; k < V / 16; k++) {
             uint32_t a[4], b[4];
             a_rows<V>(a, rows, at.own(), k, lane);
@@ -91,7 +100,7 @@ SR_DEVICE void times_state(float (&c)[PIECES][4], const sr_bf16 *rows, const sr_
                            const float *factor, float all, const outputs_place &at) {
     const int lane = delta_lane();
     delta_clear(c);
-#pragma unroll 1
+#pragma unroll 2
     for (int k = 0; k < V / 16; k++) {
         uint32_t a[4];
         a_rows<V>(a, rows, at.own(), k, lane);
@@ -170,12 +179,6 @@ SR_DEVICE void store_rows(const sr_chunk_rows &rows, int h, const float (&c)[PIE
 }
 
 /* ---- a span ---- */
-
-/* What a span has besides rows; false: zero. */
-struct outputs_span {
-    delta_span span;
-    bool state, later;
-};
 
 /* Copies a transposed state (V, F) to a tile. */
 template <int F, int V>
@@ -304,9 +307,10 @@ SR_DEVICE void store_gates(const outputs_memory<F, V> &shared, const sr_chunk_ca
 /* All gradients of a span. */
 template <int F, int V>
 SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &call,
-                            const delta_places &places, const outputs_place &at,
-                            const outputs_span &what) {
+                            const delta_places &places) {
     constexpr int P = outputs_shape<F, V>::pieces;
+    const outputs_place &at = shared.at;
+    const outputs_span &what = shared.what;
     const delta_span &span = what.span;
     const bool gates = call.decays > 0;
     load_span(shared, call, places, at, what);
@@ -385,18 +389,28 @@ __global__ void __launch_bounds__(outputs_shape<F, V>::threads, outputs_shape<F,
                   const __grid_constant__ delta_places places) {
     using Memory = outputs_memory<F, V>;
     SR_SHARED(Memory, shared);
-    const int chunks = delta_chunks(call.T), index = (int)blockIdx.x;
-    const int head = index / chunks;
-    const outputs_place at = {head / call.Hkv, head % call.Hkv, index % chunks};
-    const int32_t *const first = call.first + (int64_t)at.b * call.T;
-    const int end = min((at.chunk + 1) * SR_DELTA_CHUNK, call.T);
-    for (int t = at.chunk * SR_DELTA_CHUNK; t < end;) {
-        const delta_span span = delta_span_from(first, t, call.T, call.initial != nullptr);
-        t = span.t0 + span.past;
-        const bool later = !span.ends && (t < call.T || call.d_final);
-        span_outputs(*shared, call, places, at,
-                     {span, span.opens_chunk() && !span.fresh, span.closes_chunk(call.T) && later});
+    if (threadIdx.x == 0) {
+        const int chunks = delta_chunks(call.T), index = (int)blockIdx.x, head = index / chunks;
+        shared->at = {head / call.Hkv, head % call.Hkv, index % chunks};
+        shared->what.span = {index % chunks * SR_DELTA_CHUNK, 0, 0, false, false};
     }
+    __syncthreads();
+    const outputs_place &at = shared->at;
+    const delta_span &span = shared->what.span;
+    do {
+        const int t = span.t0 + span.past;
+        __syncthreads(); /* no warp reads the span before */
+        if (at.warp() == 0) {
+            const delta_span next = delta_span_from(call.first + (int64_t)at.b * call.T, t, call.T,
+                                                    call.initial != nullptr);
+            const bool more = next.t0 + next.past < call.T || call.d_final;
+            if (delta_lane() == 0)
+                shared->what = {next, next.opens_chunk() && !next.fresh,
+                                next.closes_chunk(call.T) && !next.ends && more};
+        }
+        __syncthreads(); /* the span is known */
+        span_outputs(*shared, call, places);
+    } while (span.t0 + span.past < min((at.chunk + 1) * SR_DELTA_CHUNK, call.T));
 }
 
 /* ---- launches ---- */
