@@ -342,9 +342,9 @@ struct shared_rows {
     bool turned;
 };
 
-/* Gradients of q or k. A thread owns eight channels of a row of the caller's: it sums over the heads
- * that share the row in their order, global -> registers, turns the sum back and stores once; rows
- * without sharing may lie in place. */
+/* Gradients of q or k. A thread owns eight channels of a row of the caller's: it sums over the
+ * heads that share the row in their order, global -> registers, turns the sum back and stores once;
+ * rows without sharing may lie in place. */
 __global__ void add_shared(const __grid_constant__ sr_axes_call call,
                            const __grid_constant__ sr_pooled p,
                            const __grid_constant__ shared_rows rows,
