@@ -150,7 +150,8 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         for (int half = 0; half < 2; half++) {
             const int t = min(row + fragment_row() + 8 * half, call.T - 1);
             const int64_t index = call.row_index(call.H, work.b, work.h, t);
-            rows[half] = {call.scratch.row_scale[index], call.scratch.d_row_sum[index]};
+            rows[half] = {backward_scale<rule::kind>(call.scratch.row_scale[index]),
+                          call.scratch.d_row_sum[index]};
             if (rule::decays)
                 rows[half].scale -= decay_since(call, work.b, work.h / call.group, work.row).at(t);
         }
@@ -284,6 +285,7 @@ template <int D_, class rule> struct keys_shape {
     static constexpr int STAGES = GROUPS == 3 ? 6 : D == 64 ? 8 : 3;
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int MANY = GROUPS == 3 ? 160 : 232, FEW = GROUPS == 3 ? 32 : 40;
+    static constexpr weight_kind KIND = rule::kind;
 };
 
 template <class shape> struct keys_shared {
@@ -449,7 +451,8 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shap
                     first[i] = call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
                     rows[i] = {1e30F, 0}; /* past the end: no weight, no gradient */
                     if (t < call.T)
-                        rows[i] = {call.scratch.row_scale[there] - queries.of[i],
+                        rows[i] = {backward_scale<shape::KIND>(call.scratch.row_scale[there]) -
+                                       queries.of[i],
                                    call.scratch.d_row_sum[there]};
                 }
                 mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
@@ -622,7 +625,11 @@ template <int D> static backward_kernels backward_choose(const hopper_view &call
     switch (weight_kind_of(score)) {
     case WEIGHT_LINEAR:
         return backward_pair<D, backward_rule<WEIGHT_LINEAR, false>>();
+    case WEIGHT_SQUARE: /* is a polynomial until a decay makes it one */
     case WEIGHT_POLYNOMIAL:
+        if constexpr (D == 64) /* wider ones lack a few registers */
+            if (call.choices.decays)
+                return backward_pair<D, backward_rule<WEIGHT_SQUARE, false, true>>();
         return is_line(score) ? backward_pair<D, backward_rule<WEIGHT_LINEAR, true>>()
                               : backward_pair<D, backward_rule<WEIGHT_POLYNOMIAL, true>>();
     case WEIGHT_EXP:

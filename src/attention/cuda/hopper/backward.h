@@ -14,9 +14,26 @@ template <weight_kind kind_, bool clamped_, bool decays_ = false> struct backwar
 
 /* Per-query numbers from the backward preprocess: see sr_attention_scratch. */
 struct backward_row {
-    float scale; /* exponentials: what is subtracted from the exponent; else a factor */
+    float scale; /* with exponents: what is subtracted from them; else a factor */
     float d_row_sum;
 };
+
+/* A row's scale, from that of the preprocess: for polynomials a factor. */
+template <weight_kind kind> SR_DEVICE float backward_scale(float scale) {
+    return kind == WEIGHT_SQUARE ? -log2_fast(fabsf(scale)) : scale;
+}
+
+/* differentiate() for the square of r. */
+SR_DEVICE float differentiate_square(float &r, float &d, const backward_row &row,
+                                     const score_numbers &numbers, float decay) {
+    const float exponent = fminf(-row.scale - decay, SQUARE_EXPONENT_MOST);
+    const float line = r * numbers.factor * exp2_fast(exponent);
+    d += row.d_row_sum;
+    r *= line;
+    const float d_exponent = r * d;
+    d *= 2 * line;
+    return d_exponent;
+}
 
 /* Turns r into its weight, and the gradient of the weight into that of r (without slope_unit).
  * Polynomials have both already. `decay` is subtracted from the exponent; the return value is the
@@ -26,6 +43,8 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
                               const score_numbers &numbers, float decay = 0) {
     if (rule::kind == WEIGHT_POLYNOMIAL)
         return 0;
+    if (rule::kind == WEIGHT_SQUARE)
+        return differentiate_square(r, d, row, numbers, decay);
     const bool beyond = rule::clamped && r > numbers.limit;
     if (rule::clamped)
         r = fminf(r, numbers.limit);

@@ -305,6 +305,8 @@ SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
         r = fminf(r, numbers.limit);
     if (rule::kind == WEIGHT_LINEAR)
         return r * numbers.factor;
+    if (rule::kind == WEIGHT_SQUARE) /* r is the weight already */
+        return r;
     if (rule::decays) /* r is the exponent already */
         return exp2_fast(r - reference);
     return exp2_fast(rule::reference == REFERENCE_NONE ? r * numbers.factor
@@ -326,6 +328,18 @@ SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numb
         s[n + 1] = fmaf(s[n + 1], numbers.factor, -of.y);
         s[n + 2] = fmaf(s[n + 2], numbers.factor, -of.x);
         s[n + 3] = fmaf(s[n + 3], numbers.factor, -of.y);
+    }
+}
+
+/* Turns logits into weights, their squares with the decay; the others as above. */
+SR_DEVICE void weigh_squares(float (&s)[64], const float *decay, const float (&reference)[2],
+                             const score_numbers &numbers) {
+    SR_UNROLL
+    for (int n = 0; n < 64; n += 2) {
+        const float2 of = *reinterpret_cast<const float2 *>(decay + n / 4 * 8);
+        const float from = -reference[fragment_half(n)];
+        s[n] *= s[n] * numbers.factor * exp2_fast(fminf(from - of.x, SQUARE_EXPONENT_MOST));
+        s[n + 1] *= s[n + 1] * numbers.factor * exp2_fast(fminf(from - of.y, SQUARE_EXPONENT_MOST));
     }
 }
 
@@ -508,7 +522,11 @@ SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
         cap_logits(s, call.score);
     if (rule::decays) {
         mbarrier_wait(&shared->v_full[at.stage], at.parity);
-        decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
+        const float *const decay = shared->decay[at.stage] + fragment_column();
+        if (rule::kind == WEIGHT_SQUARE)
+            weigh_squares(s, decay, sums.reference, numbers);
+        else
+            decay_logits(s, decay, numbers);
     }
     const float hidden = hidden_logit<rule::kind>();
     if (diagonal) {
@@ -669,7 +687,12 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     switch (weight_kind_of(score)) {
     case WEIGHT_LINEAR:
         return forward_kernel<D, forward_rule<WEIGHT_LINEAR, REFERENCE_NONE, true, false>>;
+    case WEIGHT_SQUARE: /* is a polynomial until a decay makes it one */
     case WEIGHT_POLYNOMIAL:
+        if constexpr (D == 64)
+            if (call.choices.decays)
+                return forward_kernel<
+                    D, forward_rule<WEIGHT_SQUARE, REFERENCE_NONE, true, false, true>>;
         return forward_kernel<D, forward_rule<WEIGHT_POLYNOMIAL, REFERENCE_NONE, true, true>>;
     case WEIGHT_EXP:
         break;

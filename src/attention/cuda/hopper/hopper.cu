@@ -93,11 +93,12 @@ static const char COMPUTES[] = SR_CUDA_FAST_SCORES SR_CUDA_FAST_DECAYS SR_CUDA_F
  * counts from a position in one float: next to a gate that forgets everything it has ten bits
  * behind the point, too few for the gradient of a rate, which multiplies the error by that gate's
  * logarithm. */
-static bool scores_fit(const srnn_attention *a) {
+static bool scores_fit(const srnn_attention *a, int D) {
     const sr_score_class kind = sr_score_class_of(a);
+    const bool square = a->score == SRNN_SCORE_POWER && a->order == 2 && a->clamp == 0 && D == 64;
     if (a->decay == SRNN_DECAY_NONE)
         return kind != SR_CLASS_LONG;
-    return kind == SR_CLASS_EXPONENTIAL && !sr_decay_in_logits(a) && a->cap == 0 &&
+    return (kind == SR_CLASS_EXPONENTIAL || square) && !sr_decay_in_logits(a) && a->cap == 0 &&
            !sr_decay_has_rate(a);
 }
 
@@ -105,7 +106,7 @@ static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
     return gpu->capability_major == 9 && gpu->capability_minor == 0 &&
            (problem->D == 64 || problem->D == 128) && problem->Dv == problem->D &&
-           scores_fit(&problem->attention);
+           scores_fit(&problem->attention, problem->D);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper = {

@@ -247,8 +247,13 @@ template <int D> SR_DEVICE void fragment_store(sr_bf16 *to, const float (&x)[D /
 
 /* ---- scores ---- */
 
-/* Logits into weights, for templates: exponentials; r times a factor; other polynomials. */
-enum weight_kind { WEIGHT_EXP, WEIGHT_LINEAR, WEIGHT_POLYNOMIAL };
+/* Logits into weights, for templates: exponentials; r times a factor; other polynomials; the square
+ * of r times a factor, with a decay: an exponential without a logarithm. */
+enum weight_kind { WEIGHT_EXP, WEIGHT_LINEAR, WEIGHT_POLYNOMIAL, WEIGHT_SQUARE };
+
+/* No exponent of a square is larger: that of a hidden pair may be anything, and its weight is 0
+ * because r is. */
+#define SQUARE_EXPONENT_MOST 100.0F
 
 /* Whether a polynomial is r times a factor, up to its clamp. */
 static inline bool is_line(const sr_score_rule &score) {
@@ -274,13 +279,14 @@ struct score_numbers {
 template <weight_kind kind> SR_DEVICE score_numbers score_numbers_of(const sr_score_rule &score) {
     return {kind == WEIGHT_EXP      ? score.scale_log2
             : kind == WEIGHT_LINEAR ? score.coefficient[1]
+            : kind == WEIGHT_SQUARE ? score.coefficient[2]
                                     : 1,
             score.clamped ? score.clamp : INFINITY};
 }
 
 /* The logit of a hidden pair: its weight is 0. */
 template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
-    return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
+    return kind == WEIGHT_LINEAR || kind == WEIGHT_SQUARE ? 0 : -INFINITY;
 }
 
 /* Caps a tile's logits, before they are masked. Where all of a warp are small, as they are as a

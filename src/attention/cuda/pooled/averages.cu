@@ -73,7 +73,7 @@ SR_DEVICE int next_chunk(const sr_pooled &p, const int32_t *first, int64_t t) {
     return (int)min(t, (int64_t)p.T);
 }
 
-/* Past the last token of the chunk that begins at t: it is as long as others, or a document ends. */
+/* Past the last token of the chunk that begins at t: all are as long, but where a document ends. */
 SR_DEVICE int chunk_end(const sr_pooled &p, const int32_t *first, int t) {
     int end = (int)min((int64_t)t + p.length, (int64_t)p.T);
     while (first[end - 1] > t)
@@ -216,8 +216,8 @@ srnn_status sr_pooled_averages(const sr_axes_call &call, const sr_pooled &p, cud
 
 /* ---- backward ---- */
 
-/* Gradients of the averages at tokens last, last-1 .. (not before `begin`) through the pairs of rows
- * with themselves, of all query heads. */
+/* Gradients of the averages at tokens last, last-1 .. (not before `begin`) through the pairs of
+ * rows with themselves, of all query heads. */
 template <int AHEAD>
 SR_DEVICE void own_gradients(float (&d_k)[AHEAD][8], float (&d_v)[AHEAD][8], const sr_pooled &p,
                              const chunk_place &at, int last, int begin) {
@@ -262,8 +262,8 @@ SR_DEVICE void add_halves(float (&x)[8], const float *row, int D, int piece) {
 
 /* Gradients of k, v and the gates. A thread owns eight channels of the chunks of a head that begin
  * in a slot, and walks each from its last token, two at a time: operands, the averages before them
- * and own pairs global -> registers; the gradients of later averages stay in registers; a last token
- * adds what its slot got. Each gradient is stored once. */
+ * and own pairs global -> registers; the gradients of later averages stay in registers; a last
+ * token adds what its slot got. Each gradient is stored once. */
 __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
     pool_rows_backward(const __grid_constant__ sr_axes_call call,
                        const __grid_constant__ sr_pooled p) {
@@ -342,9 +342,9 @@ struct shared_rows {
     bool turned;
 };
 
-/* Gradients of q or k. A thread owns eight channels of a row of the caller's: it sums over the heads
- * that share the row in their order, global -> registers, turns the sum back and stores once; rows
- * without sharing may lie in place. */
+/* Gradients of q or k. A thread owns eight channels of a row of the caller's: it sums over the
+ * heads that share the row in their order, global -> registers, turns the sum back and stores once;
+ * rows without sharing may lie in place. */
 __global__ void add_shared(const __grid_constant__ sr_axes_call call,
                            const __grid_constant__ sr_pooled p,
                            const __grid_constant__ shared_rows rows,

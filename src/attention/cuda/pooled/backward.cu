@@ -1,5 +1,5 @@
-/* backward.cu: pooled attention backward: dQ and own pairs by rows of queries; gradients of slots by
- * slots. */
+/* backward.cu: pooled attention backward: dQ and own pairs by rows of queries; gradients of slots
+ * by slots. */
 #include "attention/cuda/pooled/pooled.h"
 
 enum { WARPS = 4, THREADS = WARPS * SR_WARP, ROWS = 16 * WARPS, KEYS = 64 };
@@ -71,8 +71,8 @@ template <class Rows, class Sees> struct query_pairs : seen_pairs {
     }
 };
 
-/* Adds to d_q what the pairs with keys at .. at + 15 of a tile give; weights and gradients of <q, k>
- * of the pairs remain in w and d. Parameters, not a struct: they stay in registers. */
+/* Adds to d_q what the pairs with keys at .. at + 15 of a tile give; weights and gradients of <q,
+ * k> of the pairs remain in w and d. Parameters, not a struct: they stay in registers. */
 template <int WIDTH, class Sees>
 SR_DEVICE void visit(query_rows<WIDTH> &rows, float (&w)[1][SR_PIECE], float (&d)[1][SR_PIECE],
                      const sr_bf16 *keys, const sr_bf16 *values, int at, const sr_score_rule &rule,
@@ -89,12 +89,13 @@ SR_DEVICE void visit(query_rows<WIDTH> &rows, float (&w)[1][SR_PIECE], float (&d
     multiply_rows<WIDTH>(rows.d_q, a, keys, at);
 }
 
-/* A block owns 64 query rows of a head, a warp 16 of them. cp.async copies queries and gradients of
- * numerators once, with the rows' own averages, then tiles of 64 slots, global -> shared, in two
- * stages: after the wait and the barrier for stage n, the copy of tile n + 1 starts. A warp pairs
- * its rows with the 16 averages of the same tokens, and the lane that has a row's pair with itself
- * stores weight and gradient of it; then with 16 slots at a time: mma Q K' and dN V', gradients of
- * <q, k> in registers, mma dS K. Rows are stored once, through the warp's part of the query tile. */
+/* A block owns 64 query rows of a head, a warp 16 of them. cp.async copies queries and gradients
+ * of numerators once, with the rows' own averages, then tiles of 64 slots, global -> shared, in
+ * two stages: after the wait and the barrier for stage n, the copy of tile n + 1 starts. A warp
+ * pairs its rows with the 16 averages of the same tokens, and the lane that has a row's pair with
+ * itself stores weight and gradient of it; then with 16 slots at a time: mma Q K' and dN V',
+ * gradients of <q, k> in registers, mma dS K. Rows are stored once, through the warp's part of the
+ * query tile. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     pooled_query_tiles(const __grid_constant__ sr_pooled p) {

@@ -1,5 +1,5 @@
-/* forward.cu: pooled attention forward: query rows stay in registers; their own averages, then those
- * of slots pass by. */
+/* forward.cu: pooled attention forward: query rows stay in registers; their own averages, then
+ * those of slots pass by. */
 #include "attention/cuda/pooled/pooled.h"
 
 enum { WARPS = 4, THREADS = WARPS * SR_WARP, ROWS = 16 * WARPS, KEYS = 64 };
@@ -113,12 +113,12 @@ template <int WIDTH> struct query_rows {
     }
 };
 
-/* A block owns 64 query rows of a head, a warp 16 of them. cp.async copies the queries and the rows'
- * own averages, then tiles of 64 slots up to the last one that a row sees, global -> shared with
- * swizzled rows, in two stages: after the wait and the barrier for stage n, the copy of tile n + 1
- * starts. A warp first pairs its rows with the 16 averages of the same tokens, of which each row
- * sees one; then with every slot: mma Q K', mask, online softmax, mma W V in registers. It stores
- * its rows once, through its part of the query tile. */
+/* A block owns 64 query rows of a head, a warp 16 of them. cp.async copies the queries and the
+ * rows' own averages, then tiles of 64 slots up to the last one that a row sees, global -> shared
+ * with swizzled rows, in two stages: after the wait and the barrier for stage n, the copy of tile
+ * n + 1 starts. A warp first pairs its rows with the 16 averages of the same tokens, of which each
+ * row sees one; then with every slot: mma Q K', mask, online softmax, mma W V in registers. It
+ * stores its rows once, through its part of the query tile. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     pooled_rows_forward(const __grid_constant__ sr_pooled p) {

@@ -1,18 +1,18 @@
 /* pooled.h (private): exp over running averages of keys and values (RAT) in bf16, on tensor cores.
  *
  * A row sees the averages at the last token of each finished chunk of its document, and its own.
- * Chunks have the same length L, so that any L consecutive tokens hold at most one last token: those
- * of slot n, tokens n L .. n L + L - 1 of a batch row, are key n, or there is none. A row pairs with
- * a range of slots and with itself, about T / L + 1 keys, so that nearly all time goes into the
- * bytes of a few passes over rows:
+ * Chunks have the same length L, so that any L consecutive tokens hold at most one last token:
+ * those of slot n, tokens n L .. n L + L - 1 of a batch row, are key n, or there is none. A row
+ * pairs with a range of slots and with itself, about T / L + 1 keys, so that nearly all time goes
+ * into the bytes of a few passes over rows:
  *
  *     forward    averages and turned queries; the core: numerators; outputs from numerators
  *     backward   the averages again; gradients of numerators; dQ, and the weight and the slope of
  *                each row's pair with itself; gradients of slots; from the last token of a chunk to
  *                its first: gradients of k, v and the gates; sums over heads that share
  *
- * Bytes at B 36, H 16, T 1024, D 64, in rows of all heads (75 MB): forward 10, backward 24; at
- * 4.2 TB/s 0.18 and 0.43 ms. Outputs and their gradients are those of chunks/ (chunks/outputs.cu);
+ * Bytes at B 36, H 16, T 1024, D 64, in rows of all heads (75 MB): forward 10, backward 24; at 4.2
+ * TB/s 0.18 and 0.43 ms. Outputs and their gradients are those of chunks/ (chunks/outputs.cu);
  * calls whose rows these cannot move 16 bytes at a time go to `pairs`, which saves the same. */
 #ifndef SR_ATTENTION_CUDA_POOLED_POOLED_H
 #define SR_ATTENTION_CUDA_POOLED_POOLED_H
