@@ -12,8 +12,9 @@ static const char COMPUTES[] =
     "decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given decay_divisor=any "
     "decay_bound=any decay_width=head decay_place=weight|logit dt_width=head|none "
     "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
-    "normaliser=row_sum|row_sum_min1|row_length|none detach=off|on epsilon=any "
-    "sink=none|zero|learned output_gate=none|sigmoid|inverse_exp post_gate=off|sigmoid "
+    "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate detach=off|on epsilon=any "
+    "sink=none|zero|learned output_gate=none|sigmoid|inverse_exp|inverse_cumulative "
+    "post_gate=off|sigmoid "
     "gate_width=head|channel gate_shape=sigmoid|silu|silu_square|identity "
     "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_weight=shared|head "
     "norm_epsilon=any";
@@ -80,6 +81,10 @@ srnn_status sr_attention_earlier_backward(srnn_plan *plan, const srnn_operands *
     wanted.a_log = wanted.dt_bias = NULL;
     SR_TRY(check(plan, saved, earlier));
     return backward(plan, &wanted, d_o, in, saved, *earlier);
+}
+
+void sr_plan_take_sums(srnn_plan *plan, const double *before, double *d_before) {
+    plan->sums = (sr_part_sums){before, d_before};
 }
 
 void sr_plan_leave_decays(srnn_plan *plan, double *own, double *end) {

@@ -30,6 +30,9 @@ srnn_status sr_attention_sums_backward(srnn_plan *plan, const srnn_operands *gra
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
                                        void *d_saved);
 
+/* From now on running sums of output gates begin as in sr_part_sums. */
+void sr_plan_take_sums(srnn_plan *plan, const double *before, double *d_before);
+
 /* From now on calls with the part's own keys leave C as in sr_part_decays. */
 void sr_plan_leave_decays(srnn_plan *plan, double *own, double *end);
 

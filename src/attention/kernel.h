@@ -55,6 +55,13 @@ typedef struct sr_part_decays {
     const double *d_own, *d_end;
 } sr_part_decays;
 
+/* The running sums of output gates of rows that are parts of longer ones, (B, H): before the part,
+ * of documents that continue; and where backward leaves their gradients. NULL: there are none. */
+typedef struct sr_part_sums {
+    const double *before;
+    double *d_before;
+} sr_part_sums;
+
 /* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
 enum { SR_PLAN_COUNTERS = 2 };
 
@@ -81,6 +88,7 @@ struct srnn_plan {
     srnn_states states; /* of the call; all NULL: documents start from nothing and leave nothing */
     sr_earlier_keys earlier; /* of the call; gap 0: keys are those of the queries' own tokens */
     sr_part_decays decays;
+    sr_part_sums sums;
 };
 
 /* The plan's rows are parts of longer ones from now on, until srnn_plan_documents: before (B;

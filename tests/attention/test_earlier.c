@@ -307,7 +307,7 @@ static void blocks_add_up(void **state) {
 
 static void others_are_refused(void **state) {
     (void)state;
-    static const char *const refused[] = {"rat", "gated_softmax_cumgate"};
+    static const char *const refused[] = {"rat", "gated_softmax_plusplus_mamba"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         srnn_plan *plan = plan_of(refused[i], PART, NULL, 0);
         assert_int_equal(sr_plan_check_earlier(plan), SRNN_ERR_UNSUPPORTED);

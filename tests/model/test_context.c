@@ -416,7 +416,7 @@ static void every_variant(void **state) {
             assert_non_null(strstr(why, "context ranks"));
         }
     }
-    assert_true(checked > 18 && ringed > 37);
+    assert_true(checked > 18 && ringed > 39);
 }
 
 static void layers_around_it(void **state) {

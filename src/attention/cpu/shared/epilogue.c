@@ -673,6 +673,8 @@ static void cumulative_backward(const outputs_context *x, const sr_document_rang
             tensor_row(x->call->gradients->output_gate, document->b, h, document->start + t);
         *out = (real)((double)*out + exp(logit) * later);
     }
+    if (x->call->plan->sums.d_before && document->start == 0)
+        x->call->plan->sums.d_before[document->b * p->H + h] = document->before > 0 ? later : 0.0;
 }
 
 /* One head of one document; adds gradients of the norm's parameters to `partial`. */

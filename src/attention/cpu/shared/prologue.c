@@ -259,6 +259,8 @@ static void prepare_q_head(const prepare_context *x, const sr_document_range *do
     int64_t base = sr_row_index(p, p->H, document->b, h, document->start);
     double *carried = x->carry ? &x->carry->cumulative[document->b * p->H + h] : NULL;
     double sum = carried ? *carried : 0.0;
+    if (x->plan->sums.before && document->before > 0)
+        sum = x->plan->sums.before[document->b * p->H + h];
     for (int64_t t = 0; t < document->length; t++) {
         sum += exp((double)*tensor_row(x->in->output_gate, document->b, h, document->start + t));
         x->row_work->cumulative[base + t] = sum;

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "model/layer/context/sums.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,12 @@ typedef struct part_decays {
     double *d_before, *d_end;
     double *d_queries, *d_keys; /* of one call */
 } part_decays;
+
+/* Running sums of output gates, (B, H), of documents that continue: before the part, at its end; and
+ * gradients of them. NULL where nothing needs them. */
+typedef struct part_sums {
+    double *before, *end, *d_before, *d_end;
+} part_sums;
 
 /* A block has rows of columns: K + V + G + C of keys, values, their gates and decays, Q + 1 + C of
  * queries, their positions and decays, S more of the gradients of their sums. */
@@ -39,6 +46,7 @@ struct sr_layer_ring {
     void *sums;            /* of visitors, as forward saves them */
     int32_t *first;        /* (B*T), as in sr_earlier_keys */
     part_decays decays;
+    part_sums sums_of_gates;
     size_t bytes;
     void *memory;
 };
@@ -107,6 +115,13 @@ static int64_t decay_columns(const srnn_problem *p) {
                : 0;
 }
 
+/* The same of running sums of output gates, for each query head; at cuts alone. */
+static int64_t sum_columns(const srnn_problem *p) {
+    const bool sums = p->attention.normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
+                      p->attention.output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
+    return sums ? p->H * (int64_t)(sizeof(double) / sizeof(float)) : 0;
+}
+
 static int shortest_part(int T, int parts) {
     return T / parts;
 }
@@ -115,10 +130,10 @@ sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
     const circle c = {parts, reach_of(&p->attention, shortest_part(T, parts), parts)};
     const double Q = (double)p->H * p->D, S = (double)sr_sums_columns(p);
     const bool gates = sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention);
-    const double decays = (double)decay_columns(p);
+    const double decays = (double)decay_columns(p), sums = (double)sum_columns(p);
     const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0)) + decays;
     /* Of what continues at each cut: forward, and backward once more with its gradient. */
-    sr_ring_numbers n = {(parts - 1) * decays, 2 * (parts - 1) * decays};
+    sr_ring_numbers n = {(parts - 1) * (decays + sums), 2 * (parts - 1) * (decays + sums)};
     for (int part = 0; part < parts; part++)
         for (int s = 1; 2 * s <= parts; s++) {
             const int from = keys_in(c, part, s), visitor = queries_in(c, part, s);
@@ -187,6 +202,11 @@ static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
         *of_tokens[i] = (double *)(void *)take(ring, rows, ring->C);
     for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
         *of_rows[i] = (double *)(void *)take(ring, B, ring->C);
+    part_sums *const sums_of = &ring->sums_of_gates;
+    double **const of_gates[] = {&sums_of->before, &sums_of->end, &sums_of->d_before,
+                                 &sums_of->d_end};
+    for (size_t i = 0; i < sizeof of_gates / sizeof *of_gates; i++)
+        *of_gates[i] = (double *)(void *)take(ring, B, sum_columns(&layer->plan->problem));
     const size_t sums = helps || helped ? srnn_plan_saved_bytes(layer->plan) : 0;
     ring->sums = take(ring, (int64_t)(sums / sizeof(float)), 1);
 }
@@ -212,6 +232,8 @@ srnn_status sr_ring_create(sr_layer_ring **out, const sr_attention_layer *layer)
     lay_out(ring, layer);
     if (ring->C)
         sr_plan_leave_decays(layer->plan, ring->decays.local, ring->decays.local_end);
+    if (sum_columns(&layer->plan->problem))
+        sr_plan_take_sums(layer->plan, ring->sums_of_gates.before, ring->sums_of_gates.d_before);
     return SRNN_OK;
 }
 
@@ -294,14 +316,62 @@ static bool continues_at(const sr_attention_layer *layer, int64_t b, int64_t t) 
     return layer->positions[b * layer->T + t] > t;
 }
 
+/* The first token of the row's last document in the part. */
+static int64_t last_start(const sr_attention_layer *layer, int64_t b) {
+    const int64_t T = layer->T, start = T - 1 - layer->positions[b * T + T - 1];
+    return start > 0 ? start : 0;
+}
+
 static srnn_status exchange_ends(const sr_attention_layer *layer, sr_neighbour to, double *ends,
-                                 bool sends) {
+                                 int64_t columns, bool sends) {
     const sr_row_part *part = &layer->part;
-    const size_t bytes = (size_t)(layer->B * layer->problem.Hkv) * sizeof *ends;
+    const size_t bytes = (size_t)(layer->B * columns) * sizeof(float);
     if (!sr_row_part_has(part, to))
         return SRNN_OK;
     return sends ? part->send(part->context, sr_row_part_next(part, to), ends, bytes)
                  : part->receive(part->context, sr_row_part_next(part, to), ends, bytes);
+}
+
+/* Before the first call: running sums of output gates, from part to part. */
+static srnn_status count_sums(const sr_attention_layer *layer, const srnn_operands *in) {
+    const part_sums *d = &layer->ring->sums_of_gates;
+    const int64_t columns = sum_columns(&layer->plan->problem), H = layer->problem.H, T = layer->T;
+    if (!columns)
+        return SRNN_OK;
+    SR_TRY(layer->part.settle(layer->part.context, d->end));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->before, columns, false));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t h = 0; h < H; h++) {
+            double sum = continues_at(layer, b, T - 1) ? d->before[b * H + h] : 0.0;
+            for (int64_t t = last_start(layer, b); t < T; t++)
+                sum += exp((double)row_of(in->output_gate, b, t)[h * in->output_gate.head]);
+            d->end[b * H + h] = sum;
+        }
+    return exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->end, columns, true);
+}
+
+/* Their gradients, after backward's first call: what later parts give to the gates of the last
+ * document, and what earlier parts get. */
+static srnn_status sums_back(const sr_attention_layer *layer, const srnn_operands *gradients,
+                             const srnn_operands *in) {
+    const part_sums *d = &layer->ring->sums_of_gates;
+    const int64_t columns = sum_columns(&layer->plan->problem), H = layer->problem.H, T = layer->T;
+    if (!columns)
+        return SRNN_OK;
+    memset(d->d_end, 0, (size_t)(layer->B * columns) * sizeof(float));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->d_end, columns, false));
+    for (int64_t b = 0; b < layer->B; b++)
+        for (int64_t h = 0; h < H; h++) {
+            const int64_t head = h * in->output_gate.head;
+            const double later = d->d_end[b * H + h];
+            for (int64_t t = last_start(layer, b); t < T; t++)
+                row_of(gradients->output_gate, b, t)[h * gradients->output_gate.head] +=
+                    (float)(later * exp((double)row_of(in->output_gate, b, t)[head]));
+            if (continues_at(layer, b, T - 1))
+                d->d_before[b * H + h] += later;
+        }
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->d_before, columns, true));
+    return layer->part.settle(layer->part.context, d->d_before);
 }
 
 /* After a call with the part's own keys, which left its decays: counts them from where documents
@@ -312,7 +382,7 @@ static srnn_status count_decays(const sr_attention_layer *layer) {
     if (!layer->ring->C)
         return SRNN_OK;
     SR_TRY(layer->part.settle(layer->part.context, d->end));
-    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->before, false));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->before, layer->ring->C, false));
     for (int64_t b = 0; b < layer->B; b++)
         for (int64_t h = 0; h < heads; h++) {
             const double before = d->before[b * heads + h];
@@ -322,7 +392,7 @@ static srnn_status count_decays(const sr_attention_layer *layer) {
             d->end[b * heads + h] =
                 d->local_end[b * heads + h] + (continues_at(layer, b, T - 1) ? before : 0.0);
         }
-    return exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->end, true);
+    return exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->end, layer->ring->C, true);
 }
 
 /* Adds the gradients of the decays' operands that follow from those of C. */
@@ -361,7 +431,7 @@ static srnn_status decays_back(const sr_attention_layer *layer, const srnn_opera
     const int64_t heads = layer->problem.Hkv, T = layer->T, ends = layer->B * heads;
     SR_TRY(layer->part.settle(layer->part.context, d->d_before));
     memset(d->d_end, 0, (size_t)ends * sizeof *d->d_end);
-    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->d_end, false));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_AFTER, d->d_end, layer->ring->C, false));
     for (int64_t b = 0; b < layer->B; b++)
         for (int64_t h = 0; h < heads; h++) {
             double sum = continues_at(layer, b, T - 1) ? d->d_end[b * heads + h] : 0.0;
@@ -369,7 +439,7 @@ static srnn_status decays_back(const sr_attention_layer *layer, const srnn_opera
                 sum += *decay_at(layer, d->d_own, b, h, t);
             d->d_before[b * heads + h] = sum;
         }
-    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->d_before, true));
+    SR_TRY(exchange_ends(layer, SR_NEIGHBOUR_BEFORE, d->d_before, layer->ring->C, true));
     return add_decay_gradients(layer, gradients, in, saved);
 }
 
@@ -641,6 +711,7 @@ srnn_status sr_ring_attend(const sr_attention_layer *layer, srnn_tensor o, const
     const int index = layer->part.index;
     bool helped = false;
     const bool decays = layer->ring->C > 0; /* they are known after the own keys */
+    SR_TRY(count_sums(layer, in));
     if (decays)
         SR_TRY(srnn_attention_forward(layer->plan, o, in, saved));
     SR_TRY(count_decays(layer));
@@ -803,6 +874,7 @@ srnn_status sr_ring_attend_back(const sr_attention_layer *layer, const srnn_oper
     const bool decays = ring->C > 0;
     const bool helped = in_any_step(c, layer->part.index, helper_in);
     const sr_saved d_sums = sr_plan_saved(layer->plan, ring->sums);
+    SR_TRY(count_sums(layer, in));
     if (!decays)
         SR_TRY(send_keys(layer, in));
     SR_TRY(helped ? sr_attention_sums_backward(layer->plan, gradients, d_o, in, saved, ring->sums)
@@ -815,5 +887,6 @@ srnn_status sr_ring_attend_back(const sr_attention_layer *layer, const srnn_oper
     memset(ring->decays.d_own, 0, (size_t)(layer->B * layer->T * ring->C) * sizeof(float));
     for (int s = 1; 2 * s <= c.parts; s++)
         SR_TRY(step_back(&b, s));
+    SR_TRY(sums_back(layer, gradients, in));
     return decays ? decays_back(layer, gradients, in, saved) : SRNN_OK;
 }
