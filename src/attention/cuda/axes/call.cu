@@ -168,6 +168,7 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_
     const srnn_plan *plan = wanted->plan;
     const srnn_problem *p = &plan->problem;
     const bool narrow = p->dtype == SRNN_BF16;
+    const bool saves_wide = plan->kernel && plan->kernel->saves_wide; /* states have no kernel */
     sr_axes_call call = sr_axes_facts_of(plan);
     call.in = operands_of(wanted->in, narrow);
     call.gate = sr_gate_rule_of(&p->attention, wanted->in, p->D);
@@ -175,7 +176,7 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_
         call.out = operands_of(wanted->gradients, narrow);
     call.o = tensor_of(wanted->o, narrow);
     call.saved = {wanted->saved.numerator, (int64_t)p->H * p->T * p->Dv, (int64_t)p->T * p->Dv,
-                  p->Dv, narrow && !plan->kernel->saves_wide};
+                  p->Dv, narrow && !saves_wide};
     call.saved_row_sum = (float *)wanted->saved.row_sum;
     call.saved_maximum = (float *)wanted->saved.maximum;
     call.scratch = sr_axes_scratch_place(plan, backward, layout);
