@@ -462,11 +462,11 @@ static inline void row_weights_plain_backward(const score_row *row, real *d, rea
 }
 
 /* The same with a cap, for `count` vectors of logits before it. */
-SR_BUNDLED void bundle_weights_backward(real *s, real *d, const cap_rule *cap, bool near,
-                                        real maximum, real d_row_sum, int count) {
+SR_BUNDLED void bundle_weights_backward(real *s, real *d, score_constants c, real d_row_sum,
+                                        int count) {
     vec x[BUNDLE], slope[BUNDLE];
-    bundle_capped(x, s, cap, near, slope, count);
-    SR_EACH(count) x[i] = x[i] - maximum;
+    bundle_capped(x, s, c.cap, c.near, slope, count);
+    SR_EACH(count) x[i] = x[i] - c.maximum;
     bundle_exp_small(x, count);
     SR_EACH(count) vec_store(s + i * LANES, x[i]);
     SR_EACH(count) {
@@ -475,22 +475,24 @@ SR_BUNDLED void bundle_weights_backward(real *s, real *d, const cap_rule *cap, b
     }
 }
 
-SR_BUNDLED void row_bundles_backward(const score_row *row, const cap_rule *cap, bool near, real *d,
+SR_BUNDLED void row_bundles_backward(const score_row *row, score_constants c, real *d,
                                      real d_row_sum) {
     int j = row->low / LANES * LANES;
     for (; j + BUNDLE * LANES <= row->high; j += BUNDLE * LANES)
-        bundle_weights_backward(row->s + j, d + j, cap, near, row->maximum, d_row_sum, BUNDLE);
+        bundle_weights_backward(row->s + j, d + j, c, d_row_sum, BUNDLE);
     for (; j < row->high; j += LANES)
-        bundle_weights_backward(row->s + j, d + j, cap, near, row->maximum, d_row_sum, 1);
+        bundle_weights_backward(row->s + j, d + j, c, d_row_sum, 1);
 }
 
 static inline void row_weights_plain_capped_backward(const score_row *row, const score_rule *rule,
                                                      real *d, real d_row_sum) {
     const cap_rule cap = rule->cap;
+    const real maximum = row->maximum;
     if (row->bound <= cap.near)
-        row_bundles_backward(row, &cap, true, d, d_row_sum);
+        row_bundles_backward(row, (score_constants){.near = true, .maximum = maximum, .cap = &cap},
+                             d, d_row_sum);
     else
-        row_bundles_backward(row, &cap, false, d, d_row_sum);
+        row_bundles_backward(row, (score_constants){.maximum = maximum, .cap = &cap}, d, d_row_sum);
 }
 
 /* The same with decay. */
