@@ -419,6 +419,12 @@ def case_adapters(here):
         check(adapters(here / "one") == adapters(here / name), f"{name} has other adapters")
     check(weights(here / "base/checkpoints/step-000000002") != weights(here / "one/checkpoints/step-000000008"),
           "the adapters learn nothing")
+    run(1, "train", "--out", here / "text", *CONTEXT, "--attention", "order:2", "--stop-step", 2)
+    parts = ["--model", here / "text", "--lora-rank", 3, "--layout", "packed", "--length", 61, "--batch", 2, "--steps", 4,
+             "--validate-every", 2, "--validate-batches", 2, "--threads", 1, "--data", __file__]
+    run(1, "train", "--out", here / "rows", *parts, "--accumulate", 2)
+    run(2, "train", "--out", here / "parts", *parts, "--accumulate", 2, "--context-ranks", 2)
+    near(here / "rows", here / "parts")
     distil = ["--teacher", here / "base", "--attention", "linear_elu", "--data", "recall:pairs=4", "--batch", 4,
               "--align-steps", 2, "--distil-steps", 4, "--learn", "lora", "--validate-every", 2, "--validate-batches", 2]
     for ranks, name in ((1, "student"), (2, "student2")):
