@@ -52,7 +52,7 @@ typedef struct sr_block_scratch {
     void *d_normed;    /* (rows, C) */
     void *d_activated; /* (rows, F) */
     void *d_up;        /* (rows, inner); d_activated where there is no gate */
-    sr_matrix_note *d_up_note;
+    sr_matrix_note *d_activated_note, *d_up_note;
     float *parts;     /* (SR_ROW_PARTS, 2C) */
     void *d_branch;   /* (rows, C): of what mixer or MLP made, where `mixed` is saved */
     void *d_parallel; /* (rows, C): d_normed from the MLP, where it stands next to the mixer */

@@ -60,6 +60,7 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
         .mixer = at(memory, mixer),
         .d_normed = at(memory, take(bytes, rows * C, number)),
         .d_activated = at(memory, take(bytes, rows * F, number)),
+        .d_activated_note = at(memory, take(bytes, 1, sizeof(sr_matrix_note))),
         .d_up_note = at(memory, take(bytes, 1, sizeof(sr_matrix_note))),
         .parts = at(memory, take(bytes, SR_ROW_PARTS * 2 * C, sizeof(float))),
     };

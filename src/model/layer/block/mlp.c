@@ -135,9 +135,11 @@ static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_point
                                            gradient_of(gradient, SR_BLOCK_UP_WEIGHT, F)};
     const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, C);
     const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
-    const sr_matrix d_up =
-        handed(b, scratch->d_up, inner(b), makes_codes(b, s, layers), scratch->d_up_note);
-    const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
+    const bool codes = makes_codes(b, s, layers);
+    const sr_matrix d_up = handed(b, scratch->d_up, inner(b), codes, scratch->d_up_note);
+    const sr_matrix d_activated =
+        sr_matrix_handed(numbers(b, scratch->d_activated, F),
+                         codes ? SR_HANDED_MEASURED : SR_HANDED_NUMBERS, scratch->d_activated_note);
     SR_TRY(backend->linear_backward(backend,
                                     &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
                                                           &down, &d_down, 1}));
