@@ -660,7 +660,9 @@ static void check_sums(sr_matrix got, side a, side b, int64_t depth, const float
 /* Norm, layers, SwiGLU and layer, and back, as a block has them. */
 static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     const both x = matrix(rows, C, 0, 1, SRNN_F32), scale = matrix(1, C, 0, 2, SRNN_F32);
-    const both w_up = matrix(2 * F, C, 0, 3, SRNN_BF16), w_down = matrix(C, F, 0, 4, SRNN_BF16);
+    const both all = matrix(3 * F, C, 0, 3, SRNN_BF16); /* (C, F), then (2 F, C) */
+    const float *w_down = all.host, *w_up = all.host + F * C;
+    void *up_weight = sr_number_at(all.device.data, F * C, SRNN_BF16);
     const both up_at = matrix(rows, 2 * F, 0, 5, SRNN_BF16), y = matrix(rows, C, 0, 6, SRNN_F32);
     const both d_y = matrix(rows, C, 0, 7, SRNN_BF16), d_h = matrix(rows, F, 0, 8, SRNN_BF16);
     const both d_normed = matrix(rows, C, 0, 9, SRNN_BF16);
@@ -668,10 +670,9 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     const sr_matrix normed = new_codes(rows, C), h = new_codes(rows, F);
     const sr_matrix d_up = new_codes(rows, 2 * F);
     const sr_matrix up = sr_matrix_handed(up_at.device, SR_HANDED_NUMBERS, h.note);
-    const sr_linear ups[] = {{w_up.device.data, NULL, F, false, true},
-                             {sr_number_at(w_up.device.data, F * C, SRNN_BF16), NULL, F, false,
-                              true}};
-    const sr_linear down = {w_down.device.data, NULL, C, false, true};
+    const sr_linear ups[] = {{up_weight, NULL, F, false, true},
+                             {sr_number_at(up_weight, F * C, SRNN_BF16), NULL, F, false, true}};
+    const sr_linear down = {all.device.data, NULL, C, false, true};
     const sr_linear_gradient d_ups[] = {{d_w_up.device.data, NULL, F},
                                         {(float *)d_w_up.device.data + F * C, NULL, F}};
     const sr_linear_gradient d_down = {d_w_down.device.data, NULL, C};
@@ -685,8 +686,8 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     const sr_matrix d_h_measured = sr_matrix_handed(d_h.device, SR_HANDED_MEASURED, new_note());
     size_t held = 0;
     if (holds)
-        right(gpu->hold_codes(gpu, &held, w_up.device.data, 2 * F * C));
-    assert_true(holds == (held >= (size_t)(4 * F * C)));
+        right(gpu->hold_codes(gpu, &held, all.device.data, 3 * F * C));
+    assert_true(holds == (held >= (size_t)(6 * F * C)));
     assert_true(gpu->takes_codes(gpu, ups, 2, rows, C) && gpu->takes_codes(gpu, &down, 1, rows, F));
     right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
     right(gpu->linear_forward(gpu, up, (sr_matrix){0}, normed, ups, 2));
@@ -694,8 +695,8 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, h, &down, 1));
 
     const double *normed8 = numbers_of_codes(normed, &e4m3), *h8 = numbers_of_codes(h, &e4m3);
-    const double *w_up8 = quantised(w_up.host, 2 * F * C, &e4m3),
-                 *w_down8 = quantised(w_down.host, C * F, &e4m3);
+    const double *w_up8 = quantised(w_up, 2 * F * C, &e4m3),
+                 *w_down8 = quantised(w_down, C * F, &e4m3);
     double *want = doubles(rows * C), *want_h = doubles(rows * F), *want_d = doubles(rows * 2 * F);
     for (int64_t r = 0; r < rows; r++) {
         double squares = 0;
@@ -740,7 +741,7 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     nearest_codes(d_up8, want_d, rows * 2 * F, &e5m2, 16);
     check_sums(d_normed.device, (side){d_up8, 2 * F, 1}, (side){w_up8, 1, C}, 2 * F, NULL);
     check_sums(d_w_up.device, (side){d_up8, 1, 2 * F}, (side){normed8, 1, C}, rows, d_w_up.host);
-    gpu->drop_codes(gpu, w_up.device.data);
+    gpu->drop_codes(gpu, all.device.data);
     free_arrays();
 }
 

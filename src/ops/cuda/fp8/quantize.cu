@@ -119,7 +119,8 @@ srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64
     return SRNN_OK;
 }
 
-/* 1.01: what sums in float and their rounding to bf16 may add. One thread. */
+/* One thread: both scales and the size so far, global -> registers, and the size back. 1.01: what
+ * sums in float and their rounding to bf16 may add. */
 static __global__ void bound_sums(sr_matrix_note *note, const float *e5m2_scale,
                                   const float *e4m3_scale, float depth) {
     const float largest =
