@@ -109,6 +109,8 @@ static srnn_status make_working(sr_model *model) {
         SR_TRY(sr_device_allocate(model->backend->device, &model->working,
                                   model->table.numbers * sr_element_bytes(number)));
         SR_TRY(sr_model_narrow(model));
+        SR_TRY(model->backend->hold_codes(model->backend, &model->code_bytes, model->working,
+                                          (int64_t)model->table.numbers));
     }
     SR_TRY(sr_model_pointers_make(&model->master, model, model->weights, SRNN_F32));
     return sr_model_pointers_make(&model->worker, model, model->working, number);
@@ -261,6 +263,7 @@ srnn_status sr_model_create_read_only(sr_model **model, sr_backend *backend,
 void sr_model_free(sr_model *model) {
     if (!model)
         return;
+    model->backend->drop_codes(model->backend, model->working);
     if (model->working != model->weights)
         sr_device_release(model->backend->device, model->working);
     if (!model->wide)

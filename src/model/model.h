@@ -56,8 +56,9 @@ typedef struct sr_model {
     sr_backend *backend;
     sr_model_config config;
     sr_tensor_table table;
-    float *weights; /* (table.numbers), device memory: the masters; see sr_model_drop_masters */
-    void *working;  /* the same in the backend's number type; the masters where that is float */
+    float *weights;    /* (table.numbers), device memory: the masters; see sr_model_drop_masters */
+    void *working;     /* the same in the backend's number type; the masters where that is float */
+    size_t code_bytes; /* of codes of the working copy that the backend holds */
     sr_model_pointers master, worker; /* into weights, or wide; into working */
     /* (L) of tables (config.positions, the width that RoPE rotates), device memory, NULL where a
      * layer has no RoPE; layers with the same angles share one, owned by the first. */

@@ -52,7 +52,9 @@ enum { SR_LINEAR_GROUP_MAX = 8 };
 
 /* The backward pass of linear layers with a common input. */
 typedef struct sr_linear_backward {
-    sr_matrix d_x; /* (rows, K): written */
+    /* (rows, K): written; SR_HANDED_MEASURED: so is the note, with a bound that may be far above
+     * its numbers */
+    sr_matrix d_x;
     sr_matrix d_y; /* (rows, sum of N) */
     sr_matrix x;   /* (rows, K) */
     const sr_linear *layers;
@@ -330,6 +332,14 @@ struct sr_backend {
     /* Adds to d_weight (V, C). */
     srnn_status (*embed_backward)(sr_backend *backend, float *d_weight, sr_matrix d_out,
                                   const int32_t *ids);
+
+    /* ---- memory for codes of 8 bits of each of these weights (numbers), the working copy of a
+     * model; none where the backend does not multiply in 8 bits. linear_forward writes them once,
+     * for itself and for the linear_backward that follows with the same weights. Until
+     * drop_codes, which accepts what was not held; *bytes: what they take */
+    srnn_status (*hold_codes)(sr_backend *backend, size_t *bytes, const void *weights,
+                              int64_t numbers);
+    void (*drop_codes)(sr_backend *backend, const void *weights);
 
     /* ---- linear layers with a common input: x (rows, K), y (rows, sum of N) */
     /* Whether x, and d_y if no layer has a bias, may be handed to them as SR_HANDED_CODES. */

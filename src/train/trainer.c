@@ -322,7 +322,8 @@ srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
 static size_t working_bytes(const sr_model *model) {
     return model->working == model->weights
                ? 0
-               : model->table.numbers * sr_element_bytes(model->backend->number);
+               : model->table.numbers * sr_element_bytes(model->backend->number) +
+                     model->code_bytes;
 }
 
 static size_t teacher_bytes(const sr_model *teacher) {

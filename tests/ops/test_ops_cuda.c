@@ -639,24 +639,30 @@ static void nearest_codes(const double *got, const double *want, int64_t count, 
                         fabs(want[i]) / 128);
 }
 
-static void check_sums(sr_matrix got, const double *a, int64_t a_row, int64_t a_step,
-                       const double *b, int64_t b_row, int64_t b_step, int64_t depth,
-                       const float *addend) {
+/* Numbers of which the k-th of row r is at r * row + k * step. */
+typedef struct side {
+    const double *numbers;
+    int64_t row, step;
+} side;
+
+static void check_sums(sr_matrix got, side a, side b, int64_t depth, const float *addend) {
     const int64_t count = got.rows * got.columns;
     narrow_sum *sums = narrow_sums(count);
     double *want = addend ? widened(addend, count) : doubles(count);
     for (int64_t i = 0; i < count; i++)
         for (int64_t k = 0; k < depth; k++)
-            add_product(&sums[i], a[i / got.columns * a_row + k * a_step] *
-                                      b[i % got.columns * b_row + k * b_step]);
+            add_product(&sums[i], a.numbers[i / got.columns * a.row + k * a.step] *
+                                      b.numbers[i % got.columns * b.row + k * b.step]);
     const double *slack = finish(want, sums, count);
     close_within(fetched(got.data, count, got.dtype), want, slack, count, got.dtype);
 }
 
 /* Norm, layers, SwiGLU and layer, and back, as a block has them. */
-static void check_codes(int64_t rows, int64_t C, int64_t F) {
+static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     const both x = matrix(rows, C, 0, 1, SRNN_F32), scale = matrix(1, C, 0, 2, SRNN_F32);
-    const both w_up = matrix(2 * F, C, 0, 3, SRNN_BF16), w_down = matrix(C, F, 0, 4, SRNN_BF16);
+    const both all = matrix(3 * F, C, 0, 3, SRNN_BF16); /* (C, F), then (2 F, C) */
+    const float *w_down = all.host, *w_up = all.host + F * C;
+    void *up_weight = sr_number_at(all.device.data, F * C, SRNN_BF16);
     const both up_at = matrix(rows, 2 * F, 0, 5, SRNN_BF16), y = matrix(rows, C, 0, 6, SRNN_F32);
     const both d_y = matrix(rows, C, 0, 7, SRNN_BF16), d_h = matrix(rows, F, 0, 8, SRNN_BF16);
     const both d_normed = matrix(rows, C, 0, 9, SRNN_BF16);
@@ -664,10 +670,9 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
     const sr_matrix normed = new_codes(rows, C), h = new_codes(rows, F);
     const sr_matrix d_up = new_codes(rows, 2 * F);
     const sr_matrix up = sr_matrix_handed(up_at.device, SR_HANDED_NUMBERS, h.note);
-    const sr_linear ups[] = {{w_up.device.data, NULL, F, false, true},
-                             {sr_number_at(w_up.device.data, F * C, SRNN_BF16), NULL, F, false,
-                              true}};
-    const sr_linear down = {w_down.device.data, NULL, C, false, true};
+    const sr_linear ups[] = {{up_weight, NULL, F, false, true},
+                             {sr_number_at(up_weight, F * C, SRNN_BF16), NULL, F, false, true}};
+    const sr_linear down = {all.device.data, NULL, C, false, true};
     const sr_linear_gradient d_ups[] = {{d_w_up.device.data, NULL, F},
                                         {(float *)d_w_up.device.data + F * C, NULL, F}};
     const sr_linear_gradient d_down = {d_w_down.device.data, NULL, C};
@@ -678,6 +683,11 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
                              rows,
                              C,
                              normed.note};
+    const sr_matrix d_h_measured = sr_matrix_handed(d_h.device, SR_HANDED_MEASURED, new_note());
+    size_t held = 0;
+    if (holds)
+        right(gpu->hold_codes(gpu, &held, all.device.data, 3 * F * C));
+    assert_true(holds == (held >= (size_t)(6 * F * C)));
     assert_true(gpu->takes_codes(gpu, ups, 2, rows, C) && gpu->takes_codes(gpu, &down, 1, rows, F));
     right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
     right(gpu->linear_forward(gpu, up, (sr_matrix){0}, normed, ups, 2));
@@ -685,8 +695,8 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
     right(gpu->linear_forward(gpu, y.device, (sr_matrix){0}, h, &down, 1));
 
     const double *normed8 = numbers_of_codes(normed, &e4m3), *h8 = numbers_of_codes(h, &e4m3);
-    const double *w_up8 = quantised(w_up.host, 2 * F * C, &e4m3),
-                 *w_down8 = quantised(w_down.host, C * F, &e4m3);
+    const double *w_up8 = quantised(w_up, 2 * F * C, &e4m3),
+                 *w_down8 = quantised(w_down, C * F, &e4m3);
     double *want = doubles(rows * C), *want_h = doubles(rows * F), *want_d = doubles(rows * 2 * F);
     for (int64_t r = 0; r < rows; r++) {
         double squares = 0;
@@ -697,14 +707,14 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
                               sqrt(squares / (double)C + 1e-5);
     }
     nearest_codes(normed8, want, rows * C, &e4m3, (int)ceil(log2(sqrt((double)C))) + 1);
-    check_sums(up, normed8, C, 1, w_up8, C, 1, C, NULL);
+    check_sums(up, (side){normed8, C, 1}, (side){w_up8, C, 1}, C, NULL);
     const float *up_got = fetched_matrix(up_at);
     for (int64_t i = 0; i < rows * F; i++) {
         const double g = (double)up_got[i / F * 2 * F + i % F];
         want_h[i] = g / (1 + exp(-g)) * (double)up_got[i / F * 2 * F + F + i % F];
     }
     nearest_codes(h8, want_h, rows * F, &e4m3, 1);
-    check_sums(y.device, h8, F, 1, w_down8, F, 1, F, NULL);
+    check_sums(y.device, (side){h8, F, 1}, (side){w_down8, F, 1}, F, NULL);
 
     float largest = 0;
     for (int64_t i = 0; i < rows * C; i++)
@@ -712,15 +722,15 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
     const sr_matrix_note measured = {.largest = bits_of(largest)};
     const sr_matrix d_out =
         sr_matrix_handed(d_y.device, SR_HANDED_MEASURED, device_bytes(&measured, sizeof measured));
-    right(
-        gpu->linear_backward(gpu, &(sr_linear_backward){d_h.device, d_out, h, &down, &d_down, 1}));
-    right(gpu->swiglu_backward(gpu, d_up, d_h.device, up));
+    right(gpu->linear_backward(gpu,
+                               &(sr_linear_backward){d_h_measured, d_out, h, &down, &d_down, 1}));
+    right(gpu->swiglu_backward(gpu, d_up, d_h_measured, up));
     right(gpu->linear_backward(gpu, &(sr_linear_backward){d_normed.device, d_up, normed, ups, d_ups,
                                                           2}));
     const double *d_y8 = quantised(d_y.host, rows * C, &e5m2),
                  *d_up8 = numbers_of_codes(d_up, &e5m2);
-    check_sums(d_h.device, d_y8, C, 1, w_down8, 1, F, C, NULL);
-    check_sums(d_w_down.device, d_y8, 1, C, h8, 1, F, rows, d_w_down.host);
+    check_sums(d_h.device, (side){d_y8, C, 1}, (side){w_down8, 1, F}, C, NULL);
+    check_sums(d_w_down.device, (side){d_y8, 1, C}, (side){h8, 1, F}, rows, d_w_down.host);
     const float *d_h_got = fetched_matrix(d_h);
     for (int64_t i = 0; i < rows * F; i++) {
         const int64_t at = i / F * 2 * F + i % F;
@@ -728,17 +738,18 @@ static void check_codes(int64_t rows, int64_t C, int64_t F) {
         want_d[at] = d * (double)up_got[at + F] * s * (1 + g * (1 - s));
         want_d[at + F] = d * g * s;
     }
-    nearest_codes(d_up8, want_d, rows * 2 * F, &e5m2, 12);
-    check_sums(d_normed.device, d_up8, 2 * F, 1, w_up8, 1, C, 2 * F, NULL);
-    check_sums(d_w_up.device, d_up8, 1, 2 * F, normed8, 1, C, rows, d_w_up.host);
+    nearest_codes(d_up8, want_d, rows * 2 * F, &e5m2, 16);
+    check_sums(d_normed.device, (side){d_up8, 2 * F, 1}, (side){w_up8, 1, C}, 2 * F, NULL);
+    check_sums(d_w_up.device, (side){d_up8, 1, 2 * F}, (side){normed8, 1, C}, rows, d_w_up.host);
+    gpu->drop_codes(gpu, all.device.data);
     free_arrays();
 }
 
 static void operands_in_8_bits(void **state) {
     (void)state;
-    check_codes(48, 16, 16);
-    check_codes(144, 80, 48);
-    check_codes(272, 1040, 96); /* more columns than a block of the norm transposes at once */
+    check_codes(48, 16, 16, false);
+    check_codes(144, 80, 48, true);
+    check_codes(272, 1040, 96, true); /* more columns than a block of the norm transposes at once */
     const sr_linear layer = {.N = 16, .fp8 = true};
     assert_false(gpu->takes_codes(gpu, &layer, 1, 40, 32)); /* rows are no multiple of 16 */
     assert_false(gpu->takes_codes(gpu, &layer, 1, 32, 32)); /* few rows */
@@ -747,7 +758,8 @@ static void operands_in_8_bits(void **state) {
 
 static void operands_in_pieces(void **state) {
     (void)state;
-    check_codes(400, PIECES_K, PIECES_N / 2);
+    check_codes(400, PIECES_K, PIECES_N / 2, false);
+    check_codes(400, PIECES_K, PIECES_N / 2, true);
 }
 
 /* A number that is not finite: what the norm makes of its row is not, nor is any product of a

@@ -40,6 +40,17 @@ static bool takes_codes(const sr_backend *backend, const sr_linear *layers, int 
     return false;
 }
 
+static srnn_status hold_codes(sr_backend *backend, size_t *bytes, const void *weights,
+                              int64_t numbers) {
+    (void)backend, (void)weights, (void)numbers;
+    *bytes = 0;
+    return SRNN_OK;
+}
+
+static void drop_codes(sr_backend *backend, const void *weights) {
+    (void)backend, (void)weights;
+}
+
 static const sr_backend table = {
     .number = SRNN_F32,
     .logit_numbers = 1 << 20,
@@ -48,6 +59,8 @@ static const sr_backend table = {
     .widen = sr_cpu_widen,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
+    .hold_codes = hold_codes,
+    .drop_codes = drop_codes,
     .takes_codes = takes_codes,
     .linear_forward = sr_cpu_linear_forward,
     .linear_backward_input = sr_cpu_linear_backward_input,

@@ -29,6 +29,8 @@ static void fill_table(sr_backend *backend) {
     backend->widen = sr_cuda_widen;
     backend->embed_forward = sr_cuda_embed_forward;
     backend->embed_backward = sr_cuda_embed_backward;
+    backend->hold_codes = sr_cuda_fp8_hold;
+    backend->drop_codes = sr_cuda_fp8_drop;
     backend->takes_codes = sr_cuda_takes_codes;
     backend->linear_forward = sr_cuda_linear_forward;
     backend->linear_backward_input = sr_cuda_linear_backward_input;

@@ -8,6 +8,8 @@
 #include "ops/backend.h"
 #include "ops/cuda/gemm/cublaslt.h"
 
+typedef struct sr_fp8_held sr_fp8_held; /* fp8/linear.cu */
+
 typedef struct sr_backend_cuda {
     sr_backend base;      /* first member, so that the pointers can be cast */
     sr_cublaslt *library; /* NULL: not available on this machine */
@@ -20,6 +22,7 @@ typedef struct sr_backend_cuda {
     /* The same for operands of 8 bits; NULL: the backend does not compute in FP8. */
     void *fp8;
     size_t fp8_bytes;
+    sr_fp8_held *held; /* codes of models' weights; a list */
 } sr_backend_cuda;
 
 static inline cudaStream_t sr_stream_of(const sr_backend *backend) {

@@ -233,8 +233,11 @@ static piece next_both(const sr_backend *backend, const sr_linear_gradient *grad
 srnn_status sr_cuda_linear_backward(sr_backend *backend, const sr_linear_backward *of) {
     piece p;
     int64_t first = 0;
+    bool bounded = of->d_x.handed != SR_HANDED_MEASURED;
     if (!((const sr_backend_cuda *)backend)->fp8)
         return sr_linear_backward_steps(backend, of);
+    if (!bounded)
+        SR_TRY(sr_device_zero(backend->device, of->d_x.note, sizeof *of->d_x.note));
     for (int i = 0; i < of->count; i += p.count, first += p.N) {
         p = next_both(backend, of->gradients + i, of->layers + i, of->count - i, of->x);
         const sr_linear_backward own = {of->d_x,
@@ -245,7 +248,9 @@ srnn_status sr_cuda_linear_backward(sr_backend *backend, const sr_linear_backwar
                                         p.count};
         const sr_matrix operands[] = {own.d_y, own.x};
         const bool fp8 = p.fp8 && sr_is_aligned(sr_place_of(own.d_y), 8);
-        SR_TRY(check_codes(operands, 2, fp8 && p.count == of->count));
+        const bool whole = fp8 && p.count == of->count;
+        SR_TRY(check_codes(operands, 2, whole));
+        bounded = bounded || whole;
         if (fp8) {
             SR_TRY(sr_cuda_fp8_backward(backend, &own, first > 0));
         } else {
@@ -253,6 +258,8 @@ srnn_status sr_cuda_linear_backward(sr_backend *backend, const sr_linear_backwar
             SR_TRY(multiply_weight(backend, own.gradients->weight, own.d_y, of->x));
         }
     }
+    if (!bounded)
+        SR_TRY(sr_cuda_fp8_measure(backend, &of->d_x.note->largest, of->d_x));
     return add_bias_gradients(backend, of->gradients, of->count, of->d_y);
 }
 

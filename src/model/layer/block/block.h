@@ -48,8 +48,8 @@ typedef struct sr_block_saved {
 } sr_block_saved;
 
 /* Scratch memory of backward, shared by all layers. `parts` comes first, at the same place in all
- * of them. The gradient of `up` is written over it where there is a gate, else over
- * d_activated. */
+ * of them. Unless it is codes, the gradient of `up` is written over it where there is a gate, else
+ * over d_activated. */
 typedef struct sr_block_scratch {
     float *parts;      /* (SR_ROW_PARTS, 2C) */
     void *d_normed;    /* (rows, C) */
@@ -58,7 +58,7 @@ typedef struct sr_block_scratch {
     void *mixer;       /* sr_mixer_scratch_bytes; the same memory as what follows */
     void *d_activated; /* (rows, F) */
     void *d_up;        /* (rows, inner): the gradient of `up` in SR_HANDED_CODES; else NULL */
-    sr_matrix_note *d_up_note;
+    sr_matrix_note *d_activated_note, *d_up_note;
 
     /* Of a mixture of experts. */
     void *d_expert;   /* (rows, C): of the output of one */

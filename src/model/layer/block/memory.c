@@ -74,6 +74,7 @@ static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t 
     size_t mixer_end = *bytes;
     s.mixer = at(memory, take(&mixer_end, sr_mixer_scratch_bytes(b->mixer), 1));
     s.d_activated = at(memory, take(bytes, rows * F, number));
+    s.d_activated_note = at(memory, take(bytes, 1, sizeof *s.d_activated_note));
     s.d_up_note = at(memory, take(bytes, 1, sizeof *s.d_up_note));
     if (gated(b) && plain_norms(b) && sr_block_mlp_of(b)->takes_codes(b))
         s.d_up = at(memory, take(bytes, rows * 2 * F, number));

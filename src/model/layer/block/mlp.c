@@ -139,7 +139,9 @@ static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_point
     void *d_up_at = gated(b) ? s->up : scratch->d_activated;
     const sr_matrix d_up =
         handed(b, codes ? scratch->d_up : d_up_at, inner(b), codes, scratch->d_up_note);
-    const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
+    const sr_matrix d_activated =
+        sr_matrix_handed(numbers(b, scratch->d_activated, F),
+                         codes ? SR_HANDED_MEASURED : SR_HANDED_NUMBERS, scratch->d_activated_note);
     SR_TRY(backend->linear_backward(backend,
                                     &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
                                                           &down, &d_down, 1}));

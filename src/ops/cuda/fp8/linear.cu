@@ -1,8 +1,11 @@
 /* linear.cu: the GEMMs of a linear layer with operands of 8 bits. */
 #include "ops/cuda/fp8/linear.h"
 
+#include "base/memory.h"
 #include "ops/cuda/elements.h"
 #include "ops/cuda/fp8/quantize.h"
+
+#include <stdlib.h>
 
 enum {
     SCALES = 3,         /* of the activations, the weights, the gradients */
@@ -27,7 +30,93 @@ srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     return sr_device_allocate(backend->device, &cuda->fp8, cuda->fp8_bytes);
 }
 
+/* Codes of weights that follow each other: two bytes a number, as far behind the first as these are,
+ * then notes, one for every NOTE_EACH numbers. No layer in 8 bits has fewer. */
+enum { NOTE_EACH = SR_FP8_STEP * SR_FP8_STEP };
+
+struct sr_fp8_held {
+    const char *weights;
+    int64_t numbers;
+    uint8_t *codes;
+    sr_matrix_note *notes;
+    int32_t *rows; /* host memory: of what was written with each note; 0: nothing yet */
+    sr_fp8_held *next;
+};
+
+static void free_held(sr_backend *backend, sr_fp8_held *held) {
+    sr_device_release(backend->device, held->codes);
+    free(held->rows);
+    free(held);
+}
+
+static srnn_status make_held(sr_backend *backend, sr_fp8_held *held, size_t *bytes) {
+    const size_t notes_at = ((size_t)held->numbers * 2 + 255) / 256 * 256;
+    const size_t notes = (size_t)(held->numbers / NOTE_EACH) + 1;
+    void *rows, *codes;
+    SR_TRY(sr_alloc_zero(&rows, notes, sizeof *held->rows));
+    held->rows = (int32_t *)rows;
+    *bytes = notes_at + notes * sizeof *held->notes;
+    SR_TRY(sr_device_allocate(backend->device, &codes, *bytes));
+    held->codes = (uint8_t *)codes;
+    held->notes = (sr_matrix_note *)(held->codes + notes_at);
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_hold(sr_backend *backend, size_t *bytes, const void *weights,
+                             int64_t numbers) {
+    sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
+    void *memory;
+    *bytes = 0;
+    if (!cuda->fp8)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(sr_fp8_held)));
+    sr_fp8_held *const held = (sr_fp8_held *)memory;
+    held->weights = (const char *)weights;
+    held->numbers = numbers;
+    held->next = cuda->held;
+    const srnn_status status = make_held(backend, held, bytes);
+    if (status == SRNN_OK)
+        cuda->held = held;
+    else
+        free_held(backend, held);
+    return status;
+}
+
+void sr_cuda_fp8_drop(sr_backend *backend, const void *weights) {
+    sr_fp8_held **at = &((sr_backend_cuda *)backend)->held;
+    while (*at && (*at)->weights != weights)
+        at = &(*at)->next;
+    sr_fp8_held *const held = *at;
+    if (!held)
+        return;
+    *at = held->next;
+    free_held(backend, held);
+}
+
+/* Where codes of a piece's weights, (N, K), are held. */
+struct place_of_codes {
+    sr_matrix codes; /* data NULL: nowhere */
+    int32_t *rows;
+};
+
+static place_of_codes find_codes(const sr_backend *backend, sr_matrix weights) {
+    const sr_fp8_held *held = ((const sr_backend_cuda *)backend)->held;
+    const char *const data = (const char *)weights.data;
+    while (held && (data < held->weights ||
+                    data >= held->weights + held->numbers * (int64_t)sizeof(sr_bf16)))
+        held = held->next;
+    if (!held)
+        return {};
+    const int64_t first = (data - held->weights) / (int64_t)sizeof(sr_bf16);
+    weights.data = held->codes + 2 * first;
+    return {sr_matrix_handed(weights, SR_HANDED_CODES, held->notes + first / NOTE_EACH),
+            held->rows + first / NOTE_EACH};
+}
+
 void sr_cuda_fp8_close(sr_backend *backend) {
+    sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
+    while (cuda->held)
+        sr_cuda_fp8_drop(backend, cuda->held->weights);
     sr_device_release(backend->device, ((sr_backend_cuda *)backend)->fp8);
 }
 
@@ -107,6 +196,27 @@ static srnn_status write(sr_backend *backend, const quantised &q, int forms) {
     return sr_cuda_fp8_quantize(backend, &to, q.from, q.format);
 }
 
+/* Where codes of these weights are held, writes them in both forms, for forward and backward, and
+ * puts them in the place of the numbers. */
+static srnn_status write_codes(sr_backend *backend, sr_matrix *weights) {
+    const place_of_codes at = find_codes(backend, *weights);
+    const sr_matrix codes = at.codes, numbers = *weights;
+    if (!codes.data)
+        return SRNN_OK;
+    uint8_t *const along = (uint8_t *)codes.data;
+    const sr_fp8_tensor to = {along, along + codes.rows * codes.columns, nullptr,
+                              &codes.note->scale, &codes.note->largest};
+    *at.rows = (int32_t)codes.rows;
+    *weights = codes;
+    return sr_cuda_fp8_quantize(backend, &to, numbers, SR_FP8_E4M3);
+}
+
+/* The codes of these weights where forward has written them, of as many rows. */
+static sr_matrix written_codes(const sr_backend *backend, sr_matrix weights) {
+    const place_of_codes at = find_codes(backend, weights);
+    return at.codes.data && *at.rows == weights.rows ? at.codes : weights;
+}
+
 /* ---- products ---- */
 
 /* A GEMM as cuBLASLt takes it in 8 bits, and the same in bf16. */
@@ -175,7 +285,8 @@ static product product_of(sr_matrix d, sr_matrix c, const side &left, const side
 srnn_status sr_cuda_fp8_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
                                 const void *weight) {
     const int64_t N = y.columns, K = x.columns, most = piece_rows(backend, N, K);
-    const sr_matrix weights = sr_matrix_of(const_cast<void *>(weight), N, K, SRNN_BF16);
+    sr_matrix weights = sr_matrix_of(const_cast<void *>(weight), N, K, SRNN_BF16);
+    SR_TRY(write_codes(backend, &weights));
     for (int64_t first = 0; first < x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
         const int64_t rows = sr_minimum(most, x.rows - first);
@@ -194,7 +305,9 @@ srnn_status sr_cuda_fp8_forward(sr_backend *backend, sr_matrix y, sr_matrix adde
 
 srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *of, bool adds) {
     const int64_t N = of->d_y.columns, K = of->x.columns, most = piece_rows(backend, N, K);
-    const sr_matrix weights = sr_matrix_of(const_cast<void *>(of->layers->weight), N, K, SRNN_BF16);
+    const sr_matrix weights =
+        written_codes(backend,
+                      sr_matrix_of(const_cast<void *>(of->layers->weight), N, K, SRNN_BF16));
     const sr_matrix gradient = sr_matrix_of(of->gradients->weight, N, K, SRNN_F32);
     for (int64_t first = 0; first < of->x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
@@ -210,6 +323,8 @@ srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *
         SR_TRY(write(backend, w, supported ? ACROSS : ROUNDED));
         SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED));
         SR_TRY(write(backend, a, supported ? ACROSS : ROUNDED));
+        if (of->d_x.handed == SR_HANDED_MEASURED)
+            SR_TRY(sr_cuda_fp8_bound(backend, of->d_x.note, d.tensor.scale, w.tensor.scale, N));
         SR_TRY(multiply(backend, inputs, supported));
         SR_TRY(multiply(backend, weight_sums, supported));
     }

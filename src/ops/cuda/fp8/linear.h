@@ -12,6 +12,11 @@
 srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes);
 void sr_cuda_fp8_close(sr_backend *backend);
 
+/* As hold_codes and drop_codes of the backend. */
+srnn_status sr_cuda_fp8_hold(sr_backend *backend, size_t *bytes, const void *weights,
+                             int64_t numbers);
+void sr_cuda_fp8_drop(sr_backend *backend, const void *weights);
+
 /* Whether the backend computes in FP8 and a layer of N outputs and this input may be one of those
  * GEMMs: sizes are multiples of 16, there are more rows than in decoding, rows are aligned. */
 bool sr_cuda_fp8_fits(const sr_backend *backend, const sr_linear *layer, sr_matrix x);

@@ -24,12 +24,18 @@ SR_DEVICE uint32_t bound_of(const sr_rmsnorm &norm, uint32_t *shared) {
     return float_bits(bits_float(largest) * sqrtf((float)norm.C) * 1.001f) & 0x7fffffffu;
 }
 
+/* Columns of a row from `chunk` on, and what their norm is multiplied by. */
+struct part {
+    int row, chunk;
+    float multiply;
+};
+
 /* One row of a warp, up to CHUNK columns from `chunk` on: global -> registers; with the first of
  * them 1/rms, from shuffles, which lane 0 stores for the backward pass; then codes go to `along` and
  * to the row of shared memory. */
 SR_DEVICE void norm_part(uint32_t *codes, float *rstd, const sr_fp8_forms &to,
-                         const sr_rmsnorm &norm, int row, int chunk, float multiply) {
-    const int C = (int)norm.C, lane = threadIdx.x % SR_WARP;
+                         const sr_rmsnorm &norm, const part &of) {
+    const int C = (int)norm.C, lane = threadIdx.x % SR_WARP, row = of.row, chunk = of.chunk;
     const float *const x = norm.x + row * norm.C;
     float numbers[KEPT][OWN] = {};
 #pragma unroll
@@ -64,7 +70,7 @@ SR_DEVICE void norm_part(uint32_t *codes, float *rstd, const sr_fp8_forms &to,
 #pragma unroll
         for (int k = 0; k < OWN; k++)
             numbers[n][k] *= *rstd * weight[k];
-        const uint32_t word = fp8_four<sr_e4m3>(numbers[n], multiply);
+        const uint32_t word = fp8_four<sr_e4m3>(numbers[n], of.multiply);
         codes[n * SR_WARP + lane] = word;
         *reinterpret_cast<uint32_t *>(to.along + row * to.along_stride + c) = word;
     }
@@ -113,7 +119,7 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, 3)
         for (int i = 0; i < OWN_ROWS; i++)
             if (first + OWN_ROWS * warp + i < to.rows)
                 norm_part(codes[OWN_ROWS * warp + i], &rstd[i], to, norm,
-                          first + OWN_ROWS * warp + i, chunk, scaling.multiply);
+                          {first + OWN_ROWS * warp + i, chunk, scaling.multiply});
         __syncthreads();
         const int words = min(CHUNK, to.columns - chunk) / OWN, half = threadIdx.x % 2;
         for (int word = threadIdx.x / 2; word < words; word += WARPS * SR_WARP / 2)

@@ -118,3 +118,19 @@ srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64
             sr_launch(widen<sr_e4m3>, blocks, dim3(THREADS), 0, sr_stream_of(backend), *x, eights));
     return SRNN_OK;
 }
+
+/* One thread: both scales and the size so far, global -> registers, and the size back. 1.01: what
+ * sums in float and their rounding to bf16 may add. */
+static __global__ void bound_sums(sr_matrix_note *note, const float *e5m2_scale,
+                                  const float *e4m3_scale, float depth) {
+    const float largest =
+        *e5m2_scale * bits_float(sr_e5m2::largest) * (*e4m3_scale * bits_float(sr_e4m3::largest));
+    note->largest = fp8_larger(note->largest, float_bits(largest * depth * 1.01f) & 0x7fffffffu);
+}
+
+srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const float *e5m2_scale,
+                              const float *e4m3_scale, int64_t depth) {
+    SR_CUDA(sr_launch(bound_sums, dim3(1), dim3(1), 0, sr_stream_of(backend), note, e5m2_scale,
+                      e4m3_scale, (float)depth));
+    return SRNN_OK;
+}

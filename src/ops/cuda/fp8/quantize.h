@@ -30,6 +30,11 @@ srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matri
 srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                  sr_fp8_format format);
 
+/* Raises note->largest to a size that no sum of `depth` products of a number of E5M2 and one of
+ * E4M3 with these scales exceeds. */
+srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const float *e5m2_scale,
+                              const float *e4m3_scale, int64_t depth);
+
 /* x->rounded (count) = what x->along (count) stands for; count is a multiple of SR_FP8_STEP. */
 srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64_t count,
                               sr_fp8_format format);

@@ -94,11 +94,11 @@ SR_DEVICE uint32_t gradient_bound(const sr_matrix_note &d, const sr_matrix_note 
 
 /* d_gate and d_up in 8 bits, side by side. A block owns a tile of each, a thread the same piece of
  * both: gate, up and d_out go global memory -> registers, codes from there as tile.h has it (one
- * barrier for both). d: the note of d_x, with the largest d_out. */
+ * barrier for both). `measured` has the largest d_out. The parameters of d_x, d_out and x. */
 static __global__ void __launch_bounds__(THREADS)
     swiglu_back_codes(const sr_fp8_forms d_gate, const sr_fp8_forms d_up, sr_matrix_note *d,
-                      const sr_matrix_note *note, const sr_bf16 *__restrict__ d_out,
-                      int64_t d_stride, const halves x) {
+                      const sr_matrix_note *measured, const sr_matrix_note *note,
+                      const sr_bf16 *__restrict__ d_out, int64_t d_stride, const halves x) {
     __shared__ sr_fp8_tile tiles[2];
     const sr_fp8_piece own = fp8_piece(x.F);
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(THREADS)
             raw[i][1] = *reinterpret_cast<const uint4 *>(from + i * x.stride + x.F);
             raw[i][2] = *reinterpret_cast<const uint4 *>(d_from + i * d_stride);
         }
-    const sr_fp8_scaling scaling = fp8_scaling<sr_e5m2>(gradient_bound(*d, *note));
+    const sr_fp8_scaling scaling = fp8_scaling<sr_e5m2>(gradient_bound(*measured, *note));
     if (blockIdx.x == 0 && threadIdx.x == 0)
         d->scale = scaling.back;
 #pragma unroll
@@ -164,9 +164,13 @@ srnn_status sr_cuda_fp8_swiglu_back(sr_backend *backend, sr_matrix d_x, sr_matri
     uint8_t *const along = (uint8_t *)d_x.data, *const across = along + rows * 2 * F;
     const sr_fp8_forms d_gate = {along, across, 2 * F, (int)rows, (int)F};
     const sr_fp8_forms d_up = {along + F, across + F * rows, 2 * F, (int)rows, (int)F};
-    SR_TRY(sr_cuda_fp8_measure(backend, &d_x.note->largest, d_out));
+    sr_matrix_note *measured = d_out.note;
+    if (d_out.handed != SR_HANDED_MEASURED) {
+        measured = d_x.note;
+        SR_TRY(sr_cuda_fp8_measure(backend, &measured->largest, d_out));
+    }
     SR_CUDA(sr_launch(swiglu_back_codes, dim3(sr_fp8_tiles(rows, F)), dim3(THREADS), 0,
-                      sr_stream_of(backend), d_gate, d_up, d_x.note, x.note,
+                      sr_stream_of(backend), d_gate, d_up, d_x.note, measured, x.note,
                       (const sr_bf16 *)d_out.data, d_out.stride, halves_of(x)));
     return SRNN_OK;
 }
