@@ -463,7 +463,7 @@ SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bo
     const sr_bf16 *const rows = queries ? tiles.queries : tiles.readers;
     const int first = delta_lane() / 4, column = 2 * (delta_lane() % 4);
     clear_pieces(w);
-#pragma unroll 2
+#pragma unroll 1
     for (int k = 0; k < F / 16; k++) {
         uint32_t a[4], b[4], lost[4];
         load_a<F>(a, rows, i, k, delta_lane());
