@@ -745,8 +745,37 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     free_arrays();
 }
 
+/* SwiGLU alone, with gates or what they multiply larger by `factor`: their sizes bound gradients. */
+static void check_swiglu_codes(float gate_factor, float up_factor) {
+    enum { ROWS = 48, F = 32 };
+    const both d_out = matrix(ROWS, F, 16, 1, SRNN_BF16);
+    const sr_matrix h = new_codes(ROWS, F), d_x = new_codes(ROWS, 2 * F);
+    float *x = numbers(ROWS * 2 * F, 2, SRNN_BF16);
+    double *want = doubles(ROWS * F), *want_d = doubles(ROWS * 2 * F);
+    for (int i = 0; i < ROWS * 2 * F; i++)
+        x[i] *= i / F % 2 ? up_factor : gate_factor;
+    for (int i = 0; i < ROWS * F; i++) {
+        const int at = i / F * 2 * F + i % F;
+        const double g = (double)x[at], up = (double)x[at + F], d = (double)d_out.host[i];
+        const double sigmoid = 1 / (1 + exp(-g));
+        want[i] = g * sigmoid * up;
+        want_d[at] = d * up * sigmoid * (1 + g * (1 - sigmoid));
+        want_d[at + F] = d * g * sigmoid;
+    }
+    const sr_matrix in = sr_matrix_handed(sr_matrix_of(on_device(x, ROWS * 2 * F, SRNN_BF16), ROWS,
+                                                       2 * F, SRNN_BF16),
+                                          SR_HANDED_NUMBERS, h.note);
+    right(gpu->swiglu_forward(gpu, h, in));
+    right(gpu->swiglu_backward(gpu, d_x, d_out.device, in));
+    nearest_codes(numbers_of_codes(h, &e4m3), want, ROWS * F, &e4m3, 1);
+    nearest_codes(numbers_of_codes(d_x, &e5m2), want_d, ROWS * 2 * F, &e5m2, 3);
+    free_arrays();
+}
+
 static void operands_in_8_bits(void **state) {
     (void)state;
+    check_swiglu_codes(32, 1);
+    check_swiglu_codes(1, 32);
     check_codes(48, 16, 16, false);
     check_codes(144, 80, 48, true);
     check_codes(272, 1040, 96, true); /* more columns than a block of the norm transposes at once */
