@@ -635,8 +635,8 @@ static void levels_in_pieces(void **state) {
 
 static void states_in_bf16(void **state) {
     (void)state;
-    static const char *const specs[] = {"softmax", "gated_softmax_decay", "norm", "linear_elu",
-                                        "order:2,value_gate,norm=layer"};
+    static const char *const specs[] = {"softmax",    "gated_softmax_decay",           "norm",
+                                        "linear_elu", "order:2,value_gate,norm=layer", "kda"};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
         srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 40, .D = 16, .dtype = SRNN_BF16};
         problem.Dv = 24;

@@ -168,15 +168,15 @@ sr_axes_call sr_axes_call_of(const sr_attention_call *wanted, bool backward, sr_
     const srnn_plan *plan = wanted->plan;
     const srnn_problem *p = &plan->problem;
     const bool narrow = p->dtype == SRNN_BF16;
-    const bool saves_wide = plan->kernel && plan->kernel->saves_wide; /* states have no kernel */
     sr_axes_call call = sr_axes_facts_of(plan);
     call.in = operands_of(wanted->in, narrow);
     call.gate = sr_gate_rule_of(&p->attention, wanted->in, p->D);
     if (backward)
         call.out = operands_of(wanted->gradients, narrow);
     call.o = tensor_of(wanted->o, narrow);
+    const bool wide = plan->kernel && plan->kernel->saves_wide; /* a state has no kernel */
     call.saved = {wanted->saved.numerator, (int64_t)p->H * p->T * p->Dv, (int64_t)p->T * p->Dv,
-                  p->Dv, narrow && !saves_wide};
+                  p->Dv, narrow && !wide};
     call.saved_row_sum = (float *)wanted->saved.row_sum;
     call.saved_maximum = (float *)wanted->saved.maximum;
     call.scratch = sr_axes_scratch_place(plan, backward, layout);

@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         return;
     }
     sr_length_gradient g = row_length_backward(call.choices, facts, call.Dv, square, dot);
-    if (sizeof(N) < sizeof(float))
+    const bool multiplies = call.score.kind == SR_CLASS_POLYNOMIAL; /* else it is an exponent */
+    if (sizeof(N) < sizeof(float) && multiplies && call.choices.decays)
         round_scale(&g);
     if (Row::lane() < LENGTH_TOGETHER && pieces::row(at.t, Row::lane()) < call.T)
         store_row_gradient(call, {at.b, at.h, mine}, first + mine, g.row);
