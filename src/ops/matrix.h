@@ -9,9 +9,9 @@ typedef enum sr_handed {
     SR_HANDED_NUMBERS = 0,
     SR_HANDED_MEASURED, /* the note has a size that no number of it exceeds */
 
-    /* Numbers of 8 bits in place of numbers of `dtype`, which is bf16: (rows, columns) of them, then
-     * the same transposed; the note has their scale. A whole matrix without gaps, of which nothing
-     * but rows of linear layers' operands can be taken. */
+    /* Numbers of 8 bits in place of numbers of `dtype`, which is bf16: (rows, columns) of them,
+     * then the same transposed; the note has their scale. A whole matrix without gaps, of which
+     * nothing but rows of linear layers' operands can be taken. */
     SR_HANDED_CODES,
 } sr_handed;
 

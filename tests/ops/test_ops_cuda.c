@@ -745,7 +745,8 @@ static void check_codes(int64_t rows, int64_t C, int64_t F, bool holds) {
     free_arrays();
 }
 
-/* SwiGLU alone, with gates or what they multiply larger by `factor`: their sizes bound gradients. */
+/* SwiGLU alone, with gates or what they multiply larger by `factor`: their sizes bound gradients.
+ *  */
 static void check_swiglu_codes(float gate_factor, float up_factor) {
     enum { ROWS = 48, F = 32 };
     const both d_out = matrix(ROWS, F, 16, 1, SRNN_BF16);

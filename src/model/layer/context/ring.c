@@ -20,8 +20,8 @@ typedef struct part_decays {
     double *d_queries, *d_keys; /* of one call */
 } part_decays;
 
-/* Running sums of output gates, (B, H), of documents that continue: before the part, at its end; and
- * gradients of them. NULL where nothing needs them. */
+/* Running sums of output gates, (B, H), of documents that continue: before the part, at its end;
+ * and gradients of them. NULL where nothing needs them. */
 typedef struct part_sums {
     double *before, *end, *d_before, *d_end;
 } part_sums;

@@ -30,8 +30,8 @@ srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     return sr_device_allocate(backend->device, &cuda->fp8, cuda->fp8_bytes);
 }
 
-/* Codes of weights that follow each other: two bytes a number, as far behind the first as these are,
- * then notes, one for every NOTE_EACH numbers. No layer in 8 bits has fewer. */
+/* Codes of weights that follow each other: two bytes a number, as far behind the first as these
+ * are, then notes, one for every NOTE_EACH numbers. No layer in 8 bits has fewer. */
 enum { NOTE_EACH = SR_FP8_STEP * SR_FP8_STEP };
 
 struct sr_fp8_held {

@@ -31,8 +31,8 @@ struct part {
 };
 
 /* One row of a warp, up to CHUNK columns from `chunk` on: global -> registers; with the first of
- * them 1/rms, from shuffles, which lane 0 stores for the backward pass; then codes go to `along` and
- * to the row of shared memory. */
+ * them 1/rms, from shuffles, which lane 0 stores for the backward pass; then codes go to `along`
+ * and to the row of shared memory. */
 SR_DEVICE void norm_part(uint32_t *codes, float *rstd, const sr_fp8_forms &to,
                          const sr_rmsnorm &norm, const part &of) {
     const int C = (int)norm.C, lane = threadIdx.x % SR_WARP, row = of.row, chunk = of.chunk;

@@ -32,8 +32,8 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
         atomicMax(largest, own);
 }
 
-/* A block owns a tile, a thread a piece of it (tile.h): numbers are read as 16 bytes a row before the
- * largest size is, global memory -> registers, converted there and stored in the forms that are
+/* A block owns a tile, a thread a piece of it (tile.h): numbers are read as 16 bytes a row before
+ * the largest size is, global memory -> registers, converted there and stored in the forms that are
  * wanted (one barrier). */
 template <class Format>
 static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor to, const source x) {

@@ -25,8 +25,8 @@ SR_BOTH int64_t sr_fp8_padded(int64_t rows) {
 /* *largest = the largest size of x, a matrix as below. */
 srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matrix x);
 
-/* to = x, bf16, measured or not, whose columns are a multiple of SR_FP8_STEP and whose rows are aligned to 16
- * bytes; fewer than 2^32 numbers. */
+/* to = x, bf16, measured or not, whose columns are a multiple of SR_FP8_STEP and whose rows are
+ * aligned to 16 bytes; fewer than 2^32 numbers. */
 srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                  sr_fp8_format format);
 
