@@ -54,7 +54,9 @@ static void check_linear(int64_t rows, int64_t N, int64_t K, int64_t left) {
     float *d_bias = numbers((size_t)N, 7), *got = malloc((size_t)(rows * N + 1) * sizeof *got);
     double *want_y = doubles((size_t)(rows * N)), *want_x = doubles((size_t)(rows * K));
     double *want_w = doubles((size_t)(N * K)), *want_b = doubles((size_t)N);
-    const sr_matrix Y = {y + 1, rows, N, wide, SRNN_F32}, X = sr_matrix_of(x, rows, K, SRNN_F32);
+    const sr_matrix Y = {
+        .data = y + 1, .rows = rows, .columns = N, .stride = wide, .dtype = SRNN_F32};
+    const sr_matrix X = sr_matrix_of(x, rows, K, SRNN_F32);
     const sr_matrix d_X = sr_matrix_of(d_x, rows, K, SRNN_F32);
     const int64_t right = N - left;
     const int from = left == 0, count = 2 - from;
@@ -180,7 +182,8 @@ static void rope_and_its_inverse(void **state) {
             table[p * D + D / 2 + c] = (float)sin(p * (c + 1) * 0.3);
         }
     const sr_rope rope = {table, positions, HEADS, D, 0, false};
-    const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE, SRNN_F32};
+    const sr_matrix X = {
+        .data = x + 2, .rows = ROWS, .columns = HEADS * D, .stride = WIDE, .dtype = SRNN_F32};
     assert_int_equal(cpu->rope_forward(cpu, X, &rope), SRNN_OK);
     for (int r = 0; r < ROWS; r++)
         for (int head = 0; head < HEADS; head++)

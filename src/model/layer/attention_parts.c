@@ -13,7 +13,11 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
     const srnn_dtype number = layer->backend->number;
     const sr_layer_wiring *w = &layer->wiring;
     sr_layer_arrays arrays = {
-        .projected = {bytes + layout->projected, rows, w->projected, layer->stride, number},
+        .projected = {.data = bytes + layout->projected,
+                      .rows = rows,
+                      .columns = w->projected,
+                      .stride = layer->stride,
+                      .dtype = number},
         .convolved = sr_matrix_of(bytes + layout->convolved, rows, w->convolved, number),
         .o = sr_matrix_of(bytes + layout->o, rows, w->output, number),
         .normed = sr_matrix_of(bytes + layout->normed, rows, layer->dims.C, number),
