@@ -151,8 +151,8 @@ static void block(void **state) {
           *want_norm = numbers("block.grad.", "rms_norm.weight", E);
     assert_int_equal(sr_block_forward(&b, y, &saved), SRNN_OK);
     expect("y", y, want_y, GOLDEN_B * ROWS * E);
-    assert_int_equal(sr_block_backward(&b, (sr_block_gradient){d, d}, &gradient, &saved, &scratch),
-                     SRNN_OK);
+    const sr_block_gradient d_block = {.wide = d, .narrow = d};
+    assert_int_equal(sr_block_backward(&b, d_block, &gradient, &saved, &scratch), SRNN_OK);
     expect("d_x", d, want_x, GOLDEN_B * ROWS * E);
     expect("d_norm", d_norm, want_norm, E);
     for (size_t i = 0; i < table.count; i++) {
