@@ -95,12 +95,14 @@ static srnn_status run_step(sr_bytes *out, const sr_normal_step *step, sr_matche
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
                               sr_bytes buffers[2], const char **text, size_t *bytes,
                               bool continues) {
-    for (size_t i = 0; i<normalizer->count && * bytes> 0; i++) {
-        sr_bytes *buffer = &buffers[i & 1];
-        if (continues && normalizer->steps[i].kind == SR_NORMAL_PREPEND)
+    size_t ran = 0; /* each step reads the buffer that the one before it wrote */
+    for (size_t i = 0; i < normalizer->count; i++) {
+        const sr_normal_step *step = &normalizer->steps[i];
+        if (*bytes == 0 || (continues && step->kind == SR_NORMAL_PREPEND))
             continue;
+        sr_bytes *buffer = &buffers[ran++ & 1];
         buffer->count = 0;
-        SR_TRY(run_step(buffer, &normalizer->steps[i], matcher, *text, *bytes));
+        SR_TRY(run_step(buffer, step, matcher, *text, *bytes));
         *text = buffer->data;
         *bytes = buffer->count;
     }
