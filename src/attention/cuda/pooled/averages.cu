@@ -2,7 +2,7 @@
  * chunks, and the gradients of both. */
 #include "attention/cuda/pooled/pooled.h"
 
-/* ---- eight numbers of a row: four of each half, which RoPE turns together ---- */
+/* ---- eight numbers of a row: four of each half, which RoPE rotates together ---- */
 
 /* As they are in memory. */
 struct half_words {
@@ -40,7 +40,7 @@ SR_DEVICE sr_bf16 *tensor_row(const sr_axes_tensor &x, int b, int h, int64_t t) 
     return (sr_bf16 *)x.data + x.place(b, h, t, 0);
 }
 
-/* What the rows of a chunk are turned by; nothing where they are not. */
+/* The RoPE of the rows of a chunk; the identity where there is none. */
 struct chunk_angle {
     float cosine[4], sine[4];
 
@@ -50,11 +50,11 @@ struct chunk_angle {
             ((int64_t)(t - p.first[(int64_t)b * p.T + t]) * (p.D / 2) + 4 * piece) * 2;
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            cosine[c] = p.turned ? from[2 * c] : 1;
-            sine[c] = p.turned ? from[2 * c + 1] : 0;
+            cosine[c] = p.rotated ? from[2 * c] : 1;
+            sine[c] = p.rotated ? from[2 * c + 1] : 0;
         }
     }
-    SR_DEVICE void turn(float (&x)[8], bool back) const {
+    SR_DEVICE void rotate(float (&x)[8], bool back) const {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float low = x[c], high = x[4 + c], s = back ? -sine[c] : sine[c];
@@ -138,7 +138,7 @@ SR_DEVICE void load_token(token_words *words, const sr_axes_call &call, const ch
 
 /* Averages, and those of last tokens by slot. A thread owns eight channels of the chunks of a head
  * that begin in a slot: four tokens at a time global -> registers, averages in registers in the
- * order of tokens, turned and stored as bf16; a chunk of full length stores its last ones in its
+ * order of tokens, rotated and stored as bf16; a chunk of full length stores its last ones in its
  * slot too. */
 __global__ void __launch_bounds__(SR_AXES_THREADS, 2)
     pool_rows(const __grid_constant__ sr_axes_call call, const __grid_constant__ sr_pooled p) {
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 2)
                 const int t = t0 + n;
                 if (t >= end)
                     break;
-                float z[8], own_k[8], own_v[8], turned[8];
+                float z[8], own_k[8], own_v[8], rotated[8];
                 widen(z, words[n].gate);
                 widen(own_k, words[n].k);
                 widen(own_v, words[n].v);
@@ -171,14 +171,14 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 2)
                     const float gate = gate_sigmoid(z[c]), rest = gate_sigmoid(-z[c]);
                     k[c] = fmaf(gate, k[c], rest * own_k[c]);
                     v[c] = fmaf(gate, v[c], rest * own_v[c]);
-                    turned[c] = k[c];
+                    rotated[c] = k[c];
                 }
-                angle.turn(turned, false);
-                store_halves(p.k.row(at.b, at.h, t), p.D, at.piece, turned);
+                angle.rotate(rotated, false);
+                store_halves(p.k.row(at.b, at.h, t), p.D, at.piece, rotated);
                 store_halves(p.v.row(at.b, at.h, t), p.D, at.piece, v);
                 if (t == begin + p.length - 1) {
                     const int slot = t / p.length;
-                    store_halves(p.seen_k.row(at.b, at.h, slot), p.D, at.piece, turned);
+                    store_halves(p.seen_k.row(at.b, at.h, slot), p.D, at.piece, rotated);
                     store_halves(p.seen_v.row(at.b, at.h, slot), p.D, at.piece, v);
                 }
             }
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 2)
 }
 
 /* Queries by the numbers of their chunks. A thread owns eight channels of a row: global ->
- * registers, turned, registers -> global. */
+ * registers, rotated, registers -> global. */
 __global__ void turn_queries(const __grid_constant__ sr_axes_call call,
                              const __grid_constant__ sr_pooled p) {
     const int pieces = p.D / 8, piece = (int)(axes_thread() % pieces);
@@ -197,7 +197,7 @@ __global__ void turn_queries(const __grid_constant__ sr_axes_call call,
     const axes_row at = axes_row_of(n, p.q_heads, p.T);
     float x[8];
     widen(x, load_halves(tensor_row(call.in.q, at.b, at.h, at.t), p.D, piece));
-    chunk_angle(call, p, at.b, at.t, piece).turn(x, false);
+    chunk_angle(call, p, at.b, at.t, piece).rotate(x, false);
     store_halves(p.q.row(at.b, at.h, at.t), p.D, piece, x);
 }
 
@@ -209,7 +209,7 @@ srnn_status sr_pooled_averages(const sr_axes_call &call, const sr_pooled &p, cud
     SR_CUDA(cudaMemsetAsync(p.seen_v.data, 0, seen, stream));
     AXES_START(last_tokens, (int64_t)p.B * p.slots, p);
     AXES_START(pool_rows, slots * pieces, call, p);
-    if (p.turned)
+    if (p.rotated)
         AXES_START(turn_queries, (int64_t)p.B * p.q_heads * p.T * pieces, call, p);
     return SRNN_OK;
 }
@@ -300,12 +300,12 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
                     add_halves(d_k[n], p.d_seen_k + row, p.D, at.piece);
                     add_halves(d_v[n], p.d_seen_v + row, p.D, at.piece);
                 }
-                angle.turn(d_k[n], true);
+                angle.rotate(d_k[n], true);
                 float z[8], own[8], before[8], rest[8], d_gate[8];
                 widen(z, words[n].gate);
                 widen(own, words[n].k);
                 widen(before, before_k[n]);
-                angle.turn(before, true);
+                angle.rotate(before, true);
 #pragma unroll
                 for (int c = 0; c < 8; c++) {
                     const float gate = gate_sigmoid(z[c]), d = later_k[c] + d_k[n][c];
@@ -339,12 +339,12 @@ __global__ void __launch_bounds__(SR_AXES_THREADS, 1)
 struct shared_rows {
     sr_chunk_rows from;
     int own, heads;
-    bool turned;
+    bool rotated;
 };
 
 /* Gradients of q or k. A thread owns eight channels of a row of the caller's: it sums over the
- * heads that share the row in their order, global -> registers, turns the sum back and stores once;
- * rows without sharing may lie in place. */
+ * heads that share the row in their order, global -> registers, applies the inverse RoPE and stores
+ * once; rows without sharing may lie in place. */
 __global__ void add_shared(const __grid_constant__ sr_axes_call call,
                            const __grid_constant__ sr_pooled p,
                            const __grid_constant__ shared_rows rows,
@@ -364,15 +364,15 @@ __global__ void add_shared(const __grid_constant__ sr_axes_call call,
         for (int c = 0; c < 8; c++)
             sum[c] += x[c];
     }
-    if (rows.turned)
-        chunk_angle(call, p, at.b, at.t, piece).turn(sum, true);
+    if (rows.rotated)
+        chunk_angle(call, p, at.b, at.t, piece).rotate(sum, true);
     store_halves(tensor_row(out, at.b, at.h, at.t), p.D, piece, sum);
 }
 
 static srnn_status start_shared(const sr_axes_call &call, const sr_pooled &p,
                                 const shared_rows &rows, const sr_axes_tensor &out,
                                 cudaStream_t stream) {
-    if (!out.data || (rows.from.data == out.data && !rows.turned))
+    if (!out.data || (rows.from.data == out.data && !rows.rotated))
         return SRNN_OK;
     AXES_START(add_shared, (int64_t)p.B * rows.heads * p.T * (p.D / 8), call, p, rows, out);
     return SRNN_OK;
@@ -381,6 +381,6 @@ static srnn_status start_shared(const sr_axes_call &call, const sr_pooled &p,
 srnn_status sr_pooled_averages_backward(const sr_axes_call &call, const sr_pooled &p,
                                         cudaStream_t stream) {
     AXES_START(pool_rows_backward, (int64_t)p.B * p.Hkv * p.slots * (p.D / 8), call, p);
-    SR_TRY(start_shared(call, p, {p.d_q, p.H, p.q_heads, p.turned}, call.out.q, stream));
+    SR_TRY(start_shared(call, p, {p.d_q, p.H, p.q_heads, p.rotated}, call.out.q, stream));
     return start_shared(call, p, {p.d_k, p.Hkv, call.shared, false}, call.out.k, stream);
 }

@@ -54,7 +54,7 @@ static sr_pooled pooled_of(const sr_axes_call &call) {
     p.group = call.group;
     p.length = call.a.pool < call.T ? call.a.pool : call.T;
     p.slots = (call.T + p.length - 1) / p.length;
-    p.turned = call.a.position == SRNN_POSITION_ROPE_CHUNKS;
+    p.rotated = call.a.position == SRNN_POSITION_ROPE_CHUNKS;
     p.shares = call.shares_queries;
     p.row_sums = call.sums_rows;
     p.score = sr_score_rule_of(&call.a, call.D);
@@ -69,7 +69,7 @@ static void take_arrays(sr_pooled *p, bool backward, sr_layout *layout) {
     p->v = take_rows(p->B, p->Hkv, p->T, p->D, layout);
     p->seen_k = take_rows(p->B, p->Hkv, p->slots, p->D, layout);
     p->seen_v = take_rows(p->B, p->Hkv, p->slots, p->D, layout);
-    if (p->turned)
+    if (p->rotated)
         p->q = take_rows(p->B, p->H, p->T, p->D, layout);
     if (!backward)
         return;
@@ -103,7 +103,7 @@ static pooled_steps steps_of(const sr_attention_call *wanted, bool backward) {
     take_arrays(p, backward, &layout);
     p->q_share = chunk.q_share;
     p->q_heads = chunk.q_heads;
-    if (p->turned)
+    if (p->rotated)
         p->q.batch = (int64_t)p->q_heads * p->q.head;
     else
         p->q = chunk.q;

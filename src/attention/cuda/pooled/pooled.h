@@ -6,7 +6,7 @@
  * pairs with a range of slots and with itself, about T / L + 1 keys, so that nearly all time goes
  * into the bytes of a few passes over rows:
  *
- *     forward    averages and turned queries; the core: numerators; outputs from numerators
+ *     forward    averages and rotated queries; the core: numerators; outputs from numerators
  *     backward   the averages again; gradients of numerators; dQ, and the weight and the slope of
  *                each row's pair with itself; gradients of slots; from the last token of a chunk to
  *                its first: gradients of k, v and the gates; sums over heads that share
@@ -30,7 +30,7 @@ struct sr_pooled {
     int group;     /* query heads of a head of averages */
     int length;    /* L; T where it is longer */
     int slots;     /* of L tokens, in a batch row */
-    bool turned;   /* queries and averages are rotated by the numbers of their chunks */
+    bool rotated;  /* queries and averages are rotated by the numbers of their chunks */
     bool shares;   /* query heads share rows of q */
     bool row_sums; /* the gradient of row sums exists */
     sr_score_rule score;
@@ -91,7 +91,7 @@ SR_DEVICE sr_head_rows<const sr_bf16> pooled_rows(const sr_chunk_rows &rows, int
     return {rows.row(b, h, 0), rows.time, D, true};
 }
 
-/* Averages, slots and turned queries, before a core. */
+/* Averages, slots and rotated queries, before a core. */
 srnn_status sr_pooled_averages(const sr_axes_call &call, const sr_pooled &pooled,
                                cudaStream_t stream);
 /* After the cores' backward: gradients of the operands. */
