@@ -66,9 +66,9 @@ typedef struct sr_session_relay {
     bool last;               /* no piece follows */
 } sr_session_relay;
 
-/* Feeds the piece ids (B, T). After the last one, this session has seen the whole text: it goes on
- * as after sr_session_feed, and logits are filled if not NULL. All sessions must have settled
- * (part->settle) before they are reset or freed. */
+/* Feeds the piece ids (B, T). After the last one, this session has seen the whole text: it
+ * continues as after sr_session_feed, and logits are filled if not NULL. All sessions must have
+ * settled (part->settle) before they are reset or freed. */
 srnn_status sr_session_feed_relayed(sr_session *session, float *logits, const int32_t *ids, int T,
                                     const sr_session_relay *relay);
 
