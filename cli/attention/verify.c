@@ -20,7 +20,8 @@ enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
-/* Besides the named variants: families, and every gate on variants with a state. */
+/* Besides the named variants: families, every gate on variants with a state, and what none of them
+ * has with heads of one number. */
 static const char *const others[] = {
     "order:1",
     "order:2",
@@ -36,6 +37,7 @@ static const char *const others[] = {
     "order:2,decay,value_gate,output_gate,post_gate,norm=l2",
     "order:2,value_gate,normaliser=cumulative_gate,norm=layer",
     "order:2,normaliser=row_sum_min1,detach,epsilon=0.1",
+    "score=linear,normaliser=none,decay=softplus,decay_width=channel,dt_width=channel",
 };
 
 enum { OTHERS = sizeof others / sizeof *others };
