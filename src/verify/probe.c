@@ -309,7 +309,8 @@ srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
         const srnn_dtype from_type =
             operand ? sr_operand_dtype((sr_operand)which, &from->problem) : from->problem.dtype;
         const void *numbers = operand ? from->host.operand[which] : from->host.d_o;
-        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+        const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
+        for (int64_t i = 0; i < elements; i++)
             store(operand ? run->host.operand[which] : run->host.d_o, to_type, i,
                   (float)element(numbers, from_type, i));
     }
@@ -395,17 +396,10 @@ static void round_operands(attention_call *oracle) {
         const srnn_problem narrow = {.dtype = SRNN_BF16};
         if (which < SR_OPERANDS && sr_operand_dtype((sr_operand)which, &narrow) != SRNN_BF16)
             continue;
-        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+        const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
+        for (int64_t i = 0; i < elements; i++)
             numbers[i] = (double)sr_bf16_float(sr_bf16_of((float)numbers[i]));
     }
-}
-
-/* The oracle on the operands of a double call, computing in this dtype. */
-static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
-    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
-    srnn_problem problem = oracle->problem;
-    problem.dtype = dtype;
-    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
 /* The logit z of a gate that decays the state by about e^-strength. */
@@ -490,18 +484,55 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 }
 
 srnn_status probe_oracle_run(attention_call *oracle) {
-    return run_oracle_in(oracle, SRNN_F64);
+    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
+    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
 }
 
-srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
-                               const attention_call *oracle) {
+/* The errors of a plain computation in the problem's dtype that keeps its numbers at this scale. */
+static srnn_status scaled_errors(probe_errors *errors, const srnn_problem *problem,
+                                 const attention_call *oracle, double scale) {
     attention_call plain;
     SR_TRY(probe_copy(&plain, &oracle->problem, oracle));
-    const srnn_status status = run_oracle_in(&plain, problem->dtype);
+    const srnn_operands in = call_operands(&plain), gradients = call_gradients(&plain);
+    srnn_problem narrow = plain.problem;
+    narrow.dtype = problem->dtype;
+    const srnn_status status =
+        sr_oracle_run_scaled(plain.host.o, &gradients, plain.host.d_o, &narrow, &in, scale);
     if (status == SRNN_OK)
         *errors = probe_errors_of(&plain, oracle, true);
     call_free(&plain);
     return status;
+}
+
+srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
+                               const attention_call *oracle) {
+    return scaled_errors(errors, problem, oracle, 1);
+}
+
+static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
+            worst->of[n] = share * errors->of[n];
+}
+
+static bool all_within(const probe_errors *errors, double limit, const probe_errors *plain) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(errors->of[n] <= limit) &&
+            !(isfinite(errors->of[n]) && errors->of[n] <= probe_plain_limit(plain->of[n])))
+            return false;
+    return true;
+}
+
+srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
+                           const srnn_problem *problem, const attention_call *oracle) {
+    enum { SCALES = 32 };
+    while (!(*is = all_within(errors, limit, &plain->worst)) && plain->count < SCALES) {
+        probe_errors own;
+        plain->count++;
+        SR_TRY(scaled_errors(&own, problem, oracle, exp2(plain->count / (SCALES + 1.0))));
+        keep_worst(&plain->worst, &own, 1);
+    }
+    return SRNN_OK;
 }
 
 /* Whether a product made of this operand may be exactly at a clamp, where the slope jumps however
@@ -558,12 +589,6 @@ static bool has_products(const srnn_problem *problem) {
     const srnn_attention *a = &problem->attention;
     const bool state = problem->form == SRNN_FORM_CHUNKED || problem->form == SRNN_FORM_RECURRENT;
     return state && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR;
-}
-
-static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
-    for (int n = 0; n < PROBE_TENSORS; n++)
-        if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
-            worst->of[n] = share * errors->of[n];
 }
 
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,

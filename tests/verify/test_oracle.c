@@ -354,6 +354,71 @@ static void plain_bf16(void **state) {
     assert_true(error > 1e-3 && error < 2e-2);
 }
 
+/* What the delta rule writes is an operand of products: 1.5 (1 + 2^-7) is between two numbers of
+ * bf16, and so are outputs, 1.5 times that; rounded once, they are the lower one. */
+static void plain_delta_rule(void **state) {
+    (void)state;
+    srnn_problem p = {.dtype = SRNN_F64, .B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 2, .Dv = 1};
+    attention_call call;
+    assert_int_equal(srnn_attention_parse(&p.attention,
+                                          "score=linear,position=none,scale=one,write=delta,"
+                                          "write_gate=given,normaliser=none"),
+                     SRNN_OK);
+    assert_int_equal(probe_create(&call, &p, 1), SRNN_OK);
+    double *q = call.host.operand[SR_OPERAND_Q], *k = call.host.operand[SR_OPERAND_K];
+    q[0] = 1.5;
+    k[0] = 1;
+    q[1] = k[1] = 0;
+    *(double *)call.host.operand[SR_OPERAND_V] = 1.5;
+    *(double *)call.host.operand[SR_OPERAND_WRITE_GATE] = 1 + 0x1p-7;
+    const srnn_operands in = call_operands(&call);
+    p = call.problem;
+    p.dtype = SRNN_BF16;
+    assert_int_equal(sr_oracle_run(call.host.o, NULL, NULL, &p, &in), SRNN_OK);
+    assert_true(*(double *)call.host.o == 146 * 0x1p-6);
+    p.attention.write = SRNN_WRITE_ADD;
+    assert_int_equal(sr_oracle_run(call.host.o, NULL, NULL, &p, &in), SRNN_OK);
+    assert_true(*(double *)call.host.o == 2.25);
+    call_free(&call);
+}
+
+/* Gradients of a value power, a number per head, as plain computations at other scales find them:
+ * all have errors of the size of bf16's, no two the same. Errors up to twice the largest of them
+ * pass, larger ones do not, whatever other tensors lose, and numbers that are not finite never. */
+static void plain_at_other_scales(void **state) {
+    (void)state;
+    srnn_problem p = {.dtype = SRNN_BF16, .B = 1, .H = 2, .Hkv = 2, .T = 40, .D = 8, .Dv = 8};
+    attention_call oracle;
+    probe_errors first;
+    probe_plain plain = {.count = 0};
+    bool is;
+    assert_int_equal(srnn_attention_parse(&p.attention, "linear_cosine_intended"), SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &p, 1), SRNN_OK);
+    assert_int_equal(probe_plain_errors(&first, &p, &oracle), SRNN_OK);
+    assert_int_equal(probe_is_plain(&is, &plain, &first, 0, &p, &oracle), SRNN_OK);
+    assert_true(is && plain.count >= 1);
+    probe_errors wrong = {.of[SR_OPERAND_VALUE_POWER] = 1};
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_true(!is && plain.count == 32);
+    const double power = plain.worst.of[SR_OPERAND_VALUE_POWER];
+    assert_true(power > 1e-3 && power < 0.1 && power > first.of[SR_OPERAND_VALUE_POWER]);
+    assert_true(plain.worst.of[SR_OPERAND_V] < 1.5 * first.of[SR_OPERAND_V]);
+    wrong.of[SR_OPERAND_VALUE_POWER] = probe_plain_limit(power);
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_true(is);
+    wrong.of[SR_OPERAND_V] = probe_plain_limit(power);
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    wrong.of[SR_OPERAND_V] = (double)NAN;
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 1, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    plain.worst.of[SR_OPERAND_V] = (double)INFINITY;
+    wrong.of[SR_OPERAND_V] = (double)INFINITY;
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 1, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    call_free(&oracle);
+}
+
 /* ---- errors that any computation has */
 
 /* If the right result is zero, any other is infinitely wrong, also a plain computation's. */
@@ -601,6 +666,8 @@ static void draws_are_in_range(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_bf16),
+        cmocka_unit_test(plain_delta_rule),
+        cmocka_unit_test(plain_at_other_scales),
         cmocka_unit_test(nothing_infinite_is_excused),
         cmocka_unit_test(little_that_is_wrong_is_refused),
         cmocka_unit_test(clamps_excuse_nothing),
