@@ -74,10 +74,12 @@ static const shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
 
-/* The error of any computation in float, by pairs or through a state; computed on demand. */
+/* What others lose, by pairs or through a state, computed on demand: any computation in float, or
+ * plain ones in bf16. */
 typedef struct lost {
     probe_errors errors;
     bool known;
+    probe_plain plain;
 } lost;
 
 /* How a method did on one shape, or on all of them: its worst error; infinity: it failed. */
@@ -92,7 +94,6 @@ typedef struct reference {
     uint64_t seed;
     attention_call oracle;
     double plain_limit;
-    probe_plain plain; /* beyond the limit */
     lost by_pairs, by_state;
     cell cells[METHODS_MAX];
     srnn_status status;
@@ -202,7 +203,8 @@ static lost *losses_of(reference *right, const method *m) {
 static void report_tensors(reference *right, const method *m, const probe_errors *errors,
                            double limit) {
     const bool narrow = right->problem.dtype == SRNN_BF16;
-    const probe_errors *anyway = narrow ? &right->plain.worst : &losses_of(right, m)->errors;
+    const lost *losses = losses_of(right, m);
+    const probe_errors *anyway = narrow ? &losses->plain.worst : &losses->errors;
     for (int n = 0; n < PROBE_TENSORS; n++)
         if (!(errors->of[n] <= limit))
             fprintf(stderr, "softrnn:   %s%s: %.2g, limit %.2g, lost anyway %.2g\n",
@@ -232,7 +234,7 @@ static bool excused(reference *right, const method *m, const probe_errors *error
     bool plain;
     problem.form = m->form;
     if (problem.dtype != SRNN_F32)
-        return probe_is_plain(&plain, &right->plain, errors, limit, &problem, &right->oracle) ==
+        return probe_is_plain(&plain, &losses->plain, errors, limit, &problem, &right->oracle) ==
                    SRNN_OK &&
                plain;
     if (!losses->known && probe_find_losses(&losses->errors, &problem, &right->oracle) != SRNN_OK)

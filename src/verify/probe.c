@@ -488,51 +488,31 @@ srnn_status probe_oracle_run(attention_call *oracle) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
 }
 
-/* The errors of a plain computation in the problem's dtype that keeps its numbers at this scale. */
-static srnn_status scaled_errors(probe_errors *errors, const srnn_problem *problem,
-                                 const attention_call *oracle, double scale) {
-    attention_call plain;
-    SR_TRY(probe_copy(&plain, &oracle->problem, oracle));
-    const srnn_operands in = call_operands(&plain), gradients = call_gradients(&plain);
-    srnn_problem narrow = plain.problem;
-    narrow.dtype = problem->dtype;
-    const srnn_status status =
-        sr_oracle_run_scaled(plain.host.o, &gradients, plain.host.d_o, &narrow, &in, scale);
+/* The errors of a computation in this dtype that rounds in another way: see sr_oracle_run_rounded. */
+static srnn_status rounded_errors(probe_errors *errors, const attention_call *oracle,
+                                  srnn_dtype dtype, double scale, uint64_t state_seed) {
+    attention_call call;
+    SR_TRY(probe_copy(&call, &oracle->problem, oracle));
+    const srnn_operands in = call_operands(&call), gradients = call_gradients(&call);
+    srnn_problem problem = call.problem;
+    problem.dtype = dtype;
+    const srnn_status status = sr_oracle_run_rounded(call.host.o, &gradients, call.host.d_o,
+                                                     &problem, &in, scale, state_seed);
     if (status == SRNN_OK)
-        *errors = probe_errors_of(&plain, oracle, true);
-    call_free(&plain);
+        *errors = probe_errors_of(&call, oracle, true);
+    call_free(&call);
     return status;
 }
 
 srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
                                const attention_call *oracle) {
-    return scaled_errors(errors, problem, oracle, 1);
+    return rounded_errors(errors, oracle, problem->dtype, 1, 0);
 }
 
 static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
     for (int n = 0; n < PROBE_TENSORS; n++)
         if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
             worst->of[n] = share * errors->of[n];
-}
-
-static bool all_within(const probe_errors *errors, double limit, const probe_errors *plain) {
-    for (int n = 0; n < PROBE_TENSORS; n++)
-        if (!(errors->of[n] <= limit) &&
-            !(isfinite(errors->of[n]) && errors->of[n] <= probe_plain_limit(plain->of[n])))
-            return false;
-    return true;
-}
-
-srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
-                           const srnn_problem *problem, const attention_call *oracle) {
-    enum { SCALES = 32 };
-    while (!(*is = all_within(errors, limit, &plain->worst)) && plain->count < SCALES) {
-        probe_errors own;
-        plain->count++;
-        SR_TRY(scaled_errors(&own, problem, oracle, exp2(plain->count / (SCALES + 1.0))));
-        keep_worst(&plain->worst, &own, 1);
-    }
-    return SRNN_OK;
 }
 
 /* Whether a product made of this operand may be exactly at a clamp, where the slope jumps however
@@ -571,24 +551,9 @@ static srnn_status nudged_errors(probe_errors *errors, const attention_call *ora
     return status;
 }
 
-/* The same with a perturbed state. */
-static srnn_status state_errors(probe_errors *errors, const attention_call *oracle, uint64_t seed) {
-    attention_call nudged;
-    SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
-    const srnn_operands in = call_operands(&nudged), gradients = call_gradients(&nudged);
-    const srnn_status status =
-        sr_oracle_run_state(nudged.host.o, &gradients, nudged.host.d_o, &nudged.problem, &in, seed);
-    if (status == SRNN_OK)
-        *errors = probe_errors_of(&nudged, oracle, true);
-    call_free(&nudged);
-    return status;
-}
-
-/* A linear state holds the keys themselves, which are perturbed as operands. */
-static bool has_products(const srnn_problem *problem) {
-    const srnn_attention *a = &problem->attention;
+static bool has_state(const srnn_problem *problem) {
     const bool state = problem->form == SRNN_FORM_CHUNKED || problem->form == SRNN_FORM_RECURRENT;
-    return state && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR;
+    return state && srnn_attention_has_state(&problem->attention);
 }
 
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
@@ -603,10 +568,32 @@ srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
     for (uint64_t seed = 1; seed <= NUDGES; seed++) {
         SR_TRY(nudged_errors(&own, oracle, seed));
         keep_worst(losses, &own, 1);
-        if (!has_products(problem))
+        /* a linear state holds the keys themselves, which are perturbed as operands */
+        if (!has_state(problem) || problem->attention.score == SRNN_SCORE_LINEAR)
             continue;
-        SR_TRY(state_errors(&own, oracle, seed));
+        SR_TRY(rounded_errors(&own, oracle, SRNN_F64, 1, seed));
         keep_worst(losses, &own, STATE_SHARE);
+    }
+    return SRNN_OK;
+}
+
+static bool all_within(const probe_errors *errors, double limit, const probe_errors *plain) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(errors->of[n] <= limit) &&
+            !(isfinite(errors->of[n]) && errors->of[n] <= probe_plain_limit(plain->of[n])))
+            return false;
+    return true;
+}
+
+srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
+                           const srnn_problem *problem, const attention_call *oracle) {
+    enum { SCALES = 32 };
+    while (!(*is = all_within(errors, limit, &plain->worst)) && plain->count < SCALES) {
+        probe_errors own;
+        plain->count++;
+        SR_TRY(rounded_errors(&own, oracle, problem->dtype, exp2(plain->count / (SCALES + 1.0)),
+                              has_state(problem) ? (uint64_t)plain->count : 0));
+        keep_worst(&plain->worst, &own, 1);
     }
     return SRNN_OK;
 }

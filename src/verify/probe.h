@@ -57,7 +57,10 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
  * same. A gradient that is one number per head, a sum over all tokens, has an error of either sign
  * and any size: of two computations that round alike, one is off by more than twice the other's
  * error in 20 % of all problems of two heads, by more than twice the largest of n others in
- * 24 / ((n+1)(n+2)(n+3)(n+4)). */
+ * 24 / ((n+1)(n+2)(n+3)(n+4)). If the form is chunked or recurrent, and the variant has a state,
+ * these computations read a state in the problem's dtype, an operand of products like the others:
+ * where a query is nearly orthogonal to the keys in it, weights are far smaller than what they are
+ * sums of. */
 typedef struct probe_plain {
     probe_errors worst;
     int count;

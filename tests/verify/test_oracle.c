@@ -382,6 +382,43 @@ static void plain_delta_rule(void **state) {
     call_free(&call);
 }
 
+/* The output of the last of `tokens` rows, whose query (1, 1) is orthogonal to the first key, (1, -1),
+ * where all other keys are 0: the largest over some seeds of the error of a state. */
+static double read_from_state(int tokens, srnn_dtype dtype) {
+    srnn_problem p = {.dtype = SRNN_F64, .B = 1, .H = 1, .Hkv = 1, .T = tokens, .D = 2, .Dv = 1};
+    attention_call call;
+    double largest = 0;
+    assert_int_equal(srnn_attention_parse(&p.attention, "score=linear,position=none,scale=one,"
+                                                        "normaliser=none"),
+                     SRNN_OK);
+    assert_int_equal(probe_create(&call, &p, 1), SRNN_OK);
+    double *k = call.host.operand[SR_OPERAND_K], *v = call.host.operand[SR_OPERAND_V];
+    for (int t = 0; t < tokens; t++) {
+        double *q = (double *)call.host.operand[SR_OPERAND_Q] + (ptrdiff_t)2 * t;
+        k[2 * t] = t == 0;
+        k[2 * t + 1] = -(t == 0);
+        v[t] = 1;
+        q[0] = q[1] = 1;
+    }
+    const srnn_operands in = call_operands(&call);
+    p = call.problem;
+    p.dtype = dtype;
+    for (uint64_t seed = 1; seed < 8; seed++) {
+        assert_int_equal(sr_oracle_run_rounded(call.host.o, NULL, NULL, &p, &in, 1, seed), SRNN_OK);
+        largest = fmax(largest, fabs(((double *)call.host.o)[tokens - 1]));
+    }
+    call_free(&call);
+    return largest;
+}
+
+/* In bf16 tokens of a chunk of 64 read each other by pairs. */
+static void states_are_rounded(void **state) {
+    (void)state;
+    assert_true(read_from_state(65, SRNN_BF16) == 0x1p-8);
+    assert_true(read_from_state(64, SRNN_BF16) == 0);
+    assert_true(read_from_state(64, SRNN_F64) == 0x1p-23);
+}
+
 /* Gradients of a value power, a number per head, as plain computations at other scales find them:
  * all have errors of the size of bf16's, no two the same. Errors up to twice the largest of them
  * pass, larger ones do not, whatever other tensors lose, and numbers that are not finite never. */
@@ -668,6 +705,7 @@ int main(void) {
         cmocka_unit_test(plain_bf16),
         cmocka_unit_test(plain_delta_rule),
         cmocka_unit_test(plain_at_other_scales),
+        cmocka_unit_test(states_are_rounded),
         cmocka_unit_test(nothing_infinite_is_excused),
         cmocka_unit_test(little_that_is_wrong_is_refused),
         cmocka_unit_test(clamps_excuse_nothing),

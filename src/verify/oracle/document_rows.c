@@ -267,15 +267,22 @@ static double logit_scale(const sr_document *x) {
     return x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
 }
 
+/* Whether row i finds token j in a state. In bf16 states are operands of products by chunks, of 64
+ * tokens of a row and more; tokens of one chunk read each other by pairs. */
+static bool from_state(const sr_document *x, int64_t i, int64_t j) {
+    enum { CHUNK = 64 };
+    return x->problem->dtype != SRNN_BF16 || (x->start + i) / CHUNK != (x->start + j) / CHUNK;
+}
+
 /* The error of a pair's weight if every number of a state is half an ulp off. At order n a state
  * holds products of n numbers of each key, and (q k)^n is a sum of such products; the sign of a
  * product's error is the product of one random sign per channel. */
 static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
     const sr_term *q = x->q + (at.query * x->length + at.i) * x->width;
     const sr_term *k = x->signed_k + (at.key * x->length + j) * x->width;
-    const sr_term dot = sr_tape_dot(x->tape, sr_each(q), sr_each(k), x->width);
+    const sr_term dot = product(x, (pair){q, k, at.value, at.i, j});
     const sr_term sum = score(x, sr_tape_affine(x->tape, dot, logit_scale(x), 0));
-    return sr_tape_affine(x->tape, sum, 0x1p-24, 0);
+    return sr_tape_affine(x->tape, sum, x->problem->dtype == SRNN_BF16 ? 0x1p-9 : 0x1p-24, 0);
 }
 
 /* out[j] = the argument of the score; for exp it includes the decay of the weight. */
@@ -315,7 +322,7 @@ static void row_weights(sr_document *x, sr_query at, sr_term *row, double maximu
         if (exponents)
             w = sr_tape_affine(x->tape, w, 1, -x->reduction);
         w = score(x, w);
-        if (x->signed_k)
+        if (x->signed_k && from_state(x, at.i, j))
             w = sr_tape_add(x->tape, w, state_error(x, at, j));
         if (!exponents && decays_weights(x)) {
             const sr_term decay = decay_between(x, (pair){.value = at.value, .i = at.i, .j = j});

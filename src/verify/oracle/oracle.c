@@ -316,15 +316,13 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
     return status;
 }
 
-srnn_status sr_oracle_run_scaled(double *o, const srnn_operands *gradients, const double *d_o,
-                                 const srnn_problem *p, const srnn_operands *in, double scale) {
-    sr_document common = {.problem = p, .a = &p->attention, .scale = scale, .clearance = INFINITY};
-    return run(&common, o, gradients, d_o, in);
-}
-
-srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
-                                const srnn_problem *p, const srnn_operands *in, uint64_t seed) {
-    sr_document common = {
-        .problem = p, .a = &p->attention, .state_seed = &seed, .scale = 1, .clearance = INFINITY};
+srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
+                                  const srnn_problem *p, const srnn_operands *in, double scale,
+                                  uint64_t state_seed) {
+    sr_document common = {.problem = p,
+                          .a = &p->attention,
+                          .state_seed = state_seed,
+                          .scale = scale,
+                          .clearance = INFINITY};
     return run(&common, o, gradients, d_o, in);
 }
