@@ -558,15 +558,18 @@ static bool has_state(const srnn_problem *problem) {
 
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle) {
-    enum { NUDGES = 5 };
+    enum { OTHERS = 5 };
     /* A state has thousands of products, and one perturbation samples them poorly: kernels lose up
      * to twice as much. Kernels may lose four times this error, where they may lose sixteen times
      * the others. */
     static const double STATE_SHARE = 0.25;
     probe_errors own;
     SR_TRY(probe_plain_errors(losses, problem, oracle));
-    for (uint64_t seed = 1; seed <= NUDGES; seed++) {
+    for (uint64_t seed = 1; seed <= OTHERS; seed++) {
         SR_TRY(nudged_errors(&own, oracle, seed));
+        keep_worst(losses, &own, 1);
+        const double scale = exp2((double)seed / (OTHERS + 1));
+        SR_TRY(rounded_errors(&own, oracle, problem->dtype, scale, 0));
         keep_worst(losses, &own, 1);
         /* a linear state holds the keys themselves, which are perturbed as operands */
         if (!has_state(problem) || problem->attention.score == SRNN_SCORE_LINEAR)

@@ -71,12 +71,13 @@ typedef struct probe_plain {
 srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
                            const srnn_problem *problem, const attention_call *oracle);
 
-/* The unavoidable error of each tensor: the largest of a plain computation in float and of exact
- * ones on operands that are half an ulp off. Where terms cancel, as those of one key do before a
- * norm over the row, no order of summation helps. One such row may dominate a gradient, and the
- * plain computation may happen to round well there. If the form is chunked or recurrent, and the
- * score a series or a power, also a quarter of the errors of exact computations with a state that
- * is off like that. */
+/* The unavoidable error of each tensor: the largest of plain computations in float, at several
+ * scales, and of exact ones on operands that are half an ulp off. Where terms cancel, as those of
+ * one key do before a norm over the row, no order of summation helps. One such row may dominate a
+ * gradient, and one plain computation may happen to round well there. Neither kind is enough: exact
+ * computations have no part of a gradient along a row that its norm divides by its length, whatever
+ * their operands. If the form is chunked or recurrent, and the score a series or a power, also a
+ * quarter of the errors of exact computations with a state that is off like that. */
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 

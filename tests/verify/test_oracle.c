@@ -672,6 +672,28 @@ static void states_lose_what_pairs_do_not(void **state) {
     call_free(&oracle);
 }
 
+/* The gradient of one value power is -0.0122, of terms whose sizes add up to 33.3, where rows are
+ * divided by their lengths. 4.2e-6, half an ulp of these terms in float, is what a GPU was off.
+ * Operands half an ulp off change it by less, since rows follow them. */
+static void a_norm_loses_what_operands_do_not(void **state) {
+    (void)state;
+    srnn_problem p = {.B = 1, .H = 4, .Hkv = 1, .T = 127, .D = 8, .Dv = 64};
+    attention_call oracle;
+    probe_errors losses, errors = {{0}};
+    assert_int_equal(srnn_attention_parse(&p.attention,
+                                          "score=exp,feature=elu1,decay=softplus,"
+                                          "value_gate=time_step,levels=fenwick,"
+                                          "normaliser=value_power,norm=l2,norm_width=row"),
+                     SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &p, 496), SRNN_OK);
+    assert_int_equal(probe_find_losses(&losses, &p, &oracle), SRNN_OK);
+    errors.of[SR_OPERAND_VALUE_POWER] = 3.4e-4;
+    assert_true(probe_is_excused(&errors, &losses, 1e-4));
+    errors.of[SR_OPERAND_VALUE_POWER] = 1.1e-3;
+    assert_false(probe_is_excused(&errors, &losses, 1e-4));
+    call_free(&oracle);
+}
+
 /* Combinations with exp whose sums, or the delta rule itself, once left the range of float; and,
  * the last, one in which a pair was once closer to the clamp than float resolves. */
 static void draws_are_in_range(void **state) {
@@ -711,6 +733,7 @@ int main(void) {
         cmocka_unit_test(clamps_excuse_nothing),
         cmocka_unit_test(states_excuse_no_fault),
         cmocka_unit_test(states_lose_what_pairs_do_not),
+        cmocka_unit_test(a_norm_loses_what_operands_do_not),
         cmocka_unit_test(draws_are_in_range),
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),
