@@ -488,7 +488,7 @@ srnn_status probe_oracle_run(attention_call *oracle) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
 }
 
-/* The errors of a computation in this dtype that rounds in another way: see sr_oracle_run_rounded. */
+/* The errors of a computation in this dtype that rounds in another way: sr_oracle_run_rounded. */
 static srnn_status rounded_errors(probe_errors *errors, const attention_call *oracle,
                                   srnn_dtype dtype, double scale, uint64_t state_seed) {
     attention_call call;

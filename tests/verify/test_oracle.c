@@ -382,8 +382,8 @@ static void plain_delta_rule(void **state) {
     call_free(&call);
 }
 
-/* The output of the last of `tokens` rows, whose query (1, 1) is orthogonal to the first key, (1, -1),
- * where all other keys are 0: the largest over some seeds of the error of a state. */
+/* The output of the last of `tokens` rows, whose query (1, 1) is orthogonal to the first key,
+ * (1, -1), where all other keys are 0: the largest over some seeds of the error of a state. */
 static double read_from_state(int tokens, srnn_dtype dtype) {
     srnn_problem p = {.dtype = SRNN_F64, .B = 1, .H = 1, .Hkv = 1, .T = tokens, .D = 2, .Dv = 1};
     attention_call call;

@@ -26,9 +26,9 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
 
 /* Other computations that round as much. With dtype bf16 or float the plain program keeps its
  * numbers times `scale`, 1 to 2, as kernels do that take another maximum out of a row: as many
- * roundings, of the same sizes, of other numbers up and down. Unless state_seed is 0, earlier tokens
- * are read from a state, and every product of n numbers of a key that it holds is half an ulp of
- * bf16 (with float and double: of float) off, up or down depending on the seed. No order of
+ * roundings, of the same sizes, of other numbers up and down. Unless state_seed is 0, earlier
+ * tokens are read from a state, and every product of n numbers of a key that it holds is half an
+ * ulp of bf16 (with float and double: of float) off, up or down depending on the seed. No order of
  * summation is more accurate than that: (q k)^n may be small where the products it sums are not. */
 srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
                                   const srnn_problem *problem, const srnn_operands *in,
