@@ -47,19 +47,20 @@ struct outputs_span {
     int range; /* channel_range of its gates */
 };
 
-template <int F> struct outputs_memory {
-    channel_tiles<F> tiles;                     /* exponents become y */
-    sr_bf16 d_numerators[SR_CHUNK * SLICE];     /* of 64 value columns at a time */
-    sr_bf16 d_values[SR_CHUNK * SLICE];         /* delta only */
+template <int F, bool DELTA> struct outputs_memory {
+    static constexpr int kinds = DELTA ? 2 : 1;
+    channel_tiles<F> tiles;                 /* exponents become y */
+    sr_bf16 d_numerators[SR_CHUNK * SLICE]; /* of 64 value columns at a time */
+    sr_bf16 d_values[DELTA ? SR_CHUNK * SLICE : 8];
     sr_bf16 used[SR_CHUNK * SLICE];             /* U */
     sr_bf16 state[SLICE * F], later[SLICE * F]; /* S^', R~' */
     union {
-        sr_bf16 pairs[2][SR_CHUNK_SQUARE]; /* G, H below the diagonal */
-        channel_totals<F> d_totals;        /* of y, for each 8 tokens */
+        sr_bf16 pairs[kinds][SR_CHUNK_SQUARE]; /* G, H below the diagonal */
+        channel_totals<F> d_totals;            /* of y, for each 8 tokens */
     };
     alignas(8) float both[F];        /* <S^, R~> */
     float until[SR_CHUNK_STRIPS][F]; /* what k~ dk~ has from R~, for 16 rows */
-    float diagonal[2][SR_CHUNK];     /* G_ii, -H_ii */
+    float diagonal[kinds][SR_CHUNK]; /* G_ii, -H_ii */
     outputs_at at;
     outputs_span what;
 };
@@ -74,8 +75,8 @@ template <int F> struct outputs_rows {
 /* ---- copies ---- */
 
 /* Of a slice of values: rows of tokens, and of the transposed states. */
-template <int F>
-SR_DEVICE void load_slice(outputs_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void load_slice(outputs_memory<F, DELTA> *shared, const sr_chunk_call &call,
                           const channel_places &places, int g, int slice) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
@@ -84,7 +85,7 @@ SR_DEVICE void load_slice(outputs_memory<F> *shared, const sr_chunk_call &call,
     chunk_load<SLICE, THREADS>(shared->d_numerators,
                                chunk_rows(call.d_numerator, at.b, at.query(call, g), call.V, v0),
                                what.span);
-    if (call.delta) {
+    if constexpr (DELTA) {
         chunk_load<SLICE, THREADS>(shared->d_values,
                                    chunk_rows(call.d_v, at.b, at.head, call.V, v0), what.span);
         channel_copy_rows<SLICE, THREADS>(shared->used,
@@ -135,9 +136,9 @@ SR_DEVICE void each_pair(const outputs_at &at, const sr_bf16 *tile, const Use &u
 /* Gradients of rows that were scaled by 2^x, from those of the scaled rows: d += factor 2^x c, y +=
  * the scaled rows times c. `diagonal` (NULL: none): the rows of writers times these numbers are
  * added to c for d alone. Parameters, not a struct: they stay in registers. */
-template <int F, int P>
+template <int F, bool DELTA, int P>
 SR_DEVICE void take_readers(float (&d)[P][4], float (&y)[P][4], const float (&c)[P][4],
-                            outputs_memory<F> *shared, const sr_bf16 *tile, float factor,
+                            outputs_memory<F, DELTA> *shared, const sr_bf16 *tile, float factor,
                             const float *diagonal, const channel_level &level) {
     each_pair<F>(shared->at, tile, [&](int n, int e, float2 own, int row, int column) {
         const float2 x = channel_exp2(shared->tiles.gates.pair(row, column)) * factor;
@@ -154,9 +155,9 @@ SR_DEVICE void take_readers(float (&d)[P][4], float (&y)[P][4], const float (&c)
 
 /* The same for keys that were scaled by 2^(all - x), which y has with the other sign; row `last`
  * not at all. Parameters as above. */
-template <int F, int P>
+template <int F, bool DELTA, int P>
 SR_DEVICE void take_writers(float (&d)[P][4], float (&y)[P][4], const float (&c)[P][4],
-                            outputs_memory<F> *shared, const float *diagonal, int last,
+                            outputs_memory<F, DELTA> *shared, const float *diagonal, int last,
                             const channel_level &level) {
     each_pair<F>(shared->at, shared->tiles.writers,
                  [&](int n, int e, float2 own, int row, int column) {
@@ -178,8 +179,8 @@ SR_DEVICE void take_writers(float (&d)[P][4], float (&y)[P][4], const float (&c)
 /* ---- what gates have from the state after the span ---- */
 
 /* until += the sums over the warp's rows but `last` of C times the writers. */
-template <int F, int P>
-SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int last) {
+template <int F, bool DELTA, int P>
+SR_DEVICE void add_until(outputs_memory<F, DELTA> *shared, const float (&c)[P][4], int last) {
     const outputs_at &at = shared->at;
     float2 sum[P] = {};
     each_pair<F>(at, shared->tiles.writers, [&](int n, int e, float2 own, int row, int) {
@@ -203,7 +204,7 @@ SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int 
 }
 
 /* both += <S^, R~> of the slice; a warp has an eighth of the features. */
-template <int F> SR_DEVICE void add_both(outputs_memory<F> *shared) {
+template <int F, bool DELTA> SR_DEVICE void add_both(outputs_memory<F, DELTA> *shared) {
     constexpr int WORDS = F / 2 / CHANNEL_WARPS;
     const int lane = delta_lane(), column = 2 * (WORDS * channel_group() + lane % WORDS);
     float2 sum = {0, 0};
@@ -275,15 +276,15 @@ struct outputs_part {
     bool first_head; /* the first query head of the group: that of keys too */
 };
 
-template <int F>
-SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
+template <int F, bool DELTA>
+SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F, DELTA> *shared,
                          const sr_chunk_call &call, const outputs_part &part,
                          const channel_level &level) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
     constexpr int P = outputs_rows<F>::pieces;
     const int own = at.own(), begin = at.side() * P;
-    const bool keys = part.first_head && call.delta, state = part.states && what.state;
+    const bool keys = DELTA && part.first_head, state = part.states && what.state;
     const float *const diagonal =
         part.pairs && level.has_diagonal() ? shared->diagonal[0] : nullptr;
     const channel_tiles<F> &tiles = shared->tiles;
@@ -296,17 +297,18 @@ SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
         channel_multiply_rows<F>(c, shared->pairs[0], own, tiles.writers, begin, level);
     take_readers<F>(rows.d_q, rows.y, c, shared, tiles.queries, call.scale, diagonal, level);
     clear_pieces(c);
-    if (keys) {
-        if (state)
-            multiply_by_columns<SLICE, F>(c, shared->d_values, own, 0, shared->state, begin);
+    if constexpr (DELTA)
+        if (keys) {
+            if (state)
+                multiply_by_columns<SLICE, F>(c, shared->d_values, own, 0, shared->state, begin);
 #pragma unroll
-        for (int e = 0; e < 4 * P; e++)
-            c[e / 4][e % 4] = -c[e / 4][e % 4];
-        if (part.pairs)
-            channel_multiply_rows<F>(c, shared->pairs[1], own, tiles.writers, begin, level);
-        take_readers<F>(rows.d_k, rows.y, c, shared, tiles.readers, 1, nullptr, level);
-        clear_pieces(c);
-    }
+            for (int e = 0; e < 4 * P; e++)
+                c[e / 4][e % 4] = -c[e / 4][e % 4];
+            if (part.pairs)
+                channel_multiply_rows<F>(c, shared->pairs[1], own, tiles.writers, begin, level);
+            take_readers<F>(rows.d_k, rows.y, c, shared, tiles.readers, 1, nullptr, level);
+            clear_pieces(c);
+        }
     if (part.states && what.later && part.first_head) {
         last = what.span.past - 1 - what.span.t0;
         multiply_by_columns<SLICE, F>(c, shared->used, own, 0, shared->later, begin);
@@ -316,8 +318,9 @@ SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
     }
     if (part.pairs) {
         channel_multiply_columns<F>(c, shared->pairs[0], own, tiles.queries, begin, level);
-        if (keys)
-            channel_multiply_columns<F>(c, shared->pairs[1], own, tiles.readers, begin, level);
+        if constexpr (DELTA)
+            if (keys)
+                channel_multiply_columns<F>(c, shared->pairs[1], own, tiles.readers, begin, level);
     }
     take_writers<F>(rows.d_k, rows.y, c, shared, diagonal, last, level);
 }
@@ -383,7 +386,8 @@ SR_DEVICE void store_sums(const sr_chunk_call &call, const outputs_at &at,
 
 /* Gradients of gates from y, in the place of exponents, by all threads as they scale rows; with a
  * barrier. Gates that a level limited, in blocks of 8 tokens, have none. */
-template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F> *shared) {
+template <int F, bool DELTA>
+SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F, DELTA> *shared) {
     const outputs_at &at = shared->at;
     const sr_chunk_span &span = shared->what.span;
     const int range = shared->what.range;
@@ -489,8 +493,8 @@ SR_DEVICE void store_rows(const sr_chunk_rows &to, int h, const float (&c)[F / 8
 
 /* use(first) with each slice of values in shared memory, from the one that is there; or only
  * that. Parameters, not a struct: they stay in registers. */
-template <int F, class Use>
-SR_DEVICE void each_slice(bool all, int &resident, outputs_memory<F> *shared,
+template <int F, bool DELTA, class Use>
+SR_DEVICE void each_slice(bool all, int &resident, outputs_memory<F, DELTA> *shared,
                           const sr_chunk_call &call, const channel_places &places, int g,
                           const Use &use) {
 #pragma unroll 1
@@ -521,8 +525,8 @@ SR_DEVICE void store_betas(const sr_chunk_call &call, const outputs_at &at,
 /* All gradients of a span: for each query head of the group, level by level, rows scaled; barrier;
  * with the first level G and H, for all slices of values; barrier; products, with the last level
  * those with states too, for all slices. */
-template <int F>
-SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void span_outputs(outputs_memory<F, DELTA> *shared, const sr_chunk_call &call,
                             const channel_places &places) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
@@ -562,24 +566,26 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
         {
             channel_factors<F> factors;
             factors.open(tiles.gates, tiles.totals, level);
-            tiles.template scale_rows<true>(factors, call.scale);
+            tiles.template scale_rows<true, DELTA>(factors, call.scale);
         }
         cp_async_wait<0>();
         __syncthreads(); /* tiles and the first slice are ready */
         if (first) {
-            const int kinds = g == 0 && call.delta ? 2 : 1;
+            const int kinds = DELTA && g == 0 ? 2 : 1;
 #pragma unroll 1
             for (int kind = 0; kind < kinds; kind++) {
                 outputs_pairs pairs;
                 pairs.clear();
                 each_slice(true, resident, shared, call, places, g, [&](bool) {
-                    pairs.add(kind ? shared->d_values : shared->d_numerators, shared->used, at);
+                    pairs.add(DELTA && kind ? shared->d_values : shared->d_numerators, shared->used,
+                              at);
                 });
                 pairs.publish(shared->pairs[kind], kind ? -1 : 1, shared->diagonal[kind], at);
             }
             __syncthreads(); /* G and H are ready */
-            if (kinds == 2)
-                store_betas(call, at, span, shared->diagonal[1]);
+            if constexpr (DELTA)
+                if (kinds == 2)
+                    store_betas(call, at, span, shared->diagonal[1]);
         }
         each_slice(level.state, resident, shared, call, places, g, [&](bool here) {
             take_part(rows, shared, call, {level.state, here, g == 0}, level);
@@ -602,11 +608,11 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
  * and half of their columns, and of scaled tiles 8 rows. Spans are computed one after the other:
  * tiles by cp.async global -> shared, scaled in place, products in registers, and gradients from
  * registers to global memory. */
-template <int F>
+template <int F, bool DELTA>
 __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 2 : 1)
     channel_outputs(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = outputs_memory<F>;
+    using Memory = outputs_memory<F, DELTA>;
     SR_SHARED(Memory, shared);
     if (threadIdx.x == 0) {
         const int chunks = chunk_count(call.T), index = (int)blockIdx.x;
@@ -629,22 +635,30 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 2 : 1)
     } while (shared->what.span.past < min((shared->at.chunk + 1) * SR_CHUNK, call.T));
 }
 
-template <int F>
+template <int F, bool DELTA>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(channel_outputs<F>,
+    SR_CUDA(sr_launch(channel_outputs<F, DELTA>,
                       dim3((unsigned)(call.B * chunk_count(call.T)), (unsigned)call.Hkv),
-                      dim3(CHANNEL_THREADS), sizeof(outputs_memory<F>), stream, call, places));
+                      dim3(CHANNEL_THREADS), sizeof(outputs_memory<F, DELTA>), stream, call,
+                      places));
     return SRNN_OK;
+}
+
+template <int F>
+static srnn_status start_any(const sr_chunk_call &call, const channel_places &places,
+                             cudaStream_t stream) {
+    return call.delta ? start<F, true>(call, places, stream)
+                      : start<F, false>(call, places, stream);
 }
 
 srnn_status sr_channel_outputs(const sr_chunk_call &call, const channel_places &places,
                                cudaStream_t stream) {
-    return SR_CHANNEL_START(start, call.F, call, places, stream);
+    return SR_CHANNEL_START(start_any, call.F, call, places, stream);
 }
 
 template <int F> static size_t bytes() {
-    return sizeof(outputs_memory<F>);
+    return sizeof(outputs_memory<F, true>);
 }
 
 size_t sr_channel_bytes(int F) {

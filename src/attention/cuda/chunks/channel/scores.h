@@ -220,7 +220,7 @@ template <int F> struct channel_gates {
         return const_cast<channel_gates *>(this)->at(s, n);
     }
 
-    /* Once scale_rows<false> has left it there: what rounding took from two neighbours of a row. */
+    /* Once scale_rows<false, ...> has left it there: what rounding took from two neighbours of a row. */
     SR_DEVICE channel_lost lost(int row, int column) const {
         const float2 words = *reinterpret_cast<const float2 *>(number + place(row, column));
         return {float_bits(words.x), float_bits(words.y)};
@@ -413,10 +413,10 @@ template <int F> struct channel_tiles {
         gates.sum_up(totals, writers, call, head, span);
     }
 
-    /* Those become the tiles of a level; rows that it does not need become zero. In the place of
-     * gates are left, with EXPONENTS, the exponents, else what rounding took from queries and
-     * writers (`lost`). By all threads; complete after a barrier. */
-    template <bool EXPONENTS>
+    /* Those become the tiles of a level, but for that of readers without READERS; rows that it does
+     * not need become zero. In the place of gates are left, with EXPONENTS, the exponents, else what
+     * rounding took from queries and writers (`lost`). By all threads; complete after a barrier. */
+    template <bool EXPONENTS, bool READERS>
     SR_DEVICE void scale_rows(const channel_factors<F> &factors, float scale) {
         if (EXPONENTS && channel_group() == 0)
 #pragma unroll
@@ -425,7 +425,8 @@ template <int F> struct channel_tiles {
         const auto put = [&](int s, int n, float2 x, float2 query, float2 key, float2 write) {
             const uint32_t lost[2] = {channel_put<F>(queries, s, n, query),
                                       channel_put<F>(writers, s, n, write)};
-            channel_put<F>(readers, s, n, key);
+            if (READERS)
+                channel_put<F>(readers, s, n, key);
             gates.at(s, n) = EXPONENTS ? x : make_float2(bits_float(lost[0]), bits_float(lost[1]));
         };
         if (factors.whole) {
