@@ -223,9 +223,9 @@ static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *
     const bool direct = s->direct, identity = call.a.feature == SRNN_FEATURE_IDENTITY;
     const bool plain_outputs = direct && has_plain_outputs(call);
     const bool shares = direct && call.shares_queries;
-    const bool folds = shares && folds_values(call, parts),
-               skips = shares && folds_skip(call, parts);
+    const bool folds = shares && folds_values(call, parts);
     const bool plain_values = direct && (!call.scratch.value_factor || folds);
+    const bool skips = shares && plain_values && folds_skip(call, parts);
     if (direct)
         out->scale = (float)call.scale;
     if (shares) {
