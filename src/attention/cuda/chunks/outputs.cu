@@ -130,45 +130,56 @@ SR_DEVICE void load_gate(output_words *words, const sr_axes_call &call, const ax
         words->gate = chunk_words(chunk_piece(call.in.output_gate, at.b, at.h, at.t, piece));
 }
 
-/* The sum of x over the rows of a norm; every thread of them gets the same bits. Norms of several
- * heads go through shared memory, `shared` and the half that `turn` says, by warps where these have
- * threads of one norm alone; by all threads of the block. */
+/* Sums over the rows of a norm: every thread of them gets the same bits. Those of one head are added
+ * by shuffles; those of several heads then through shared memory, by warps where these have threads
+ * of one norm alone. Each thread finds its places once. */
 struct norm_sums {
-    float of[2][CHUNK_LANES_MAX];
+    float (*parts)[CHUNK_LANES_MAX]; /* two halves in turn, in shared memory */
+    int turn, masks;                 /* masks: twice the distance of the first shuffle */
+    int own, first, count;           /* own: where the thread leaves a part, or -1 */
+    float share;                     /* 1 / numbers of a norm */
+
+    SR_DEVICE norm_sums(float (*shared)[CHUNK_LANES_MAX], const sr_axes_call &call,
+                        const chunk_lanes &lanes, const chunk_lane &lane)
+        : parts(shared), turn(0), masks(lanes.pieces), own(-1), first(0), count(0),
+          share(1 / (float)(call.norm_heads * call.Dv)) {
+        const int row = lane.slot * lanes.heads + lane.h, rows = SR_WARP / lanes.pieces;
+        const int each = call.norm_heads % rows == 0 ? rows : 1;
+        if (call.norm_heads == 1)
+            return;
+        masks *= each;
+        own = lane.piece == 0 && row % each == 0 ? row / each : -1;
+        first = (row - lane.h % call.norm_heads) / each;
+        count = call.norm_heads / each;
+    }
+
+    /* By all threads of the block. */
+    SR_DEVICE float of(float x) {
+        for (int mask = masks / 2; mask > 0; mask /= 2)
+            x += shuffle_xor(x, mask);
+        if (count == 0)
+            return x;
+        float *const sums = parts[turn];
+        turn ^= 1; /* the other half's barrier is between this use and the next */
+        if (own >= 0)
+            sums[own] = x;
+        __syncthreads();
+        x = 0;
+        for (int n = 0; n < count; n++)
+            x += sums[first + n];
+        return x;
+    }
 };
 
-SR_DEVICE float norm_sum(const sr_axes_call &call, const chunk_lanes &lanes, const chunk_lane &lane,
-                         norm_sums &shared, int &turn, float x) {
-    x = chunk_row_sum(x, lanes.pieces);
-    if (call.norm_heads == 1)
-        return x;
-    const int row = lane.slot * lanes.heads + lane.h;
-    const int rows = SR_WARP / lanes.pieces; /* of a warp */
-    const int each = call.norm_heads % rows == 0 ? rows : 1;
-    for (int mask = lanes.pieces; mask < each * lanes.pieces; mask *= 2)
-        x += shuffle_xor(x, mask);
-    float *const sums = shared.of[turn];
-    turn ^= 1; /* no thread reads this half any more: the barrier of the other is between */
-    if (lane.piece == 0 && row % each == 0)
-        sums[row / each] = x;
-    __syncthreads();
-    const int first = (row - lane.h % call.norm_heads) / each;
-    float sum = 0;
-    for (int n = 0; n < call.norm_heads / each; n++)
-        sum += sums[first + n];
-    return sum;
-}
-
-/* Statistics of a norm: norm(x) = (x - mean) inverse weight + bias. */
+/* Statistics of a norm: norm(x) = (x - mean) inverse weight + bias; size and floor of norms by
+ * length. */
 struct norm_piece {
     float mean, inverse, size, floor;
 };
 
 template <int KIND>
-SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, const chunk_lanes &lanes,
-                                   const chunk_lane &lane, norm_sums &shared, int &turn,
-                                   const float (&x)[8], float row_sum) {
-    const int count = call.norm_heads * call.Dv;
+SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, norm_sums &sums, const float (&x)[8],
+                                   float row_sum) {
     norm_piece norm = {0, 1, 0, (float)SR_AXES_NORM_FLOOR};
     if (call.a.norm == SRNN_NORM_NONE)
         return norm;
@@ -177,19 +188,31 @@ SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, const chunk_lanes &
 #pragma unroll
         for (int c = 0; c < 8; c++)
             sum += x[c];
-        norm.mean = norm_sum(call, lanes, lane, shared, turn, sum) / (float)count;
+        norm.mean = sums.of(sum) * sums.share;
     }
 #pragma unroll
     for (int c = 0; c < 8; c++)
         square = fmaf(x[c] - norm.mean, x[c] - norm.mean, square);
-    square = norm_sum(call, lanes, lane, shared, turn, square);
+    square = sums.of(square);
+    if (!sr_norm_is_length(call.a.norm)) {
+        norm.inverse = rsqrtf(fmaf(square, sums.share, (float)call.norm_epsilon));
+        return norm;
+    }
     if (!(KIND & USUAL) && call.norm_heads == 1 && call.floor_follows_rows)
         norm.floor *= row_sum;
     norm.size = sqrtf(square);
-    norm.inverse = sr_norm_is_length(call.a.norm)
-                       ? sr_norm_length_factor(call.a.norm, count) / fmaxf(norm.size, norm.floor)
-                       : 1 / sqrtf(square / (float)count + (float)call.norm_epsilon);
+    norm.inverse = sr_norm_length_factor(call.a.norm, call.norm_heads * call.Dv) /
+                   fmaxf(norm.size, norm.floor);
     return norm;
+}
+
+/* The gradient of norm(x)'s length along x is this times <dx, x>, of dx times the weights. */
+SR_DEVICE float norm_along(const sr_axes_call &call, const norm_sums &sums,
+                           const norm_piece &norm) {
+    if (!sr_norm_is_length(call.a.norm))
+        return norm.inverse * norm.inverse * sums.share;
+    const float inverse = 1 / fmaxf(norm.size, norm.floor);
+    return norm.size < norm.floor ? 0 : inverse * inverse;
 }
 
 /* ---- forward ---- */
@@ -202,9 +225,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, KIND &USUAL ? 2 : 1)
     chunk_outputs(const __grid_constant__ sr_axes_call call,
                   const __grid_constant__ sr_chunk_rows numerator, const float *row_sum,
                   const float *maximum, const __grid_constant__ chunk_lanes lanes) {
-    __shared__ norm_sums shared;
-    int turn = 0;
+    __shared__ float parts[2][CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
+    norm_sums sums(parts, call, lanes, lane);
     const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
     const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
     output_weights weights;
@@ -230,7 +253,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, KIND &USUAL ? 2 : 1)
             x[c] = front_gate(call, piece, c) * piece.y[c];
         const float sum =
             !(KIND & USUAL) && call.sums_rows ? row_sum[call.row(call.H, at.b, at.h, at.t)] : 0;
-        const norm_piece norm = norm_piece_of<KIND>(call, lanes, lane, shared, turn, x, sum);
+        const norm_piece norm = norm_piece_of<KIND>(call, sums, x, sum);
         if (call.a.norm != SRNN_NORM_NONE)
 #pragma unroll
             for (int c = 0; c < 8; c++)
@@ -300,9 +323,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
                            const __grid_constant__ sr_chunk_rows d_skip,
                            const __grid_constant__ chunk_partial partial,
                            const __grid_constant__ chunk_lanes lanes) {
-    __shared__ norm_sums shared;
-    int turn = 0;
+    __shared__ float parts[2][CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
+    norm_sums sums(parts, call, lanes, lane);
     const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
     const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
     const bool channels = call.a.gate_width == SRNN_WIDTH_CHANNEL;
@@ -337,7 +360,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         for (int c = 0; c < 8; c++)
             x[c] = front_gate(call, piece, c) * piece.y[c];
         const float sum = !(KIND & USUAL) && call.sums_rows ? call.saved_row_sum[row] : 0;
-        const norm_piece norm = norm_piece_of<KIND>(call, lanes, lane, shared, turn, x, sum);
+        const norm_piece norm = norm_piece_of<KIND>(call, sums, x, sum);
         float shift = 0, along = 0;
 #pragma unroll
         for (int c = 0; c < 8; c++) {
@@ -356,15 +379,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
             along = fmaf(dx[c], centred, along);
         }
         if (call.a.norm != SRNN_NORM_NONE) {
-            const int count = call.norm_heads * call.Dv;
-            const bool length = sr_norm_is_length(call.a.norm);
-            shift = KIND == EXTRAS && sr_norm_is_centred(call.a.norm)
-                        ? norm_sum(call, lanes, lane, shared, turn, shift) / (float)count
-                        : 0;
-            along = norm_sum(call, lanes, lane, shared, turn, along);
-            const float inverse = 1 / fmaxf(norm.size, norm.floor);
-            along *= length ? (norm.size < norm.floor ? 0 : inverse * inverse)
-                            : norm.inverse * norm.inverse / (float)count;
+            shift =
+                KIND == EXTRAS && sr_norm_is_centred(call.a.norm) ? sums.of(shift) * sums.share : 0;
+            along = sums.of(along) * norm_along(call, sums, norm);
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 dx[c] = norm.inverse * (dx[c] - shift - (x[c] - norm.mean) * along);
