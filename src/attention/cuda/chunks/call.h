@@ -89,11 +89,17 @@ struct sr_chunk_call {
     float *d_level; /* (B, H, T, levels) */
     float *d_initial;
 
+    /* Divisions cost as much as a copy: none where no heads share rows. */
+    static SR_BOTH int row_head(int h, int share, int heads) {
+        if (share == 1 && h < heads)
+            return h;
+        return h / share % heads;
+    }
     SR_BOTH int query_head(int h) const {
-        return h / q_share % q_heads;
+        return row_head(h, q_share, q_heads);
     }
     SR_BOTH int key_head(int h) const {
-        return h / k_share % k_heads;
+        return row_head(h, k_share, k_heads);
     }
     SR_BOTH int64_t row(int heads, int b, int h, int t) const {
         return ((int64_t)b * heads + h) * T + t;

@@ -353,18 +353,55 @@ SR_DEVICE void limit_gate(float2 &d, float2 logarithm) {
     d.y = logarithm.y * SR_LOG2_E < SR_CHANNEL_LEAST ? 0 : d.y;
 }
 
-/* Stores the gradients of the numbers of two gates before token t. */
-SR_DEVICE void store_number(const sr_chunk_call &call, const outputs_at &at, int t, int channel,
-                            float2 d) {
-    const sr_chunk_numbers &gates = call.gates;
-    const auto put = [&](int token, uint32_t word) {
-        *reinterpret_cast<uint32_t *>(gates.d_numbers.row(at.b, at.head, token) + channel) = word;
-    };
-    if (t >= gates.later)
-        put(t - gates.later, pack_bf16(d.x, d.y));
-    if (gates.later > 0 && t == call.T - 1) /* no gate follows it */
-        put(t, 0);
-}
+/* Where a thread's gradients of gates go: its two channels of the rows of its group. Addresses and
+ * bounds are found once, not for every row. */
+struct gate_rows {
+    float *logarithms; /* of row 0; NULL: `numbers` */
+    sr_bf16 *numbers;  /* of row 0; NULL: not wanted */
+    int64_t apart;     /* from row to row of numbers */
+    int from, past;    /* rows that are the span's, where the channels exist */
+    int acts;          /* the first row before which a gate acts */
+    int later;         /* its number is that of the row so many before */
+    int first;         /* the first row whose gate has a number */
+    int last;          /* the row whose number has no gate, or -1 */
+
+    SR_DEVICE gate_rows(const sr_chunk_call &call, const outputs_at &at, const sr_chunk_span &span,
+                        int channel) {
+        const sr_chunk_numbers &gates = call.gates;
+        const int t0 = span.t0 + CHANNEL_ROWS * channel_group();
+        logarithms = call.gate
+                         ? call.d_gate + call.row(call.Hkv, at.b, at.head, t0) * call.F + channel
+                         : nullptr;
+        numbers = gates.d_numbers.data ? gates.d_numbers.row(at.b, at.head, t0) + channel : nullptr;
+        apart = gates.d_numbers.time;
+        from = span.from - t0;
+        past = channel < call.F ? span.past - t0 : 0;
+        acts = channel_from(span) - t0;
+        later = gates.later;
+        first = later - t0;
+        last = later > 0 ? call.T - 1 - t0 : -1;
+    }
+    SR_DEVICE bool exists(int row) const {
+        return row >= from && row < past;
+    }
+    SR_DEVICE bool counts(int row) const {
+        return row >= acts && row < past;
+    }
+    /* The gradient of the gate before a row, or of its number. */
+    SR_DEVICE void put(const sr_chunk_call &call, int row, float2 d) const {
+        if (logarithms) {
+            *reinterpret_cast<float2 *>(logarithms + row * call.F) = d;
+            return;
+        }
+        if (!numbers)
+            return;
+        sr_bf16 *const to = numbers + row * apart;
+        if (row >= first)
+            *reinterpret_cast<uint32_t *>(to - later * apart) = pack_bf16(d.x, d.y);
+        if (row == last)
+            *reinterpret_cast<uint32_t *>(to) = 0;
+    }
+};
 
 /* The sums of all warps of a span, added to those of the chunk; a thread owns a channel. */
 template <int F>
@@ -429,26 +466,23 @@ SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F, DELTA> *
             if (group > channel_group())
                 later = later + shared->d_totals.get(group, s);
         gate_sums sums = {};
+        const gate_rows out(call, at, span, channel);
 #pragma unroll 1
         for (int begin = 0; begin < CHANNEL_ROWS; begin += 2) {
-            const int t0 = span.t0 + CHANNEL_ROWS * channel_group() + begin;
-            const int64_t place = call.row(call.Hkv, at.b, at.head, t0) * call.F + channel;
-            const auto exists = [&](int n) {
-                return t0 + n >= span.from && t0 + n < span.past && channel < call.F;
-            };
             float2 d[2];
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                d[n] = exists(n) && t0 + n >= channel_from(span) ? y.at(s, begin + n) + later
-                                                                 : make_float2(0, 0);
+                d[n] = out.counts(begin + n) ? y.at(s, begin + n) + later : make_float2(0, 0);
             if (range == CHANNEL_ROWS) {
                 float2 a[2] = {};
                 if (call.gate) {
+                    const int64_t place = call.row(call.Hkv, at.b, at.head, span.t0) * call.F;
+                    const int row = CHANNEL_ROWS * channel_group() + begin;
 #pragma unroll
                     for (int n = 0; n < 2; n++)
-                        if (exists(n))
-                            a[n] =
-                                *reinterpret_cast<const float2 *>(call.gate + place + n * call.F);
+                        if (out.exists(begin + n))
+                            a[n] = *reinterpret_cast<const float2 *>(
+                                call.gate + place + (int64_t)(row + n) * call.F + channel);
                 } else
                     channel_logarithms<F>(a, numbers, rule, call, bias, s, begin, span);
                 limit_gate(d[0], a[0]);
@@ -460,12 +494,9 @@ SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F, DELTA> *
                 numbers_backward(sums, d, z, rule);
             }
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                if (exists(n) && call.gate)
-                    *reinterpret_cast<float2 *>(call.d_gate + place + n * call.F) = d[n];
-                if (exists(n) && call.gates.d_numbers.data)
-                    store_number(call, at, t0 + n, channel, d[n]);
-            }
+            for (int n = 0; n < 2; n++)
+                if (out.exists(begin + n))
+                    out.put(call, begin + n, d[n]);
         }
         if (call.gates.sums) { /* the warp's own rows of y are not read any more */
             y.at(s, KIND_RATE) = sums.of[KIND_RATE];
