@@ -130,9 +130,9 @@ SR_DEVICE void load_gate(output_words *words, const sr_axes_call &call, const ax
         words->gate = chunk_words(chunk_piece(call.in.output_gate, at.b, at.h, at.t, piece));
 }
 
-/* Sums over the rows of a norm: every thread of them gets the same bits. Those of one head are added
- * by shuffles; those of several heads then through shared memory, by warps where these have threads
- * of one norm alone. Each thread finds its places once. */
+/* Sums over the rows of a norm: every thread of them gets the same bits. Those of one head are
+ * added by shuffles; those of several heads then through shared memory, by warps where these have
+ * threads of one norm alone. Each thread finds its places once. */
 struct norm_sums {
     float (*parts)[CHUNK_LANES_MAX]; /* two halves in turn, in shared memory */
     int turn, masks;                 /* masks: twice the distance of the first shuffle */

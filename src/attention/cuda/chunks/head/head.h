@@ -147,9 +147,9 @@ srnn_status head_forward(const sr_chunk_call &call, const head_walks &walks, con
 srnn_status head_gradients(const sr_chunk_call &call, const head_states &before,
                            const head_states &later, cudaStream_t stream);
 
-/* The same for one query head of each head of keys and values, up to 128 features and 64 values, and
- * no row sums: of heads by themselves, or, with call.parts > 0, of those that share queries and
- * keys. */
+/* The same for one query head of each head of keys and values, up to 128 features and 64 values,
+ * and no row sums: of heads by themselves, or, with call.parts > 0, of those that share queries
+ * and keys. */
 srnn_status head_single_gradients(const sr_chunk_call &call, const head_states &before,
                                   const head_states &later, cudaStream_t stream);
 srnn_status head_shared_gradients(const sr_chunk_call &call, const head_states &before,

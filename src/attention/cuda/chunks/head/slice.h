@@ -1,8 +1,8 @@
-/* slice.h (private): gradients of a chunk of a head of up to 64 values, all of whose tiles a block has
- * in shared memory at once (single.cu, shared.cu): copies, values, sums.
+/* slice.h (private): gradients of a chunk of a head of up to 64 values, all of whose tiles a block
+ * has in shared memory at once (single.cu, shared.cu): copies, values, sums.
  *
- * `Memory` has tiles `values`, `gradients` (of numerators), `keys`, `state`, `later` and `weights`, the
- * place, tokens and sums. */
+ * `Memory` has the tiles `values`, `gradients` (of numerators), `keys`, `state`, `later` and
+ * `weights`, the place, tokens and sums. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_HEAD_SLICE_H
 #define SR_ATTENTION_CUDA_CHUNKS_HEAD_SLICE_H
 
