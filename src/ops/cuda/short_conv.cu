@@ -153,8 +153,8 @@ template <class N, int W> struct conv_run {
     }
 };
 
-/* Taps in registers, the bias in shared memory, since registers are scarce; and inputs of the tokens
- * that the current one reads: token t is in slot t % FEW_TAPS. */
+/* Taps in registers, the bias in shared memory, since registers are scarce; and inputs of the
+ * tokens that the current one reads: token t is in slot t % FEW_TAPS. */
 template <class N, int W> struct conv_window {
     const float *bias;
     float taps[FEW_TAPS][W], x[FEW_TAPS][W];
@@ -284,9 +284,9 @@ SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_
 
 /* Turns d_out into the gradient before SiLU, in place, and sums the gradients of taps and bias.
  * Block (x, y) owns the rows of part x and 32 W channels; a thread W channels of every
- * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites its
- * numbers of d_out in global memory and adds d x of each tap to its own sums in shared memory. After
- * a barrier the block adds its threads' sums in order and stores one part, for add_parts. */
+ * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites
+ * its numbers of d_out in global memory and adds d x of each tap to its own sums in shared memory.
+ * After a barrier the block adds its threads' sums in order and stores one part, for add_parts. */
 template <class N, int W>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_back_to_weights(const conv_parts parts, const sr_matrix d_out, const sr_short_conv conv) {

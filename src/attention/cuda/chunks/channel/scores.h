@@ -402,9 +402,10 @@ template <int F> struct channel_tiles {
         gates.sum_up(totals, writers, call, head, span);
     }
 
-    /* Those become the tiles of a level, but for that of readers without READERS; rows that it does
-     * not need become zero. In the place of gates are left, with EXPONENTS, the exponents, else what
-     * rounding took from two neighbours of queries and of writers, in bf16. By all threads; complete after a barrier. */
+    /* Those become the tiles of a level, but for that of readers without READERS; rows that it
+     * does not need become zero. In the place of gates are left, with EXPONENTS, the exponents,
+     * else what rounding took from two neighbours of queries and of writers, in bf16. By all
+     * threads; complete after a barrier. */
     template <bool EXPONENTS, bool READERS>
     SR_DEVICE void scale_rows(const channel_factors<F> &factors, float scale) {
         if (EXPONENTS && channel_group() == 0)

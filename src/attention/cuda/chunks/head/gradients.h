@@ -97,8 +97,8 @@ template <int NUMBERS> SR_DEVICE float tile_dot(const sr_bf16 *state, const sr_b
     return sum;
 }
 
-/* Gradients of the gates of a span from its sums, of a head of keys and values. One warp, two tokens
- * for each lane. */
+/* Gradients of the gates of a span from its sums, of a head of keys and values. One warp, two
+ * tokens for each lane. */
 SR_DEVICE void store_gates(const sr_chunk_call &call, const gradients_sums &sums,
                            const gradients_place &at, int head, float across) {
     const int lane = (int)threadIdx.x % SR_WARP;

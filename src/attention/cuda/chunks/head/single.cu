@@ -150,11 +150,11 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, single_memory<F> *share
     store_sums(call, shared, h);
 }
 
-/* A block owns a chunk of a head, and visits its spans, the last first: one, unless documents begin
- * inside. cp.async copies the rows of q, k, v and dN and the tiles of S and R, global -> shared, all
- * at once; barrier; weights w and their gradients G in bf16 to shared memory; barrier; dv, dq and
- * dk, each in registers and stored; barrier; sums for gates, stored. A warp has 16 rows and half
- * the columns; other blocks of the multiprocessor compute while tiles are copied. */
+/* A block owns a chunk of a head, and visits its spans, the last first: one, unless documents
+ * begin inside. cp.async copies the rows of q, k, v and dN and the tiles of S and R, global ->
+ * shared, all at once; barrier; weights w and their gradients G in bf16 to shared memory; barrier;
+ * dv, dq and dk, each in registers and stored; barrier; sums for gates, stored. A warp has 16 rows
+ * and half the columns; other blocks of the multiprocessor compute while tiles are copied. */
 template <int F>
 __global__ void __launch_bounds__(THREADS, F == 64 ? 3 : 2)
     head_single_chunk(const __grid_constant__ sr_chunk_call call,
