@@ -444,7 +444,8 @@ struct sr_backend {
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
-    /* Writes d_x; adds to d_weight and d_bias (or NULL); d_out becomes the gradient before SiLU. */
+    /* Writes d_x; adds to d_weight and d_bias (or NULL); d_out may become the gradient before SiLU,
+     * and does where tokens may read a history. */
     srnn_status (*short_conv_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv);
     /* history (as conv->history, another array) = the last inputs of each batch row: those of

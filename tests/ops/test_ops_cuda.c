@@ -1272,9 +1272,9 @@ typedef struct conv_case {
 } conv_case;
 
 static const conv_case conv_cases[] = {
-    {1, 1, 1, 1, 0, false, false},  {2, 5, 7, 4, 1, true, false}, {3, 70, 24, 4, 0, true, false},
-    {2, 9, 72, 3, 8, false, true},  {1, 2, 40, 5, 0, true, true}, {1, 90, 16, 64, 0, true, false},
-    {2, 300, 8, 2, 0, false, false}};
+    {1, 1, 1, 1, 0, false, false},   {2, 5, 7, 4, 1, true, false},   {3, 70, 24, 4, 0, true, false},
+    {2, 9, 72, 3, 8, false, true},   {1, 2, 40, 5, 0, true, true},   {2, 70, 20, 4, 4, true, true},
+    {1, 90, 16, 64, 0, true, false}, {2, 300, 8, 2, 0, false, false}};
 
 /* Channel c of the token j before row `row`; false if there is none. Its parameters are the members
  * of what it fills. */

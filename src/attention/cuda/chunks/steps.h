@@ -28,12 +28,13 @@ struct sr_chunk_steps {
     sr_axes_call call;
     sr_chunk_call chunk;
     bool direct;          /* rows in bf16, without those of axes/ */
-    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward */
+    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward, where the core does not fold it */
     float *sums;          /* partial sums of learned vectors; direct, backward */
 };
 
-/* Takes the arrays from `layout`. */
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool backward, sr_layout *layout);
+/* Takes the arrays from `layout`. `parts`: of the core. */
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool backward,
+                                 sr_layout *layout);
 
 /* Bytes that these take at most for a plan, after those of axes/. */
 size_t sr_chunk_steps_bytes(const sr_axes_call &facts);
