@@ -609,7 +609,7 @@ static void test_workspace_of_steps(void **state) {
         facts.Dv = s.V;
         for (const bool backward : {false, true}) {
             sr_layout layout = {};
-            const sr_chunk_steps steps = sr_chunk_steps_of(facts, backward, &layout);
+            const sr_chunk_steps steps = sr_chunk_steps_of(facts, false, backward, &layout);
             assert_false(steps.direct);
             assert_true(layout.used <= sr_chunk_steps_bytes(facts));
         }

@@ -6,6 +6,7 @@
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
 #include "attention/cuda/chunks/tiles.h"
+#include "attention/cuda/chunks/units.h"
 
 /* ---- features ---- */
 
@@ -15,16 +16,6 @@ struct feature_rows_of {
     sr_chunk_rows rows;
     int heads;
 };
-
-SR_DEVICE float feature_inverse(srnn_feature feature, float square) {
-    if (feature == SRNN_FEATURE_UNIT)
-        return 1 / fmaxf(sqrtf(square), (float)SR_AXES_NORM_FLOOR);
-    return rsqrtf(square + (float)SR_AXES_SMOOTH);
-}
-
-SR_DEVICE bool feature_is_unit(srnn_feature feature) {
-    return feature == SRNN_FEATURE_UNIT || feature == SRNN_FEATURE_UNIT_SMOOTH;
-}
 
 /* Features of q or k. Threads as in lanes.h, with the heads of the rows: global -> registers, the
  * sum of squares by shuffles, registers -> global. */
@@ -39,9 +30,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int b = place.b, t = place.t;
     float x[8];
     chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
-    if (feature_is_unit(call.a.feature)) {
+    if (unit_feature(call.a.feature)) {
         const float inverse =
-            feature_inverse(call.a.feature, chunk_row_sum(chunk_dot(x, x), lanes.pieces));
+            unit_inverse(call.a.feature, chunk_row_sum(chunk_dot(x, x), lanes.pieces));
 #pragma unroll
         for (int c = 0; c < 8; c++)
             x[c] *= inverse;
@@ -80,13 +71,11 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     }
     float x[8];
     chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
-    if (feature_is_unit(call.a.feature)) {
+    if (unit_feature(call.a.feature)) {
         const float square = chunk_row_sum(chunk_dot(x, x), lanes.pieces);
-        const float inverse = feature_inverse(call.a.feature, square);
-        const bool floored =
-            call.a.feature == SRNN_FEATURE_UNIT && !(sqrtf(square) >= (float)SR_AXES_NORM_FLOOR);
+        const float inverse = unit_inverse(call.a.feature, square);
         const float dot = chunk_row_sum(chunk_dot(x, d), lanes.pieces);
-        const float along = floored ? 0 : dot * inverse * inverse;
+        const float along = dot * unit_along(call.a.feature, inverse);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             d[c] = inverse * fmaf(-along, x[c], d[c]);

@@ -32,8 +32,9 @@ struct sr_chunk_steps {
     float *sums;          /* partial sums of learned vectors; direct, backward */
 };
 
-/* Takes the arrays from `layout`. */
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool backward, sr_layout *layout);
+/* Takes the arrays from `layout`. units: the core makes features of unit length, where it may. */
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool units, bool backward,
+                                 sr_layout *layout);
 
 /* Bytes that these take at most for a plan, after those of axes/. */
 size_t sr_chunk_steps_bytes(const sr_axes_call &facts);

@@ -112,4 +112,4 @@ static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &sha
     return head_gradients(call, places.before, places.later, stream);
 }
 
-const sr_chunk_core sr_chunk_core_head = {"head", fits, workspace_bytes, forward, backward};
+const sr_chunk_core sr_chunk_core_head = {"head", false, fits, workspace_bytes, forward, backward};
