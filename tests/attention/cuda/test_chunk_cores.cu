@@ -22,6 +22,8 @@ enum {
     ALL_STRONG = 1024,  /* all gates are */
     SHARED_KEYS = 2048, /* keys of one head, queries of two, alternating */
     HALF_NANS = 4096,   /* its gates have them in every other channel alone */
+    UNITS = 8192,       /* features are of unit length, rows of many lengths */
+    SMOOTH = 16384,     /* the same, smoothly */
 };
 
 enum decays { NONE, HEAD, CHANNEL };
@@ -85,6 +87,13 @@ static const problem of_delta[] = {
     {1, 1, 1, 97, 64, 128, HEAD, DELTA, 132, whole, -0.1f},
     {1, 1, 1, 129, 128, 128, HEAD, DELTA | STATES, 132, whole, -0.1f},
     {2, 1, 1, 1, 8, 8, HEAD, DELTA | STATES, 132, whole, -1},
+    {1, 2, 2, 130, 64, 64, HEAD, DELTA | STATES | SMOOTH, 1, whole, -0.05f},
+    {1, 2, 1, 70, 24, 40, HEAD, DELTA | STATES | UNITS | NO_KEYS, 1, several, -0.3f},
+    {2, 1, 1, 150, 64, 64, HEAD, DELTA | STATES | NANS | SMOOTH, 132, several, -0.1f},
+    {1, 1, 1, 131, 64, 64, NONE, DELTA | ALIKE | UNITS, 1, whole, 0},
+    {1, 1, 1, 131, 64, 64, HEAD, DELTA | STATES | SOME_STRONG | SMOOTH, 1, whole, 0},
+    {1, 4, 2, 67, 128, 64, HEAD, DELTA | STATES | SMOOTH, 132, several, -0.2f},
+    {1, 1, 1, 129, 128, 128, HEAD, DELTA | STATES | UNITS, 132, whole, -0.1f},
 };
 
 static const problem of_channel_delta[] = {
@@ -118,6 +127,22 @@ static int decays_of(const problem &p) {
     return p.decays == CHANNEL ? p.F : p.decays == HEAD ? 1 : 0;
 }
 
+static srnn_feature feature_of(const problem &p) {
+    return has(p, UNITS)    ? SRNN_FEATURE_UNIT
+           : has(p, SMOOTH) ? SRNN_FEATURE_UNIT_SMOOTH
+                            : SRNN_FEATURE_IDENTITY;
+}
+
+/* The factor of a row that makes its feature. */
+static double unit_of(const problem &p, const array<sr_bf16> &rows, size_t row) {
+    double square = 0;
+    for (size_t f = row * (size_t)p.F; f < (row + 1) * (size_t)p.F; f++)
+        square += rows[f] * rows[f];
+    return has(p, UNITS)    ? 1 / fmax(sqrt(square), 1e-12)
+           : has(p, SMOOTH) ? 1 / sqrt(square + 1e-6)
+                            : 1;
+}
+
 /* ---- numbers ---- */
 
 struct operands {
@@ -148,6 +173,7 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
     c.sums_rows = has(p, SUMS);
     c.decays = decays_of(p);
     c.scale = 0.4f;
+    c.feature = feature_of(p);
     c.first = in.first.there;
     c.q_heads = has(p, SHARED_KEYS) ? 2 : p.H;
     c.k_heads = has(p, SHARED_KEYS) ? 1 : p.Hkv;
@@ -178,6 +204,9 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
 static bool is_hidden(const problem &p, int t) {
     return has(p, NANS) && t >= p.documents[0] && t < p.documents[1];
 }
+
+/* Of keys; the second is near where unit_smooth is smooth. */
+static const float key_lengths[] = {1, 0.005f, 0.3f, 7, 1000};
 
 static void fill(const problem &p, operands &in) {
     in.first.create((size_t)p.B * (size_t)p.T);
@@ -213,8 +242,9 @@ static void fill(const problem &p, operands &in) {
             sum += (double)x[f] * (double)x[f];
         }
         const float factor = has(p, NO_KEYS) && n % 7 == 0 ? 0 : (float)(1 / sqrt(sum));
+        const float length = key_lengths[feature_of(p) == SRNN_FEATURE_IDENTITY ? 0 : n % 5];
         for (size_t f = 0; f < x.size(); f++)
-            key[f] = to_bf16(factor * x[f]);
+            key[f] = to_bf16(length * factor * x[f]);
     }
     const auto hide = [&](auto &x, int columns, size_t step = 1) {
         for (size_t n = 0; n < x.host.size(); n += step)
@@ -240,7 +270,8 @@ struct reference {
     const operands &in;
     expectations &out;
 
-    doubles states, used; /* with tokens 0 .. t-1: (T + 1, F, columns); U: (T, columns) */
+    doubles q_unit, k_unit; /* factors of rows */
+    doubles states, used;   /* with tokens 0 .. t-1: (T + 1, F, columns); U: (T, columns) */
     int b, kv;
 
     int columns() const {
@@ -256,10 +287,12 @@ struct reference {
         return ((size_t)b * (size_t)heads + (size_t)h) * (size_t)p.T + (size_t)t;
     }
     double key(int t, int f) const {
-        return in.k[row(c.k_heads, c.key_head(kv), t) * (size_t)p.F + (size_t)f];
+        const size_t at = row(c.k_heads, c.key_head(kv), t);
+        return k_unit[at] * in.k[at * (size_t)p.F + (size_t)f];
     }
     double query(int h, int t, int f) const {
-        return in.q[row(c.q_heads, c.query_head(h), t) * (size_t)p.F + (size_t)f];
+        const size_t at = row(c.q_heads, c.query_head(h), t);
+        return q_unit[at] * in.q[at * (size_t)p.F + (size_t)f];
     }
     double value(int t, int v) const {
         return v == p.V ? 1 : in.v[row(p.Hkv, kv, t) * (size_t)p.V + (size_t)v];
@@ -385,6 +418,26 @@ struct reference {
     }
 };
 
+static doubles units_of(const problem &p, const array<sr_bf16> &rows) {
+    doubles units(rows.host.size() / (size_t)p.F);
+    for (size_t n = 0; n < units.size(); n++)
+        units[n] = unit_of(p, rows, n);
+    return units;
+}
+
+/* Gradients of features to those of their rows. */
+static void backward_units(const problem &p, doubles &d, const array<sr_bf16> &rows) {
+    const size_t F = (size_t)p.F;
+    for (size_t n = 0; n < d.size() / F && feature_of(p) != SRNN_FEATURE_IDENTITY; n++) {
+        const double unit = unit_of(p, rows, n);
+        double along = 0;
+        for (size_t f = n * F; f < (n + 1) * F; f++)
+            along += unit < 1e12 ? unit * unit * rows[f] * d[f] : 0;
+        for (size_t f = n * F; f < (n + 1) * F; f++)
+            d[f] = unit * (d[f] - along * rows[f]);
+    }
+}
+
 static void refer(const problem &p, const sr_chunk_call &c, const operands &in, expectations &out) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
@@ -399,10 +452,12 @@ static void refer(const problem &p, const sr_chunk_call &c, const operands &in, 
     out.d_initial.assign(states, 0);
     for (int b = 0; b < p.B; b++)
         for (int kv = 0; kv < p.Hkv; kv++) {
-            reference r = {p, c, in, out, {}, {}, b, kv};
+            reference r = {p, c, in, out, units_of(p, in.q), units_of(p, in.k), {}, {}, b, kv};
             r.forward();
             r.backward();
         }
+    backward_units(p, out.d_q, in.q);
+    backward_units(p, out.d_k, in.k);
 }
 
 /* ---- comparison ---- */

@@ -106,7 +106,7 @@ SR_DEVICE void span_numerators(const sr_chunk_call &call, const forward_head &at
 #pragma unroll
         for (int e = 0; e < 8; e++)
             c[e / 4][e % 4] *=
-                call.scale * slot.factors.before[16 * i + delta_row(e / 2 % 2, lane)];
+                call.scale * slot.of_queries.before[16 * i + delta_row(e / 2 % 2, lane)];
 #pragma unroll
         for (int j = 0; j < SR_DELTA_STEPS; j++) {
             if (j > i)
@@ -167,7 +167,7 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
                                 call.V, slot.values, strip, span, call.V - column);
         } else
             span_numerators(call, at, state, used, slot, strip);
-        join_values(state, left, slot.keys, slot.factors.across());
+        join_values(state, left, slot.keys, slot.factors.across);
     });
     if (!KEEP && call.final && at.query % call.group == 0)
         state.store(call.final + head * numbers, value, call.F, call.V);
@@ -208,12 +208,21 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, SOLVERS>::threads,
     } else if (!KEEP && warp == SR_DELTA_STRIPS + 1) {
         if constexpr (!KEEP)
             delta_run_worker(slots, barriers, 0, 1, solvers - 1, [&](Slot &slot) {
-                delta_sums(slot.sum, call.decays > 0 ? slot.gate : nullptr);
+                delta_exponents &exponents = slot.exponents;
+                delta_query_factors &of_queries = slot.of_queries;
+                delta_all_units<F>(exponents.key, slot.keys, call.feature);
+                delta_all_units<F>(of_queries.unit, slot.queries, call.feature);
                 __syncwarp();
-                delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.sum, call.scale);
+                exponents.fill(call.decays > 0 ? slot.gate : nullptr, exponents.key);
+                of_queries.fill(exponents.sum);
+                __syncwarp();
+                delta_scores<F>(slot.scores, slot.queries, slot.keys, exponents, of_queries.unit,
+                                call.scale);
             });
     } else {
         delta_run_worker(slots, barriers, warp - Shape::others, solvers, 0, [&](Slot &slot) {
+            delta_all_units<F>(slot.factors.unit, slot.keys, call.feature);
+            __syncwarp();
             slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
             __syncwarp();
             delta_solve_span<F>(slot.solved, slot.keys, slot.factors);

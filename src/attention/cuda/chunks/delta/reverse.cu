@@ -71,7 +71,7 @@ SR_DEVICE void take_query(float (&c)[8][4], delta_state<F> &later, const reverse
             mma_m16n8k16(c[2 * j], a, b);
             mma_m16n8k16(c[2 * j + 1], a, b + 2);
         }
-        delta_scale_columns(a, slot.factors.before, scale, i, lane);
+        delta_scale_columns(a, slot.of_queries.before, scale, i, lane);
         add_product<F>(later.s, a, slot.queries, 16 * i, 0, lane);
     }
 }
@@ -137,7 +137,7 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
             }
             later.times_rows(c, slot.keys);
             delta_scale_tokens(c, slot.factors.until);
-            later.multiply(slot.factors.across());
+            later.multiply(slot.factors.across);
         }
         take_query(c, later, slot, call.scale, strip);
         if (slot.group < call.group - 1)
@@ -181,9 +181,14 @@ __global__ void __launch_bounds__(REVERSE_WARPS *SR_WARP, F == 64 ? 2 : 1)
         });
     } else {
         delta_run_worker(slots, barriers, 0, 1, 0, [&](Slot &slot) {
-            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
+            delta_all_units<F>(slot.factors.unit, slot.keys, call.feature);
+            delta_all_units<F>(slot.of_queries.unit, slot.queries, call.feature);
             __syncwarp();
-            delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.sum, call.scale);
+            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
+            slot.of_queries.fill(slot.factors.pairs.sum);
+            __syncwarp();
+            delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.pairs,
+                            slot.of_queries.unit, call.scale);
         });
     }
 }

@@ -4,7 +4,7 @@
  * A span is the tokens of one document in a chunk. Spans are computed one after the other: rows
  * of a tile outside the span are zero, so that nothing of another document is ever multiplied.
  * Inside a span, with c the running sum of its gates, S the state before it and k, q, v its
- * rows:
+ * rows, of features:
  *
  *     A_ij = beta_i e^(c_i - c_j) <k_i, k_j>, j < i;    X = (I + A)^-1
  *     P_ij = scale e^(c_i - c_j) <q_i, k_j>, j <= i
@@ -12,12 +12,17 @@
  *     numerators = scale diag(e^c) Q S + P U
  *     S after it = e^c_last S + K' diag(e^(c_last - c)) U
  *
+ * Features of unit length are rows times a factor, and so are not made: the factors of keys join
+ * those of tokens, as logarithms those of pairs. Gradients are those of the rows, but for what they
+ * have along them.
+ *
  * Betas of almost 0 count as 2^-40, which changes no bit that bf16 could hold: U / beta, which
  * the gradient of beta needs, then exists. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 
 #include "attention/cuda/chunks/core.h"
+#include "attention/cuda/chunks/units.h"
 #include "attention/cuda/shared/tiles.h"
 
 enum {
@@ -219,39 +224,101 @@ SR_DEVICE float2 delta_running(const float *gates) {
     return make_float2(upto - next, upto);
 }
 
-/* The sums to shared memory; one warp, complete after __syncwarp. */
-SR_DEVICE void delta_sums(float *sum, const float *gates) {
-    *reinterpret_cast<float2 *>(sum + 2 * delta_lane()) = delta_running(gates);
+/* The factors that make features of 16 rows of a tile, `row` .. row+15: 1 where features are the
+ * rows. Squares are those of the diagonal of products. One warp, complete after __syncwarp. */
+template <int F>
+SR_DEVICE void delta_units(float *factor, const sr_bf16 *tile, int row, srnn_feature feature) {
+    const int lane = delta_lane();
+    if (!unit_feature(feature)) {
+        factor[row + lane % 16] = 1;
+        return;
+    }
+    float square[2][4] = {};
+#pragma unroll 2
+    for (int k = 0; k < F / 16; k++) {
+        uint32_t a[4];
+        a_rows<F>(a, tile, row, k, lane);
+        const uint32_t b[4] = {a[0], a[2], a[1], a[3]};
+        mma_m16n8k16(square[0], a, b);
+        mma_m16n8k16(square[1], a, b + 2);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (delta_column(e, lane) == lane / 4)
+                factor[row + delta_row(half, lane)] =
+                    unit_inverse(feature, square[half][2 * half + e]);
 }
+
+/* Those of all rows of a tile. */
+template <int F>
+SR_DEVICE void delta_all_units(float *factor, const sr_bf16 *tile, srnn_feature feature) {
+#pragma unroll 1
+    for (int i = 0; i < SR_DELTA_STEPS; i++)
+        delta_units<F>(factor, tile, 16 * i, feature);
+}
+
+/* What pairs of a span need of their tokens. */
+struct delta_exponents {
+    alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
+    float key[SR_DELTA_CHUNK];             /* c less the logarithm of the key's factor */
+
+    /* From gates (NULL: 0) and the factors of keys, which may be `key`: returns the lane's sums.
+     * One warp; complete after __syncwarp. */
+    SR_DEVICE float2 fill(const float *gates, const float *units) {
+        const int at = 2 * delta_lane();
+        const float2 running = delta_running(gates);
+        const float2 unit = *reinterpret_cast<const float2 *>(units + at);
+        *reinterpret_cast<float2 *>(sum + at) = running;
+        *reinterpret_cast<float2 *>(key + at) =
+            make_float2(running.x - log2_fast(unit.x), running.y - log2_fast(unit.y));
+        return running;
+    }
+};
 
 SR_DEVICE float delta_beta(float wanted) {
     return fabsf(wanted) < SR_DELTA_BETA_LEAST ? SR_DELTA_BETA_LEAST : wanted;
 }
 
+/* Those of keys. */
 struct delta_factors {
-    alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
-    float before[SR_DELTA_CHUNK]; /* e^c: weight of the state before the span for a token */
-    float until[SR_DELTA_CHUNK];  /* e^(c_last - c): weight of a token in the state after it */
+    delta_exponents pairs;
+    float unit[SR_DELTA_CHUNK];   /* makes the feature */
+    float before[SR_DELTA_CHUNK]; /* unit e^c: weight of the state before the span for a token */
+    float until[SR_DELTA_CHUNK];  /* unit e^(c_last - c): that of a token in the state after it */
     float beta[SR_DELTA_CHUNK];
+    float across; /* e^c_last */
 
-    SR_DEVICE float across() const {
-        return before[SR_DELTA_CHUNK - 1];
-    }
-
-    /* From gates (NULL: 0) and betas, zero outside the span. One warp; complete after
+    /* From gates (NULL: 0) and betas, zero outside the span, and `unit`. One warp; complete after
      * __syncwarp. */
     SR_DEVICE void fill(const float *gates, const float *betas) {
         const int lane = delta_lane();
-        const float2 running = delta_running(gates);
+        const float2 running = pairs.fill(gates, unit);
         const float here[2] = {running.x, running.y}, last = shuffle(running.y, SR_WARP - 1);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int at = 2 * lane + e;
-            sum[at] = here[e];
-            before[at] = exp2_fast(here[e]);
-            until[at] = exp2_fast(last - here[e]);
+            before[at] = unit[at] * exp2_fast(here[e]);
+            until[at] = unit[at] * exp2_fast(last - here[e]);
             beta[at] = delta_beta(betas[at]);
         }
+        if (lane == 0)
+            across = exp2_fast(last);
+    }
+};
+
+/* Those of queries. */
+struct delta_query_factors {
+    alignas(16) float unit[SR_DELTA_CHUNK];
+    float before[SR_DELTA_CHUNK]; /* unit e^c */
+
+    /* From `sum`, whose numbers the same lanes have written, and `unit`. One warp; complete after
+     * __syncwarp. */
+    SR_DEVICE void fill(const float *sum) {
+        const int at = 2 * delta_lane();
+        before[at] = unit[at] * exp2_fast(sum[at]);
+        before[at + 1] = unit[at + 1] * exp2_fast(sum[at + 1]);
     }
 };
 
@@ -306,21 +373,22 @@ SR_DEVICE void delta_triangle(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16 *
     }
 }
 
-/* Multiplies block (i, j) by e^(c_i - c_j) and the factors of its rows; 0 above the diagonal. */
+/* Multiplies block (i, j) by e^(c_i - c_j) and the factors of its rows and keys; 0 above the
+ * diagonal. */
 template <class Factor>
-SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const float *sum, const Factor &factor,
-                           int lane) {
+SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const delta_exponents &pairs,
+                           const Factor &factor, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = 16 * i + delta_row(half, lane);
-        const float own = sum[row], multiply = factor(row);
+        const float own = pairs.sum[row], multiply = factor(row);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int column = 16 * j + 8 * n + delta_column(e, lane);
                 float &x = w[n][2 * half + e];
-                x = column > row ? 0 : x * (multiply * exp2_fast(own - sum[column]));
+                x = column > row ? 0 : x * (multiply * exp2_fast(own - pairs.key[column]));
             }
     }
 }
@@ -332,10 +400,11 @@ SR_DEVICE void delta_store_block(sr_bf16 *block, const float (&w)[2][4], int lan
     stmatrix_x4(block + sr_tile<16>::offset(lane % 16, lane / 16), a);
 }
 
-/* A set of the blocks of P of a span, from queries, keys and the sums of its gates. One warp. */
+/* A set of the blocks of P of a span. One warp. */
 template <int F, uint32_t SET>
 SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                                  const float *sum, float scale) {
+                                  const delta_exponents &exponents, const float *units,
+                                  float scale) {
     float w[SR_DELTA_BLOCKS][2][4];
     delta_triangle<F, SET>(w, queries, keys, false);
     const int lane = delta_lane();
@@ -346,16 +415,18 @@ SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const 
             if (!(SET >> delta_block(i, j) & 1))
                 continue;
             delta_decay(
-                w[delta_block(i, j)], i, j, sum, [=](int) { return scale; }, lane);
+                w[delta_block(i, j)], i, j, exponents, [=](int row) { return scale * units[row]; },
+                lane);
             delta_store_block(pairs + delta_pairs_at(i, j), w[delta_block(i, j)], lane);
         }
 }
 
 template <int F>
 SR_DEVICE void delta_scores(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                            const float *sum, float scale) {
-    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, sum, scale);
-    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, sum, scale);
+                            const delta_exponents &exponents, const float *units, float scale) {
+    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, exponents, units, scale);
+    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, exponents, units,
+                                                             scale);
 }
 
 /* ---- the solved triangle ----
@@ -507,8 +578,8 @@ SR_DEVICE void delta_key_blocks(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16
         for (int j = 0; j <= i; j++)
             if (SET >> delta_block(i, j) & 1)
                 delta_decay(
-                    w[delta_block(i, j)], i, j, factors.sum,
-                    [&](int row) { return factors.beta[row]; }, lane);
+                    w[delta_block(i, j)], i, j, factors.pairs,
+                    [&](int row) { return factors.beta[row] * factors.unit[row]; }, lane);
 }
 
 /* X of a span from its keys. One warp; complete after __syncwarp. */

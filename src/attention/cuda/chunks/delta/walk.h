@@ -52,7 +52,8 @@ template <int F, bool SCORES> struct delta_slot {
     sr_bf16 values[SR_DELTA_CHUNK * SR_DELTA_SLICE]; /* or gradients of numerators */
     sr_bf16 solved[SR_DELTA_PAIRS], scores[SCORES ? SR_DELTA_PAIRS : 8];
     delta_factors factors;
-    float sum[SR_DELTA_CHUNK]; /* the scorer's own */
+    delta_query_factors of_queries;
+    delta_exponents exponents; /* the scorer's own */
     float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
     delta_span span;
 };
