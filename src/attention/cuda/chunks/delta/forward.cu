@@ -31,7 +31,7 @@ SR_DEVICE void load_span(delta_slot<F, !KEEP> &slot, const sr_chunk_call &call,
     const int64_t row = call.row(call.Hkv, at.b, at.head, 0);
     if (call.decays > 0)
         delta_load_numbers(slot.gate, call.gate + row, span);
-    delta_load_numbers(slot.beta, call.beta + row, span);
+    delta_load_numbers(slot.factors.beta, call.beta + row, span);
     if (lane == 0)
         slot.span = span;
 }
@@ -210,20 +210,21 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, SOLVERS>::threads,
             delta_run_worker(slots, barriers, 0, 1, solvers - 1, [&](Slot &slot) {
                 delta_exponents &exponents = slot.exponents;
                 delta_query_factors &of_queries = slot.of_queries;
-                delta_all_units<F>(exponents.key, slot.keys, call.feature);
-                delta_all_units<F>(of_queries.unit, slot.queries, call.feature);
+                delta_all_squares<F>(exponents.key, slot.keys, call.feature);
+                delta_all_squares<F>(of_queries.unit, slot.queries, call.feature);
                 __syncwarp();
-                exponents.fill(call.decays > 0 ? slot.gate : nullptr, exponents.key);
-                of_queries.fill(exponents.sum);
+                const float2 units = delta_units(exponents.key, call.feature);
+                of_queries.fill(exponents.fill(call.decays > 0 ? slot.gate : nullptr, units),
+                                call.feature);
                 __syncwarp();
                 delta_scores<F>(slot.scores, slot.queries, slot.keys, exponents, of_queries.unit,
                                 call.scale);
             });
     } else {
         delta_run_worker(slots, barriers, warp - Shape::others, solvers, 0, [&](Slot &slot) {
-            delta_all_units<F>(slot.factors.unit, slot.keys, call.feature);
+            delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
             __syncwarp();
-            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
+            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, call.feature);
             __syncwarp();
             delta_solve_span<F>(slot.solved, slot.keys, slot.factors);
             __syncwarp();

@@ -54,7 +54,7 @@ template <int F, int V> struct outputs_memory {
     sr_bf16 of_queries[SR_DELTA_PAIRS], of_keys[SR_DELTA_PAIRS]; /* G, H */
     delta_factors factors;
     delta_query_factors of_query;
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    float gate[SR_DELTA_CHUNK];
     /* of rows with their gradients, by the sides of columns: queries, then keys */
     float along[2][outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
     /* what a token's row has at c, and from R; <S, R>; by the sides of columns, by warps */
@@ -249,7 +249,7 @@ SR_DEVICE void load_span(outputs_memory<F, V> &shared, const sr_chunk_call &call
     if (at.warp() == 0) {
         if (call.decays > 0)
             delta_load_numbers(shared.gate, call.gate + row, what.span);
-        delta_load_numbers(shared.beta, call.beta + row, what.span);
+        delta_load_numbers(shared.factors.beta, call.beta + row, what.span);
     }
     delta_load<V, THREADS>(shared.used, places.used + row * call.V, call.V, what.span, 0, call.V,
                            thread);
@@ -344,14 +344,16 @@ template <int F, int V>
 SR_DEVICE void fill_factors(outputs_memory<F, V> &shared, const sr_chunk_call &call,
                             const outputs_place &at, bool keys) {
     if (at.side() == 1)
-        delta_units<F>(shared.of_query.unit, shared.queries, at.own(), call.feature);
+        delta_squares<F>(shared.of_query.unit, shared.queries, at.own(), call.feature);
     else if (keys)
-        delta_units<F>(shared.factors.unit, shared.keys, at.own(), call.feature);
+        delta_squares<F>(shared.factors.unit, shared.keys, at.own(), call.feature);
     __syncthreads();
     if (at.warp() == 0) {
         if (keys)
-            shared.factors.fill(call.decays > 0 ? shared.gate : nullptr, shared.beta);
-        shared.of_query.fill(shared.factors.pairs.sum);
+            shared.factors.fill(call.decays > 0 ? shared.gate : nullptr, call.feature);
+        shared.of_query.fill(
+            *reinterpret_cast<const float2 *>(shared.factors.pairs.sum + 2 * delta_lane()),
+            call.feature);
     }
     __syncthreads();
 }

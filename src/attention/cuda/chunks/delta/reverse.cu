@@ -49,7 +49,7 @@ SR_DEVICE void load_span(reverse_slot<F> &slot, const sr_chunk_call &call,
                 span);
     if (call.decays > 0)
         delta_load_numbers(slot.gate, call.gate + (int64_t)kv * call.T, span);
-    delta_load_numbers(slot.beta, call.beta + (int64_t)kv * call.T, span);
+    delta_load_numbers(slot.factors.beta, call.beta + (int64_t)kv * call.T, span);
     if (lane == 0) {
         slot.span = span;
         slot.group = group;
@@ -181,11 +181,12 @@ __global__ void __launch_bounds__(REVERSE_WARPS *SR_WARP, F == 64 ? 2 : 1)
         });
     } else {
         delta_run_worker(slots, barriers, 0, 1, 0, [&](Slot &slot) {
-            delta_all_units<F>(slot.factors.unit, slot.keys, call.feature);
-            delta_all_units<F>(slot.of_queries.unit, slot.queries, call.feature);
+            delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
+            delta_all_squares<F>(slot.of_queries.unit, slot.queries, call.feature);
             __syncwarp();
-            slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, slot.beta);
-            slot.of_queries.fill(slot.factors.pairs.sum);
+            slot.of_queries.fill(
+                slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, call.feature),
+                call.feature);
             __syncwarp();
             delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.pairs,
                             slot.of_queries.unit, call.scale);

@@ -224,15 +224,13 @@ SR_DEVICE float2 delta_running(const float *gates) {
     return make_float2(upto - next, upto);
 }
 
-/* The factors that make features of 16 rows of a tile, `row` .. row+15: 1 where features are the
- * rows. Squares are those of the diagonal of products. One warp, complete after __syncwarp. */
+/* <x, x> of 16 rows of a tile, `row` .. row+15, if features are of unit length: the diagonal of
+ * their products. One warp, complete after __syncwarp. */
 template <int F>
-SR_DEVICE void delta_units(float *factor, const sr_bf16 *tile, int row, srnn_feature feature) {
+SR_DEVICE void delta_squares(float *squares, const sr_bf16 *tile, int row, srnn_feature feature) {
     const int lane = delta_lane();
-    if (!unit_feature(feature)) {
-        factor[row + lane % 16] = 1;
+    if (!unit_feature(feature))
         return;
-    }
     float square[2][4] = {};
 #pragma unroll 2
     for (int k = 0; k < F / 16; k++) {
@@ -244,19 +242,30 @@ SR_DEVICE void delta_units(float *factor, const sr_bf16 *tile, int row, srnn_fea
     }
 #pragma unroll
     for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (delta_column(e, lane) == lane / 4)
-                factor[row + delta_row(half, lane)] =
-                    unit_inverse(feature, square[half][2 * half + e]);
+        if (lane / 4 / 2 == lane % 4)
+            squares[row + delta_row(half, lane)] =
+                lane / 4 % 2 ? square[half][2 * half + 1] : square[half][2 * half];
 }
 
 /* Those of all rows of a tile. */
 template <int F>
-SR_DEVICE void delta_all_units(float *factor, const sr_bf16 *tile, srnn_feature feature) {
+SR_DEVICE void delta_all_squares(float *squares, const sr_bf16 *tile, srnn_feature feature) {
 #pragma unroll 1
     for (int i = 0; i < SR_DELTA_STEPS; i++)
-        delta_units<F>(factor, tile, 16 * i, feature);
+        delta_squares<F>(squares, tile, 16 * i, feature);
+}
+
+/* The factors that make the features of tokens 2 lane, 2 lane + 1 from their squares. */
+SR_DEVICE float2 delta_units(const float *squares, srnn_feature feature) {
+    if (!unit_feature(feature))
+        return make_float2(1, 1);
+    const float2 square = *reinterpret_cast<const float2 *>(squares + 2 * delta_lane());
+    return make_float2(unit_inverse(feature, square.x), unit_inverse(feature, square.y));
+}
+
+/* A lane's two numbers of an array of tokens. */
+SR_DEVICE void delta_put(float *to, float x, float y) {
+    *reinterpret_cast<float2 *>(to + 2 * delta_lane()) = make_float2(x, y);
 }
 
 /* What pairs of a span need of their tokens. */
@@ -264,15 +273,12 @@ struct delta_exponents {
     alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
     float key[SR_DELTA_CHUNK];             /* c less the logarithm of the key's factor */
 
-    /* From gates (NULL: 0) and the factors of keys, which may be `key`: returns the lane's sums.
-     * One warp; complete after __syncwarp. */
-    SR_DEVICE float2 fill(const float *gates, const float *units) {
-        const int at = 2 * delta_lane();
+    /* From gates (NULL: 0) and the factors of the lane's keys: returns the lane's sums. One warp;
+     * complete after __syncwarp. */
+    SR_DEVICE float2 fill(const float *gates, float2 unit) {
         const float2 running = delta_running(gates);
-        const float2 unit = *reinterpret_cast<const float2 *>(units + at);
-        *reinterpret_cast<float2 *>(sum + at) = running;
-        *reinterpret_cast<float2 *>(key + at) =
-            make_float2(running.x - log2_fast(unit.x), running.y - log2_fast(unit.y));
+        delta_put(sum, running.x, running.y);
+        delta_put(key, running.x - log2_fast(unit.x), running.y - log2_fast(unit.y));
         return running;
     }
 };
@@ -284,41 +290,38 @@ SR_DEVICE float delta_beta(float wanted) {
 /* Those of keys. */
 struct delta_factors {
     delta_exponents pairs;
-    float unit[SR_DELTA_CHUNK];   /* makes the feature */
+    float unit[SR_DELTA_CHUNK];   /* makes the feature; before fill its square */
     float before[SR_DELTA_CHUNK]; /* unit e^c: weight of the state before the span for a token */
     float until[SR_DELTA_CHUNK];  /* unit e^(c_last - c): that of a token in the state after it */
     float beta[SR_DELTA_CHUNK];
     float across; /* e^c_last */
 
-    /* From gates (NULL: 0) and betas, zero outside the span, and `unit`. One warp; complete after
-     * __syncwarp. */
-    SR_DEVICE void fill(const float *gates, const float *betas) {
-        const int lane = delta_lane();
-        const float2 running = pairs.fill(gates, unit);
-        const float here[2] = {running.x, running.y}, last = shuffle(running.y, SR_WARP - 1);
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int at = 2 * lane + e;
-            before[at] = unit[at] * exp2_fast(here[e]);
-            until[at] = unit[at] * exp2_fast(last - here[e]);
-            beta[at] = delta_beta(betas[at]);
-        }
-        if (lane == 0)
+    /* From gates (NULL: 0) and `beta`, zero outside the span, and squares: returns the lane's sums.
+     * One warp; complete after __syncwarp. */
+    SR_DEVICE float2 fill(const float *gates, srnn_feature feature) {
+        const float2 own = delta_units(unit, feature), here = pairs.fill(gates, own);
+        const float last = shuffle(here.y, SR_WARP - 1);
+        const float2 wanted = *reinterpret_cast<const float2 *>(beta + 2 * delta_lane());
+        delta_put(unit, own.x, own.y);
+        delta_put(before, own.x * exp2_fast(here.x), own.y * exp2_fast(here.y));
+        delta_put(until, own.x * exp2_fast(last - here.x), own.y * exp2_fast(last - here.y));
+        delta_put(beta, delta_beta(wanted.x), delta_beta(wanted.y));
+        if (delta_lane() == 0)
             across = exp2_fast(last);
+        return here;
     }
 };
 
 /* Those of queries. */
 struct delta_query_factors {
-    alignas(16) float unit[SR_DELTA_CHUNK];
-    float before[SR_DELTA_CHUNK]; /* unit e^c */
+    alignas(16) float unit[SR_DELTA_CHUNK]; /* before fill the square */
+    float before[SR_DELTA_CHUNK];           /* unit e^c */
 
-    /* From `sum`, whose numbers the same lanes have written, and `unit`. One warp; complete after
-     * __syncwarp. */
-    SR_DEVICE void fill(const float *sum) {
-        const int at = 2 * delta_lane();
-        before[at] = unit[at] * exp2_fast(sum[at]);
-        before[at + 1] = unit[at + 1] * exp2_fast(sum[at + 1]);
+    /* From the lane's sums and squares. One warp; complete after __syncwarp. */
+    SR_DEVICE void fill(float2 sum, srnn_feature feature) {
+        const float2 own = delta_units(unit, feature);
+        delta_put(unit, own.x, own.y);
+        delta_put(before, own.x * exp2_fast(sum.x), own.y * exp2_fast(sum.y));
     }
 };
 
@@ -383,13 +386,17 @@ SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const delta_exponents
         const int row = 16 * i + delta_row(half, lane);
         const float own = pairs.sum[row], multiply = factor(row);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int column = 16 * j + 8 * n + delta_column(e, lane);
-                float &x = w[n][2 * half + e];
-                x = column > row ? 0 : x * (multiply * exp2_fast(own - pairs.key[column]));
+        for (int n = 0; n < 2; n++) {
+            const int column = 16 * j + 8 * n + delta_column(0, lane);
+            const float2 key = *reinterpret_cast<const float2 *>(pairs.key + column);
+            float *const x = w[n] + 2 * half;
+            x[0] *= multiply * exp2_fast(own - key.x);
+            x[1] *= multiply * exp2_fast(own - key.y);
+            if (i == j) { /* also instead of infinities */
+                x[0] = column > row ? 0 : x[0];
+                x[1] = column + 1 > row ? 0 : x[1];
             }
+        }
     }
 }
 

@@ -54,7 +54,7 @@ template <int F, bool SCORES> struct delta_slot {
     delta_factors factors;
     delta_query_factors of_queries;
     delta_exponents exponents; /* the scorer's own */
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    float gate[SR_DELTA_CHUNK];
     delta_span span;
 };
 
