@@ -499,10 +499,12 @@ static sr_chunk_shape shape_of(const problem &p) {
     return s;
 }
 
-static void run(const sr_chunk_core &core, const problem &p, const sr_chunk_call &call) {
-    const sr_chunk_shape shape = shape_of(p);
+static void run(const sr_chunk_core &core, const problem &p, const sr_chunk_call &call,
+                int capability) {
+    sr_chunk_shape shape = shape_of(p);
     cudaStream_t stream;
     char *workspace;
+    shape.capability = capability;
     assert_true(core.fits(shape));
     RIGHT(cudaStreamCreate(&stream));
     for (int backward = 0; backward < 2; backward++) {
@@ -523,7 +525,7 @@ template <class N> static void compare_again(array<N> &found) {
     assert_memory_equal(once.data(), found.host.data(), once.size() * sizeof(N));
 }
 
-static void test_problem(const sr_chunk_core &core, const problem &p, bool again) {
+static void test_problem(const sr_chunk_core &core, const problem &p, bool again, int capability) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
     const size_t gates = k * (p.decays == CHANNEL ? F : 1);
@@ -563,7 +565,7 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     in.d_final.send();
     in.first.send();
     const sr_chunk_call call = call_of(p, in, out);
-    run(core, p, call);
+    run(core, p, call, capability);
     refer(p, call, in, expected);
     compare(p, "numerator", out.numerator, expected.numerator, p.V, OUTPUT_LIMIT);
     compare(p, "d_q", out.d_q, expected.d_q, p.F, GRADIENT_LIMIT);
@@ -581,7 +583,7 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     }
     if (!again)
         return;
-    run(core, p, call);
+    run(core, p, call, capability);
     compare_again(out.numerator);
     compare_again(out.d_q);
     compare_again(out.d_k);
@@ -591,9 +593,10 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
 
 /* The first problem twice. */
 template <size_t COUNT>
-static void test_problems(const sr_chunk_core &core, const problem (&problems)[COUNT]) {
+static void test_problems(const sr_chunk_core &core, const problem (&problems)[COUNT],
+                          int capability = 80) {
     for (size_t n = 0; n < COUNT; n++)
-        test_problem(core, problems[n], n == 0);
+        test_problem(core, problems[n], n == 0, capability);
 }
 
 static void test_head(void **state) {
@@ -609,6 +612,11 @@ static void test_channel(void **state) {
 static void test_delta(void **state) {
     (void)state;
     test_problems(sr_chunk_core_delta, of_delta);
+}
+
+static void test_delta_by_wgmma(void **state) {
+    (void)state;
+    test_problems(sr_chunk_core_delta, of_delta, 90);
 }
 
 static void test_channel_delta(void **state) {
@@ -673,9 +681,13 @@ static void test_workspace_of_steps(void **state) {
 
 int main() {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head),          cmocka_unit_test(test_channel),
-        cmocka_unit_test(test_channel_delta), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_what_fits),     cmocka_unit_test(test_workspace_of_steps),
+        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_channel),
+        cmocka_unit_test(test_channel_delta),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_delta_by_wgmma),
+        cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_workspace_of_steps),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -351,9 +351,9 @@ SR_DEVICE void fill_factors(outputs_memory<F, V> &shared, const sr_chunk_call &c
     if (at.warp() == 0) {
         if (keys)
             shared.factors.fill(call.decays > 0 ? shared.gate : nullptr, call.feature);
-        shared.of_query.fill(
-            *reinterpret_cast<const float2 *>(shared.factors.pairs.sum + 2 * delta_lane()),
-            call.feature);
+        shared.of_query.fill(*reinterpret_cast<const float2 *>(shared.factors.pairs.sum +
+                                                               2 * delta_lane()),
+                             call.scale, call.feature);
     }
     __syncthreads();
 }
@@ -401,8 +401,8 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
         float d_q[P][4];
         delta_clear(d_q);
         if (what.state)
-            times_state<F, V>(d_q, shared.d_numerators, shared.state, shared.of_query.before,
-                              call.scale, at);
+            times_state<F, V>(d_q, shared.d_numerators, shared.state, shared.of_query.before, 1,
+                              at);
         add_pair_rows<F>(d_q, shared.of_queries, shared.keys, at);
         if (gates || units) {
             float own[2] = {};

@@ -315,13 +315,13 @@ struct delta_factors {
 /* Those of queries. */
 struct delta_query_factors {
     alignas(16) float unit[SR_DELTA_CHUNK]; /* before fill the square */
-    float before[SR_DELTA_CHUNK];           /* unit e^c */
+    float before[SR_DELTA_CHUNK];           /* scale unit e^c */
 
     /* From the lane's sums and squares. One warp; complete after __syncwarp. */
-    SR_DEVICE void fill(float2 sum, srnn_feature feature) {
+    SR_DEVICE void fill(float2 sum, float scale, srnn_feature feature) {
         const float2 own = delta_units(unit, feature);
         delta_put(unit, own.x, own.y);
-        delta_put(before, own.x * exp2_fast(sum.x), own.y * exp2_fast(sum.y));
+        delta_put(before, scale * own.x * exp2_fast(sum.x), scale * own.y * exp2_fast(sum.y));
     }
 };
 
@@ -674,6 +674,11 @@ SR_DEVICE void delta_store_strip(sr_bf16 *rows, int64_t stride, const float (&c)
 
 /* ---- a strip of a transposed state: 16 value columns by all features ---- */
 
+/* Two numbers of an array of tokens, the first of which is even. */
+SR_DEVICE float2 delta_pair(const float *numbers, int token) {
+    return *reinterpret_cast<const float2 *>(numbers + token);
+}
+
 /* A fragments of a transposed strip of 16 values by 64 tokens: one for 16 tokens. As B, a[0], a[2]
  * and a[1], a[3] are the tokens by the first and the last 8 values. */
 struct delta_strip {
@@ -683,6 +688,12 @@ struct delta_strip {
 #pragma unroll
         for (int m = 0; m < SR_DELTA_STEPS; m++)
             pack_a(a[m], c[2 * m], c[2 * m + 1]);
+    }
+
+    SR_DEVICE void get(const sr_bf16 *tile, int strip) {
+#pragma unroll
+        for (int m = 0; m < SR_DELTA_STEPS; m++)
+            a_columns<SR_DELTA_SLICE>(a[m], tile, 16 * m, strip, delta_lane());
     }
 
     /* Its own columns of a tile of tokens by values, once all lanes have read what was there;
@@ -712,15 +723,16 @@ SR_DEVICE void delta_multiply_strip(float (&c)[2][4], const uint32_t (&a)[4],
     mma_m16n8k16(c[1], a, b + 2);
 }
 
-/* Rows of the span from a warp's own columns of a tile to memory. */
+/* Rows of the span from a warp's own columns of a tile to memory, those that are among `columns`. */
 SR_DEVICE void delta_store_columns(sr_bf16 *rows, int64_t stride, const sr_bf16 *tile, int strip,
                                    const delta_span &span, int columns) {
 #pragma unroll
     for (int n = delta_lane(); n < 2 * SR_DELTA_CHUNK; n += SR_WARP) {
-        const int row = n / 2, chunk = 2 * strip + n % 2;
+        const int row = n / 2, chunk = n % 2;
         if (row >= span.from && row < span.past && 8 * chunk < columns)
             store_vector(rows + row * stride + 8 * chunk,
-                         load_vector(tile + sr_tile<SR_DELTA_SLICE>::offset(row, chunk)));
+                         load_vector(tile +
+                                     sr_tile<SR_DELTA_SLICE>::offset(row, 2 * strip + chunk)));
     }
 }
 
@@ -728,20 +740,22 @@ SR_DEVICE void delta_store_columns(sr_bf16 *rows, int64_t stride, const sr_bf16 
 SR_DEVICE void delta_scale_tokens(float (&c)[8][4], const float *factor) {
     const int lane = delta_lane();
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            c[n][e] *= factor[8 * n + delta_column(e % 2, lane)];
+    for (int n = 0; n < 8; n++) {
+        const float2 own = delta_pair(factor, 8 * n + delta_column(0, lane));
+        c[n][0] *= own.x;
+        c[n][1] *= own.y;
+        c[n][2] *= own.x;
+        c[n][3] *= own.y;
+    }
 }
 
-/* A times `all` and the factors of its columns, tokens 16 m ... */
-SR_DEVICE void delta_scale_columns(uint32_t (&a)[4], const float *factor, float all, int m,
-                                   int lane) {
+/* A times the factors of its columns, tokens 16 m ... */
+SR_DEVICE void delta_scale_columns(uint32_t (&a)[4], const float *factor, int m, int lane) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const int token = 16 * m + 8 * (n / 2) + delta_column(0, lane);
+        const float2 own = delta_pair(factor, 16 * m + 8 * (n / 2) + delta_column(0, lane));
         const float2 pair = unpack_bf16(a[n]);
-        a[n] = pack_bf16(pair.x * (all * factor[token]), pair.y * (all * factor[token + 1]));
+        a[n] = pack_bf16(pair.x * own.x, pair.y * own.y);
     }
 }
 
@@ -812,6 +826,118 @@ template <int F> struct delta_state {
             for (int e = 0; e < 4; e++) {
                 const int f = 8 * n + delta_column(e % 2, lane), v = value + delta_row(e / 2, lane);
                 use(s[n][e], (int64_t)f * values + v, f < features && v < values);
+            }
+    }
+};
+
+/* ---- products of a strip, by mma.sync ----
+ *
+ * c and state are 16 values by tokens and by features, a is 16 values by 64 tokens, pairs are lower
+ * blocks. */
+
+struct delta_products {
+    static constexpr int reverse_scorers = 1; /* 64 features: there are registers for */
+
+    /* Before a barrier behind which products read what the thread has written. */
+    static SR_DEVICE void publish() {
+    }
+
+    /* Before the work of strips, and of other warps: moves registers where that is possible. */
+    static SR_DEVICE void strips_begin() {
+    }
+    static SR_DEVICE void others_begin() {
+    }
+
+    /* c = S' rows'. */
+    template <int F>
+    static SR_DEVICE void times_rows(float (&c)[8][4], const delta_state<F> &state,
+                                     const sr_bf16 *rows) {
+        state.times_rows(c, rows);
+    }
+
+    /* S' += a rows. */
+    template <int F>
+    static SR_DEVICE void add_rows(delta_state<F> &state, const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                   const sr_bf16 *rows) {
+        const int lane = delta_lane();
+#pragma unroll
+        for (int m = 0; m < SR_DELTA_STEPS; m++)
+            add_product<F>(state.s, a[m], rows, 16 * m, 0, lane);
+    }
+
+    /* c = a X', blocks of X transposed. */
+    static SR_DEVICE void times_solved(float (&c)[8][4], const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                       const sr_bf16 *pairs) {
+        const int lane = delta_lane();
+        delta_clear(c);
+#pragma unroll
+        for (int j = 0; j < SR_DELTA_STEPS; j++)
+#pragma unroll
+            for (int i = j; i < SR_DELTA_STEPS; i++) {
+                uint32_t b[4];
+                b_columns<16>(b, pairs + delta_pairs_at(i, j), 0, 0, lane);
+                mma_m16n8k16(c[2 * i], a[j], b);
+                mma_m16n8k16(c[2 * i + 1], a[j], b + 2);
+            }
+    }
+
+    /* Numerators of a span to memory: `to` is the strip's column of its first row. 16 tokens at a
+     * time, not transposed, which takes few registers. */
+    template <int F, class Slot>
+    static SR_DEVICE void store_numerators(sr_bf16 *to, int64_t time, Slot &slot,
+                                           const delta_state<F> &state, const delta_strip &used,
+                                           int, int columns) {
+        const int lane = delta_lane();
+        const delta_span &span = slot.span;
+#pragma unroll 1
+        for (int i = 0; i < SR_DELTA_STEPS; i++) {
+            float c[2][4] = {};
+            uint32_t a[4];
+#pragma unroll
+            for (int k = 0; k < F / 16; k++) {
+                uint32_t known[4];
+                a_rows<F>(a, slot.queries, 16 * i, k, lane);
+                state.operand(known, k);
+                delta_multiply_strip(c, a, known);
+            }
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                c[e / 4][e % 4] *= slot.of_queries.before[16 * i + delta_row(e / 2 % 2, lane)];
+#pragma unroll
+            for (int j = 0; j < SR_DELTA_STEPS; j++) {
+                if (j > i)
+                    break;
+                a_rows<16>(a, slot.scores + delta_pairs_at(i, j), 0, 0, lane);
+                delta_multiply_strip(c, a, used.a[j]);
+            }
+            pack_a(a, c[0], c[1]);
+            delta_store_fragment(to + 16 * i * time, time, a, span.from - 16 * i,
+                                 span.past - 16 * i, columns, lane);
+        }
+    }
+
+    /* A strip's values to its rows in memory, by way of its columns of a tile. `to` is the strip's
+     * column of the first row of the span's chunk. */
+    static SR_DEVICE void store(sr_bf16 *to, int64_t time, sr_bf16 *tile, const delta_strip &x,
+                                int strip, const delta_span &span, int columns) {
+        x.put(tile, strip);
+        __syncwarp();
+        delta_store_columns(to, time, tile, strip, span, columns);
+    }
+
+    /* c = a pairs: to each token from later ones. */
+    static SR_DEVICE void times_later(float (&c)[8][4], const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                      const sr_bf16 *pairs) {
+        const int lane = delta_lane();
+        delta_clear(c);
+#pragma unroll
+        for (int i = 0; i < SR_DELTA_STEPS; i++)
+#pragma unroll
+            for (int j = 0; j <= i; j++) {
+                uint32_t b[4];
+                b_columns<16>(b, pairs + delta_pairs_at(i, j), 0, 0, lane);
+                mma_m16n8k16(c[2 * j], a[i], b);
+                mma_m16n8k16(c[2 * j + 1], a[i], b + 2);
             }
     }
 };
