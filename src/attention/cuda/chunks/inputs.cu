@@ -303,7 +303,7 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
     float *const gate = (float *)chunk.gate;
     if (gate || call.scratch.value_factor || call.scratch.beta)
         AXES_START(chunk_tokens, tokens * call.Hkv, call, gate, continues);
-    SR_TRY(sr_axes_levels(call, stream));
+    SR_TRY(sr_chunks_levels(call, stream));
     if (chunk.v.data == call.in.v.data)
         return SRNN_OK;
     const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
@@ -365,7 +365,7 @@ srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t 
                           dim3((unsigned)lanes.threads()), 0, stream, call, chunk.d_v, steps.d_skip,
                           lanes));
     }
-    SR_TRY(sr_axes_levels_backward(call, stream));
+    SR_TRY(sr_chunks_levels_backward(call, steps.sums, stream));
     if (call.delta && call.out.write_gate.data)
         AXES_START(chunk_beta_backward, (int64_t)call.B * call.T * call.Hkv, call, chunk.d_beta);
     return call.decays > 0 ? gates_backward(call, chunk, steps.sums, stream) : SRNN_OK;

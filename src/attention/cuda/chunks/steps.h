@@ -52,6 +52,9 @@ srnn_status sr_chunks_finish_backward(const sr_chunk_steps &steps, cudaStream_t 
 /* Features, factors of values, gates. */
 srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chunk,
                              cudaStream_t stream);
+/* Weights of levels; gradients of what they are made of, by way of `sums`. */
+srnn_status sr_chunks_levels(const sr_axes_call &call, cudaStream_t stream);
+srnn_status sr_chunks_levels_backward(const sr_axes_call &call, float *sums, cudaStream_t stream);
 /* Outputs from numerators. */
 srnn_status sr_chunks_outputs(const sr_axes_call &call, const sr_chunk_call &chunk,
                               cudaStream_t stream);
