@@ -184,7 +184,10 @@ SR_DEVICE void take_along(float (&c)[PIECES][4], const float (&dot)[2],
                           const float *units, srnn_feature feature, const outputs_place &at) {
     const int lane = delta_lane();
     store_dots(along[at.side()], dot, at.own());
-    named_barrier_sync(1 + at.own() / 16, SIDES * SR_WARP);
+#pragma unroll
+    for (int n = 0; n < SR_DELTA_STEPS; n++) /* constants: else a block would take all barriers */
+        if (at.own() == 16 * n)
+            named_barrier_sync(1 + n, SIDES * SR_WARP);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = at.own() + delta_row(half, lane);
@@ -416,17 +419,24 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
         store_rows<F>(call.d_q, query, d_q, span, at, call.F);
         add_pair_columns<F>(d_k, shared.of_queries, shared.queries, at);
     }
+    float along[2] = {}; /* the lane's share of the keys' products with their gradients */
+    if (gates || units)
+        add_dots<F>(along, d_k, shared.keys, 1, at);
     if (gates) {
-        add_dots<F>(dot, d_k, shared.keys, -1, at);
+        dot[0] -= along[0];
+        dot[1] -= along[1];
         store_dots(shared.at_sum[at.side()], dot, at.own());
     }
     if (what.later) {
         float from_later[P][4];
         times_state<F, V>(from_later, shared.used, shared.later, shared.factors.until, 1, at);
-        if (gates) {
+        if (gates || units) {
             float dots[2] = {};
             add_dots<F>(dots, from_later, shared.keys, 1, at);
-            store_dots(shared.from_later[at.side()], dots, at.own());
+            along[0] += dots[0];
+            along[1] += dots[1];
+            if (gates)
+                store_dots(shared.from_later[at.side()], dots, at.own());
         }
 #pragma unroll
         for (int n = 0; n < P; n++)
@@ -434,12 +444,9 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
             for (int e = 0; e < 4; e++)
                 d_k[n][e] += from_later[n][e];
     }
-    if (units) {
-        float own[2] = {};
-        add_dots<F>(own, d_k, shared.keys, 1, at);
-        take_along<F>(d_k, own, shared.along[1], shared.keys, shared.factors.unit, call.feature,
+    if (units)
+        take_along<F>(d_k, along, shared.along[1], shared.keys, shared.factors.unit, call.feature,
                       at);
-    }
     store_rows<F>(call.d_k, at.head, d_k, span, at, call.F);
     __syncthreads(); /* dots are there, and no warp reads a tile */
     if (gates && at.warp() == 0)
