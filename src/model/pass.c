@@ -101,7 +101,8 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Losses of the rows of a tile from `first` on; its logits become the gradient of the product. */
+/* Losses of the rows of a tile from `first` on; its logits become the gradient of the product,
+ * whose size is known where they have a note. */
 static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t first) {
     sr_backend *backend = pass->backend;
     const sr_matrix capped = sr_matrix_of(pass->capped, logits.rows, logits.columns, logits.dtype);
@@ -128,6 +129,8 @@ static srnn_status head_gradients(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
+        if (pass->logits_note)
+            logits = sr_matrix_handed(logits, SR_HANDED_MEASURED, pass->logits_note);
         SR_TRY(logits_gradient(pass, logits, first));
         const sr_matrix d_rows = sr_matrix_rows(d_normed, first, logits.rows);
         const sr_linear_backward call = {d_rows, logits, normed, &head, &d_head, 1};
@@ -239,10 +242,15 @@ static srnn_status whole_gradients(sr_pass *pass) {
 /* Everything between a loaded batch and its gradients; what is recorded. */
 static srnn_status gradients(void *context) {
     sr_pass *pass = context;
-    if (!sr_lesson_is_layerwise(pass))
-        return whole_gradients(pass);
-    SR_TRY(sr_lesson_layers(pass));
-    return count_losses(pass);
+    sr_backend *backend = pass->backend;
+    SR_TRY(backend->expect_gradients(backend, true));
+    if (!sr_lesson_is_layerwise(pass)) {
+        SR_TRY(whole_gradients(pass));
+    } else {
+        SR_TRY(sr_lesson_layers(pass));
+        SR_TRY(count_losses(pass));
+    }
+    return backend->expect_gradients(backend, false);
 }
 
 static srnn_status check_train(const sr_pass *pass) {

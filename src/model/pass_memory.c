@@ -2,6 +2,7 @@
 #include "model/pass_parts.h"
 
 #include "base/memory.h"
+#include "model/ends.h"
 
 #include <stdlib.h>
 
@@ -160,6 +161,18 @@ static srnn_status take_activations(sr_pass *pass) {
     return sr_pass_zero_gradient(pass);
 }
 
+/* Logits that are scaled after the head would change the size that the loss reports. */
+static srnn_status take_logits_note(sr_pass *pass) {
+    void *memory;
+    if (!pass->setup.train || !pass->backend->fp8_head ||
+        pass->setup.lesson.objective != SR_OBJECTIVE_TEXT ||
+        !sr_ends_are_plain(&pass->model->config))
+        return SRNN_OK;
+    SR_TRY(take(pass, &memory, 1, sizeof *pass->logits_note));
+    pass->logits_note = memory;
+    return SRNN_OK;
+}
+
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     const size_t rows = (size_t)pass->rows;
@@ -179,6 +192,7 @@ static srnn_status take_ends(sr_pass *pass) {
     const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
     if (c->logit_cap > 0 && pass->setup.train)
         SR_TRY(take(pass, &pass->capped, logits, number));
+    SR_TRY(take_logits_note(pass));
     return take(pass, &pass->logits, logits, number);
 }
 

@@ -341,6 +341,12 @@ struct sr_backend {
                               int64_t numbers);
     void (*drop_codes)(sr_backend *backend, const void *weights);
 
+    /* ---- from now on, or no longer: the gradients d_y of layers of one shape are expected to be of
+     * similar size, so that most need not be measured before they are rounded to 8 bits. Called
+     * before and after each pass, whose bits then do not depend on others; results are as good
+     * where the expectation fails. */
+    srnn_status (*expect_gradients)(sr_backend *backend, bool expects);
+
     /* ---- linear layers with a common input: x (rows, K), y (rows, sum of N) */
     /* Whether x, and d_y if no layer has a bias, may be handed to them as SR_HANDED_CODES. */
     bool (*takes_codes)(const sr_backend *backend, const sr_linear *layers, int count, int64_t rows,
@@ -481,7 +487,8 @@ struct sr_backend {
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits are overwritten with
      * the gradient of scale * sum(losses + z-loss); if scale is 0, they are undefined. A negative
-     * target is ignored: loss, hit and gradient 0. */
+     * target is ignored: loss, hit and gradient 0. Where the logits have a note, a GPU writes a
+     * size to it that no number of the gradient exceeds. */
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
                                  sr_matrix logits, const sr_cross_entropy *of);
 

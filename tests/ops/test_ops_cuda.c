@@ -592,6 +592,44 @@ static void layers_side_by_side(void **state) {
     free_arrays();
 }
 
+/* Gradients of a few layers of one shape, each as large as given: the bits are those of gradients
+ * that are measured, also where a size was not to be expected, and where one is NaN. */
+static void gradients_as_expected(void **state) {
+    (void)state;
+    enum { ROWS = 144, K = 48, N = 80, LAYERS = 9 };
+    static const int powers[LAYERS] = {0, 3, 4, 9, 2, -4, -11, 0, 1};
+    float *d_x_of[2][LAYERS], *d_w_of[2][LAYERS];
+    const both x = matrix(ROWS, K, 0, 1, SRNN_BF16), w = matrix(N, K, 0, 2, SRNN_BF16);
+    for (int expects = 0; expects < 2; expects++) {
+        right(gpu->expect_gradients(gpu, expects));
+        for (int l = 0; l < LAYERS; l++) {
+            const both d_x = matrix(ROWS, K, 0, 5, SRNN_BF16), d_w = matrix(N, K, 0, 6, SRNN_F32);
+            const sr_linear layer = {.weight = w.device.data, .N = N, .fp8 = true};
+            const sr_linear_gradient gradient = {d_w.device.data, NULL, N};
+            float *d_y = numbers(ROWS * N, 20 + (uint32_t)l, SRNN_BF16);
+            for (int i = 0; i < ROWS * N; i++)
+                d_y[i] = ldexpf(d_y[i], powers[l]);
+            if (l == LAYERS - 2)
+                d_y[77] = (float)NAN;
+            const sr_matrix d_out = sr_matrix_of(on_device(d_y, ROWS * N, SRNN_BF16), ROWS, N,
+                                                 SRNN_BF16);
+            right(gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_out, x.device,
+                                                                  &layer, &gradient, 1}));
+            d_x_of[expects][l] = fetched_matrix(d_x);
+            d_w_of[expects][l] = fetched_matrix(d_w);
+        }
+        right(gpu->expect_gradients(gpu, false));
+    }
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < ROWS * K; i++) {
+            const float *a = d_x_of[0][l], *b = d_x_of[1][l];
+            assert_true(l == LAYERS - 2 ? isnan(a[i]) && isnan(b[i]) : a[i] == b[i]);
+            if (i < N * K && l != LAYERS - 2)
+                assert_true(d_w_of[0][l][i] == d_w_of[1][l][i]);
+        }
+    free_arrays();
+}
+
 /* ---- operands that other ops write in 8 bits ---- */
 
 static double decoded(uint8_t code, const format *f) {
@@ -1501,13 +1539,21 @@ static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float
     float *losses = on_device(numbers(rows, 2, SRNN_F32), rows, SRNN_F32);
     int32_t *hits = device_bytes(targets, (size_t)rows * sizeof *hits);
     const int32_t *wanted = device_bytes(targets, (size_t)rows * sizeof *targets);
+    x.device.note = new_note();
     right(gpu->cross_entropy(gpu, losses, hits, x.device, &(sr_cross_entropy){wanted, scale, z}));
     close_to(fetched(losses, rows, SRNN_F32), want, rows, SRNN_F32);
     int32_t *got_hits = host_array((size_t)rows * sizeof *got_hits);
     right(sr_device_copy_out(gpu->device, got_hits, hits, (size_t)rows * sizeof *hits));
     assert_memory_equal(got_hits, want_hits, (size_t)rows * sizeof *hits);
-    if (scale != 0)
+    if (scale != 0) {
+        const uint32_t bits = note_of(x.device.note).largest;
+        float bound;
+        memcpy(&bound, &bits, sizeof bound);
         close_to(fetched_matrix(x), gradient, rows * V, number);
+        for (int64_t i = 0; i < rows * V; i++)
+            assert_true(fabs(gradient[i]) < (double)bound);
+        assert_true(bound < 2 * scale);
+    }
     free_arrays();
 }
 
@@ -1866,7 +1912,7 @@ static int open_fp8_of_pieces(void **state) {
     (void)state;
     const sr_backend_settings settings = {.device = "cuda",
                                           .fp8 = true,
-                                          .fp8_bytes = 256 + 2 * PIECES_N * PIECES_K + 512 +
+                                          .fp8_bytes = 512 + 2 * PIECES_N * PIECES_K + 512 +
                                                        2 * (PIECES_N + PIECES_K) * PIECE};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
 }
@@ -1910,7 +1956,7 @@ int main(void) {
     loses_bits = library != NULL;
     sr_cublaslt_close(library);
     const struct CMUnitTest fp8_tests[] = {cmocka_unit_test(layers_in_8_bits),
-                                           cmocka_unit_test(layers_side_by_side),
+                                           cmocka_unit_test(layers_side_by_side), cmocka_unit_test(gradients_as_expected),
                                            cmocka_unit_test(zeros_and_infinities),
                                            cmocka_unit_test(operands_in_8_bits),
                                            cmocka_unit_test(codes_of_nan)};

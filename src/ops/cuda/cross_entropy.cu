@@ -43,6 +43,7 @@ struct losses_of_rows {
     int64_t stride;
     float scale, z;
     int V;
+    sr_matrix_note *note; /* NULL: none */
 };
 
 /* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first
@@ -75,12 +76,18 @@ template <class N, int W> SR_DEVICE void zero_row(N *x, int V) {
         store_numbers<W>(x + v, zeros);
 }
 
+/* A size, as bits, that no number of scale ((1 + more) softmax - onehot) exceeds; 1.01: what
+ * rounding may add. */
+SR_DEVICE uint32_t gradient_bound(float scale, float more) {
+    return float_bits(scale * (1 + fabsf(more)) * 1.01f) & 0x7fffffffu;
+}
+
 /* A block owns a row of V logits; a thread every blockDim.x-th piece of W. First pass: global ->
  * registers, online softmax per thread, combined over the block through shuffles and shared memory
  * (one barrier each for totals and hits); thread 0 stores loss and hit. After a barrier (the
  * target's logit has been read) the second pass reads the logits again, from the L2 cache, and
- * overwrites them with the gradient scale ((1 + 2 z log_sum) softmax - onehot). Rows without a
- * target get loss 0 and gradient 0. */
+ * overwrites them with the gradient scale ((1 + 2 z log_sum) softmax - onehot), whose largest size
+ * thread 0 bounds by an atomic maximum. Rows without a target get loss 0 and gradient 0. */
 template <class N, int W>
 static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_of_rows rows) {
     __shared__ row_total shared[SR_WARP];
@@ -108,6 +115,8 @@ static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_o
     }
     if (rows.scale == 0)
         return;
+    if (rows.note && threadIdx.x == 0)
+        atomicMax(&rows.note->largest, gradient_bound(rows.scale, 2 * rows.z * log_sum));
     __syncthreads(); /* the target's logit has been read */
     const float factor = rows.scale * (1 + 2 * rows.z * log_sum) / total.sum;
     for (int v = threadIdx.x * W; v < rows.V; v += (int)blockDim.x * W) {
@@ -125,9 +134,11 @@ srnn_status sr_cuda_cross_entropy(sr_backend *backend, float *losses, int32_t *h
                                   sr_matrix logits, const sr_cross_entropy *of) {
     const sr_place place = sr_place_of(logits);
     const losses_of_rows rows = {losses,    hits,  of->targets,        logits.stride,
-                                 of->scale, of->z, (int)logits.columns};
+                                 of->scale, of->z, (int)logits.columns, logits.note};
     if (logits.rows == 0)
         return SRNN_OK;
+    if (logits.note)
+        SR_TRY(sr_device_zero(backend->device, logits.note, sizeof *logits.note));
     return sr_with_access<8>(
         logits.dtype, logits.columns, &place, 1, [&](auto access) -> srnn_status {
             using A = decltype(access);

@@ -1,5 +1,6 @@
 /* quantize.cu: tensors of bf16 as numbers of 8 bits, in two kernels: the largest number, then the
- * conversion, which writes a tensor and its transpose from one read. */
+ * conversion, which writes a tensor and its transpose from one read. Where a size is expected the
+ * conversion comes first and measures; it is repeated if the expectation was wrong. */
 #include "ops/cuda/fp8/tile.h"
 
 enum { THREADS = SR_FP8_TILE_THREADS, MOST_BLOCKS = 1024 };
@@ -32,23 +33,27 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
         atomicMax(largest, own);
 }
 
-/* A block owns a tile, a thread a piece of it (tile.h): numbers are read as 16 bytes a row before
- * the largest size is, global memory -> registers, converted there and stored in the forms that are
- * wanted (one barrier). */
-template <class Format>
-static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor to, const source x) {
-    __shared__ sr_fp8_tile tile;
-    const sr_fp8_piece own = fp8_piece(x.columns);
+/* A tile of a block, before the barrier: each thread reads its piece (tile.h) as 16 bytes a row,
+ * before the scaling is known, global memory -> registers, converts it there and stores the forms
+ * that are wanted. The largest size of the piece. */
+template <class Format, class Scaling>
+SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, const source &x,
+                                 const sr_fp8_piece &own, Scaling scaling_of) {
     const sr_fp8_forms forms = {to.along, to.across, x.columns, x.rows, x.columns};
-    float numbers[4][SR_EIGHT];
-    uint32_t codes[4][2] = {};
+    float numbers[4][SR_EIGHT] = {};
+    uint32_t codes[4][2] = {}, largest = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows)
             load_numbers<SR_EIGHT>(numbers[i], x.data + (own.row + i) * x.stride + own.column);
-    const sr_fp8_scaling scaling = fp8_scaling<Format>(*to.largest);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
+    const sr_fp8_scaling scaling = scaling_of();
+    if (own.tile_row == 0 && own.tile_column == 0 && threadIdx.x == 0)
         *to.scale = scaling.back;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int n = 0; n < SR_EIGHT; n++)
+            largest = fp8_larger(largest, float_bits(numbers[i][n]) & 0x7fffffffu);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows) {
@@ -59,8 +64,74 @@ static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor t
                                           codes[i], scaling.back);
         }
     fp8_store_along(tile, codes, forms, own);
+    return largest;
+}
+
+static SR_DEVICE void store_across(const sr_fp8_tile &tile, const sr_fp8_tensor &to,
+                                   const source &x, const sr_fp8_piece &own) {
+    fp8_store_across(tile, {to.along, to.across, x.columns, x.rows, x.columns}, own);
+}
+
+/* A block owns a tile and stores it in both forms, with one barrier between them. */
+template <class Format>
+static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor to, const source x) {
+    __shared__ sr_fp8_tile tile;
+    const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
+    quantize_tile<Format>(tile, to, x, own, [&] { return fp8_scaling<Format>(*to.largest); });
     __syncthreads();
-    fp8_store_across(tile, forms, own);
+    store_across(tile, to, x, own);
+}
+
+/* ---- where a size is expected */
+
+/* Numbers may be 2^ABOVE times as large as expected, or 2^BELOW times smaller: E5M2 then still has
+ * 30 - ABOVE - BELOW binades of normal numbers below the largest. */
+enum { ABOVE = 4, BELOW = 6 };
+
+static SR_DEVICE bool as_expected(const sr_fp8_sizes &sizes) {
+    const float largest = bits_float(sizes.largest), expected = bits_float(sizes.expected);
+    return largest <= expected * (1 << ABOVE) && largest * (1 << BELOW) >= expected;
+}
+
+/* One thread: what was the largest size is expected from now on. */
+static __global__ void expect(sr_fp8_sizes *sizes) {
+    sizes->expected = sizes->largest;
+    sizes->largest = 0;
+}
+
+/* As quantize, with the scale of the expected size; raises sizes->largest to the largest of all:
+ * over the block by shuffles and the same barrier, then one atomic maximum. */
+static __global__ void __launch_bounds__(THREADS)
+    quantize_expected(const sr_fp8_tensor to, const source x, sr_fp8_sizes *sizes) {
+    __shared__ sr_fp8_tile tile;
+    __shared__ uint32_t shared[SR_WARP];
+    const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
+    const uint32_t largest = quantize_tile<sr_e5m2>(tile, to, x, own, [&] {
+        const int exponent = sr_e5m2::scale_exponent(sizes->expected) - ABOVE;
+        return sr_fp8_scaling{sr_power_of_two(exponent), sr_power_of_two(-exponent)};
+    });
+    const uint32_t all = fp8_block_largest<THREADS / SR_WARP>(largest, shared);
+    store_across(tile, to, x, own);
+    if (threadIdx.x == 0)
+        atomicMax(&sizes->largest, all);
+}
+
+/* As quantize with the largest size, unless it is as expected: then no block does anything. A block
+ * owns every gridDim.x-th tile, so that there are few of them; two barriers a tile. */
+static __global__ void __launch_bounds__(THREADS)
+    quantize_again(const sr_fp8_tensor to, const source x, const sr_fp8_sizes *sizes,
+                   int tile_count) {
+    __shared__ sr_fp8_tile tile;
+    if (as_expected(*sizes))
+        return;
+    for (int i = blockIdx.x; i < tile_count; i += gridDim.x) {
+        const sr_fp8_piece own = fp8_piece(x.columns, i);
+        quantize_tile<sr_e5m2>(tile, to, x, own,
+                               [&] { return fp8_scaling<sr_e5m2>(sizes->largest); });
+        __syncthreads();
+        store_across(tile, to, x, own);
+        __syncthreads();
+    }
 }
 
 /* rounded = what codes stand for. A thread owns eight of them: global -> registers -> global. */
@@ -103,6 +174,19 @@ srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, s
     else
         SR_CUDA(
             sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor, source_of(x)));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                          sr_fp8_sizes *sizes) {
+    const unsigned tiles = sr_fp8_tiles(x.rows, x.columns);
+    const cudaStream_t stream = sr_stream_of(backend);
+    const dim3 threads(THREADS);
+    SR_CUDA(sr_launch(expect, dim3(1), dim3(1), 0, stream, sizes));
+    SR_CUDA(
+        sr_launch(quantize_expected, dim3(tiles), threads, 0, stream, *to, source_of(x), sizes));
+    SR_CUDA(sr_launch(quantize_again, dim3((unsigned)sr_minimum(tiles, MOST_BLOCKS)), threads, 0,
+                      stream, *to, source_of(x), (const sr_fp8_sizes *)sizes, (int)tiles));
     return SRNN_OK;
 }
 

@@ -30,6 +30,17 @@ srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matri
 srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                  sr_fp8_format format);
 
+/* Sizes of gradients of layers that are alike, as bits of floats, in device memory. */
+typedef struct sr_fp8_sizes {
+    uint32_t largest;  /* of the one before, then of this one; 0: there was none */
+    uint32_t expected; /* workspace */
+} sr_fp8_sizes;
+
+/* As sr_cuda_fp8_quantize to E5M2, of a gradient that is not measured and whose largest size should
+ * be near sizes->largest: it is read once, and once more where it is not. */
+srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                          sr_fp8_sizes *sizes);
+
 /* Raises note->largest to a size that no sum of `depth` products of a number of E5M2 and one of
  * E4M3 with these scales exceeds. */
 srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const float *e5m2_scale,

@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
     swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
     __shared__ sr_fp8_tile tile;
-    const sr_fp8_piece own = fp8_piece(x.F);
+    const sr_fp8_piece own = fp8_piece(x.F, blockIdx.x);
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
     float gate[4][SR_EIGHT], up[4][SR_EIGHT];
     uint32_t codes[4][2] = {};
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS)
                       const sr_matrix_note *measured, const sr_matrix_note *note,
                       const sr_bf16 *__restrict__ d_out, int64_t d_stride, const halves x) {
     __shared__ sr_fp8_tile tiles[2];
-    const sr_fp8_piece own = fp8_piece(x.F);
+    const sr_fp8_piece own = fp8_piece(x.F, blockIdx.x);
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
     const sr_bf16 *const d_from = d_out + own.row * d_stride + own.column;
     uint4 raw[4][3];

@@ -54,11 +54,11 @@ struct sr_fp8_piece {
     int tile_row, tile_column, row, column;
 };
 
-SR_DEVICE sr_fp8_piece fp8_piece(int columns) {
+SR_DEVICE sr_fp8_piece fp8_piece(int columns, int tile) {
     const int across = (columns + SR_FP8_TILE_COLUMNS - 1) / SR_FP8_TILE_COLUMNS;
-    const int down = (int)blockIdx.x / across;
+    const int down = tile / across;
     const int row = down * SR_FP8_TILE_ROWS,
-              column = ((int)blockIdx.x - down * across) * SR_FP8_TILE_COLUMNS;
+              column = (tile - down * across) * SR_FP8_TILE_COLUMNS;
     return {row, column, row + 4 * ((int)threadIdx.x / 8),
             column + SR_EIGHT * ((int)threadIdx.x % 8)};
 }
