@@ -3,13 +3,28 @@
  * conversion comes first and measures; it is repeated if the expectation was wrong. */
 #include "ops/cuda/fp8/tile.h"
 
-enum { THREADS = SR_FP8_TILE_THREADS, MOST_BLOCKS = 1024 };
+enum {
+    THREADS = SR_FP8_TILE_THREADS,
+    MOST_BLOCKS = 1024,
+    RESIDENT = 5 /* blocks of a multiprocessor: what they have in flight hides their latency */
+};
 
 struct source {
     const sr_bf16 *data;
     int64_t stride;
     int rows, columns;
 };
+
+/* The largest size of eight numbers, as bits of a float. */
+SR_DEVICE uint32_t largest_of(uint4 raw) {
+    const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
+    uint32_t largest = 0;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        largest = fp8_larger(largest, fp8_larger(pairs[n] << 16 & 0x7fff0000u,
+                                                 pairs[n] & 0x7fff0000u));
+    return largest;
+}
 
 /* Raises *largest to the largest size, as bits of a float. A block owns every gridDim.x-th group of
  * eight numbers per thread: global memory -> registers, over the block by shuffles and one barrier,
@@ -22,11 +37,8 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
 #pragma unroll 4
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
         const uint32_t row = i / eights, at = (i - row * eights) * SR_EIGHT;
-        const uint4 raw = *reinterpret_cast<const uint4 *>(x.data + row * x.stride + at);
-        const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            own = fp8_larger(own, fp8_larger(pairs[n] << 16 & 0x7fff0000u, pairs[n] & 0x7fff0000u));
+        own = fp8_larger(
+            own, largest_of(*reinterpret_cast<const uint4 *>(x.data + row * x.stride + at)));
     }
     own = fp8_block_largest<THREADS / SR_WARP>(own, shared);
     if (threadIdx.x == 0)
@@ -40,24 +52,23 @@ template <class Format, class Scaling>
 SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, const source &x,
                                  const sr_fp8_piece &own, Scaling scaling_of) {
     const sr_fp8_forms forms = {to.along, to.across, x.columns, x.rows, x.columns};
-    float numbers[4][SR_EIGHT] = {};
+    uint4 raw[4] = {};
     uint32_t codes[4][2] = {}, largest = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows)
-            load_numbers<SR_EIGHT>(numbers[i], x.data + (own.row + i) * x.stride + own.column);
+            raw[i] = *reinterpret_cast<const uint4 *>(x.data + (own.row + i) * x.stride +
+                                                      own.column);
     const sr_fp8_scaling scaling = scaling_of();
     if (own.tile_row == 0 && own.tile_column == 0 && threadIdx.x == 0)
         *to.scale = scaling.back;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int n = 0; n < SR_EIGHT; n++)
-            largest = fp8_larger(largest, float_bits(numbers[i][n]) & 0x7fffffffu);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows) {
-            fp8_codes<Format>(codes[i], numbers[i], scaling.multiply);
+            float numbers[SR_EIGHT];
+            largest = fp8_larger(largest, largest_of(raw[i]));
+            fp8_unpack(numbers, raw[i]);
+            fp8_codes<Format>(codes[i], numbers, scaling.multiply);
             if (to.rounded)
                 fp8_store_rounded<Format>(to.rounded + (int64_t)(own.row + i) * x.columns +
                                               own.column,
@@ -74,7 +85,7 @@ static SR_DEVICE void store_across(const sr_fp8_tile &tile, const sr_fp8_tensor 
 
 /* A block owns a tile and stores it in both forms, with one barrier between them. */
 template <class Format>
-static __global__ void __launch_bounds__(THREADS) quantize(const sr_fp8_tensor to, const source x) {
+static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp8_tensor to, const source x) {
     __shared__ sr_fp8_tile tile;
     const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
     quantize_tile<Format>(tile, to, x, own, [&] { return fp8_scaling<Format>(*to.largest); });
@@ -101,7 +112,7 @@ static __global__ void expect(sr_fp8_sizes *sizes) {
 
 /* As quantize, with the scale of the expected size; raises sizes->largest to the largest of all:
  * over the block by shuffles and the same barrier, then one atomic maximum. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
     quantize_expected(const sr_fp8_tensor to, const source x, sr_fp8_sizes *sizes) {
     __shared__ sr_fp8_tile tile;
     __shared__ uint32_t shared[SR_WARP];

@@ -54,18 +54,18 @@ static __global__ void __launch_bounds__(THREADS)
 /* out = silu(gate) up in 8 bits. A block owns a tile of out, a thread a piece of it (tile.h): gate
  * and up go global memory -> registers, codes from there as tile.h has it (one barrier). The
  * largest size is that of the numbers themselves. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
     __shared__ sr_fp8_tile tile;
     const sr_fp8_piece own = fp8_piece(x.F, blockIdx.x);
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
-    float gate[4][SR_EIGHT], up[4][SR_EIGHT];
+    uint4 raw[4][2];
     uint32_t codes[4][2] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.F && own.row + i < x.rows) {
-            load_numbers<SR_EIGHT>(gate[i], from + i * x.stride);
-            load_numbers<SR_EIGHT>(up[i], from + i * x.stride + x.F);
+            raw[i][0] = *reinterpret_cast<const uint4 *>(from + i * x.stride);
+            raw[i][1] = *reinterpret_cast<const uint4 *>(from + i * x.stride + x.F);
         }
     const sr_fp8_scaling scaling = fp8_scaling<sr_e4m3>(note->largest);
     if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -73,10 +73,13 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.F && own.row + i < x.rows) {
+            float gate[SR_EIGHT], up[SR_EIGHT];
+            fp8_unpack(gate, raw[i][0]);
+            fp8_unpack(up, raw[i][1]);
 #pragma unroll
             for (int n = 0; n < SR_EIGHT; n++)
-                up[i][n] *= silu(gate[i][n]);
-            fp8_codes<sr_e4m3>(codes[i], up[i], scaling.multiply);
+                up[n] *= silu(gate[n]);
+            fp8_codes<sr_e4m3>(codes[i], up, scaling.multiply);
         }
     fp8_store_along(tile, codes, to, own);
     __syncthreads();
