@@ -186,8 +186,12 @@ static srnn_status layers_backward(sr_pass *pass) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
         const sr_rmsnorm_gradient d_norm = {pass->d_x, pass->contexts ? pass->d_x : pass->d.narrow,
-                                            pass->gradient.norm, scratch.parts, pass->d.measured};
+                                            pass->gradient.norm, scratch.parts, pass->d.measured,
+                                            pass->d.codes};
         if (layer == L - 1) {
+            if (pass->d.measured) /* no gradient came before */
+                SR_TRY(sr_device_zero(pass->backend->device, pass->d.measured,
+                                      sizeof *pass->d.measured));
             SR_TRY(sr_ends_norm_back(pass->model, &d_norm, pass->gradient.norm_bias, pass->d_normed,
                                      &norm));
             if (pass->contexts)

@@ -108,6 +108,22 @@ static srnn_status take_measure(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(take(pass, &memory, 1, sizeof *pass->d.measured));
     pass->d.measured = memory;
+    pass->d.codes = true;
+    for (int layer = 0; layer < pass->model->config.L; layer++)
+        pass->d.codes = pass->d.codes && sr_block_takes_gradient_codes(&pass->blocks[layer]);
+    return SRNN_OK;
+}
+
+/* Activations of a layer in 8 bits are expected to be as large as those of the layer before. */
+static srnn_status take_notes(sr_pass *pass) {
+    const int L = pass->model->config.L;
+    void *memory;
+    SR_TRY(take(pass, &memory, (size_t)L, sizeof(sr_matrix_note)));
+    sr_matrix_note *notes = memory;
+    for (int layer = 0; layer < L; layer++) {
+        pass->blocks[layer].activated_note = notes + layer;
+        pass->blocks[layer].activated_before = layer > 0 ? notes + layer - 1 : NULL;
+    }
     return SRNN_OK;
 }
 
@@ -122,6 +138,7 @@ static srnn_status take_activations(sr_pass *pass) {
     const bool keep_mixer = keep_mlp && pass->setup.recompute == SR_RECOMPUTE_NONE;
     size_t mixer_bytes = 0, mlp_bytes = 0, scratch = 0;
     void *mixer = NULL, *mlp = NULL;
+    SR_TRY(take_notes(pass));
     for (int layer = 0; layer < L; layer++) {
         mixer_bytes = larger(mixer_bytes, sr_block_mixer_half_bytes(&pass->blocks[layer]));
         mlp_bytes = larger(mlp_bytes, sr_block_mlp_half_bytes(&pass->blocks[layer]));

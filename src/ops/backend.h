@@ -53,7 +53,7 @@ enum { SR_LINEAR_GROUP_MAX = 8 };
 /* The backward pass of linear layers with a common input. */
 typedef struct sr_linear_backward {
     /* (rows, K): written; SR_HANDED_MEASURED: so is the note, with a bound that may be far above
-     * its numbers */
+     * its numbers; if d_y is codes, its note then has their largest size */
     sr_matrix d_x;
     sr_matrix d_y; /* (rows, sum of N) */
     sr_matrix x;   /* (rows, K) */
@@ -78,7 +78,10 @@ typedef struct sr_rmsnorm_gradient {
     void *narrow;    /* (rows, C): d_x again, in the number type; d_x itself if that is float */
     float *d_weight; /* (C): adds */
     float *scratch;  /* (SR_ROW_PARTS, C) */
-    sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note */
+    sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note, */
+    /* or SR_HANDED_CODES, of rows that are a multiple of SR_FP8_STEP, as is C: with the largest size
+     * and the scale. On entry the largest size is 0 or that of a gradient that should be alike. */
+    bool codes;
 } sr_rmsnorm_gradient;
 
 /* RMS norm or LayerNorm of groups of channels: all C channels of a block's input, or the channels
@@ -377,7 +380,8 @@ struct sr_backend {
     /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
      * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x, but not if it is
      * SR_HANDED_CODES; of gelu, also d_out. Where linear layers take codes, out of swiglu and d_x
-     * may be SR_HANDED_CODES; then x has the note of out, which backward reads. */
+     * may be SR_HANDED_CODES; then x has in backward the note of out, in forward that of an out that
+     * should be alike, or none. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);

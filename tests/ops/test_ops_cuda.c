@@ -811,6 +811,93 @@ static void check_swiglu_codes(float gate_factor, float up_factor) {
     free_arrays();
 }
 
+/* A note with a size that is 2^power times `largest`; 0: none is known. */
+static sr_matrix_note *note_before(double largest, int power) {
+    const sr_matrix_note note = {.largest = power ? bits_of((float)ldexp(largest, power)) : 0};
+    return device_bytes(&note, sizeof note);
+}
+
+static double largest_of(const double *x, int64_t count) {
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(x[i]));
+    return largest;
+}
+
+/* SwiGLU after one whose largest size was 2^power times this one's: up to 2^-1 and 2^3 one scale
+ * serves both, beyond that its own; its size is reported either way. */
+static void check_swiglu_after(int power) {
+    enum { ROWS = 272, F = 80 };
+    const bool alike = power >= -1 && power <= 3;
+    const sr_matrix h = new_codes(ROWS, F);
+    float *x = numbers(ROWS * 2 * F, 2, SRNN_BF16);
+    double *want = doubles(ROWS * F);
+    for (int i = 0; i < ROWS * F; i++) {
+        const int at = i / F * 2 * F + i % F;
+        want[i] = (double)x[at] / (1 + exp(-(double)x[at])) * (double)x[at + F];
+    }
+    const double largest = largest_of(want, ROWS * F) * (power < 0 ? 0.99 : 1.01);
+    const sr_matrix in = sr_matrix_handed(sr_matrix_of(on_device(x, ROWS * 2 * F, SRNN_BF16), ROWS,
+                                                       2 * F, SRNN_BF16),
+                                          SR_HANDED_NUMBERS, note_before(largest, power));
+    right(gpu->swiglu_forward(gpu, h, in));
+    nearest_codes(numbers_of_codes(h, &e4m3), want, ROWS * F, &e4m3, alike && power ? 5 : 1);
+    const uint32_t bits = note_of(h.note).largest;
+    float size;
+    memcpy(&size, &bits, sizeof size);
+    assert_true(fabs((double)size / largest_of(want, ROWS * F) - 1) < 1e-2);
+    free_arrays();
+}
+
+/* The gradient of a norm in 8 bits, after one whose largest size was 2^power times this one's. */
+static void check_norm_codes(int64_t rows, int64_t C, int power) {
+    const bool alike = power >= -4 && power <= 6;
+    const both x = matrix(rows, C, 0, 1, SRNN_F32), d_out = matrix(rows, C, 0, 2, SRNN_BF16);
+    const both d_x = matrix(rows, C, 0, 3, SRNN_F32), plain = matrix(rows, C, 0, 3, SRNN_F32);
+    const both scale = matrix(1, C, 0, 4, SRNN_F32), d_w[2] = {matrix(1, C, 0, 5, SRNN_F32),
+                                                              matrix(1, C, 0, 5, SRNN_F32)};
+    float *const parts = on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C,
+                                   SRNN_F32);
+    const sr_matrix codes = new_codes(rows, C), normed = matrix(rows, C, 0, 6, SRNN_BF16).device;
+    const sr_rmsnorm norm = {x.device.data,
+                             scale.device.data,
+                             on_device(numbers(rows, 7, SRNN_F32), rows, SRNN_F32),
+                             1e-5f,
+                             rows,
+                             C,
+                             NULL};
+    right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
+    right(gpu->rmsnorm_backward(gpu,
+                                &(sr_rmsnorm_gradient){plain.device.data, normed.data,
+                                                       d_w[0].device.data, parts, NULL, false},
+                                d_out.device.data, &norm));
+    const float *want = fetched_matrix(plain);
+    const double *wide = widened(want, rows * C);
+    const double largest = largest_of(wide, rows * C);
+    sr_matrix_note *const note = note_before(largest * (power < 0 ? 1.01 : 0.99), power);
+    const sr_rmsnorm_gradient gradient = {d_x.device.data, codes.data, d_w[1].device.data, parts,
+                                          note, true};
+    right(gpu->rmsnorm_backward(gpu, &gradient, d_out.device.data, &norm));
+    assert_memory_equal(fetched_matrix(d_x), want, sizeof(float) * (size_t)(rows * C));
+    close_to(fetched_matrix(d_w[1]), widened(fetched_matrix(d_w[0]), C), C, SRNN_F32);
+    assert_int_equal(note_of(note).largest, bits_of((float)largest));
+    nearest_codes(numbers_of_codes(sr_matrix_handed(codes, SR_HANDED_CODES, note), &e5m2), wide,
+                  rows * C, &e5m2, alike && power ? 11 : 1);
+    free_arrays();
+}
+
+static void sizes_as_expected(void **state) {
+    (void)state;
+    static const int powers[] = {0, 1, -1, 3, -4, 4, 6, -6, 9};
+    for (size_t i = 0; i < sizeof powers / sizeof *powers; i++) {
+        check_swiglu_after(powers[i]);
+        check_norm_codes(48, 16, powers[i]);
+        check_norm_codes(400, 144, powers[i]);
+    }
+    check_norm_codes(16, 2064, 1);
+    check_norm_codes(16, 8208, 1); /* more columns than a block keeps */
+}
+
 static void operands_in_8_bits(void **state) {
     (void)state;
     check_swiglu_codes(32, 1);
@@ -931,7 +1018,8 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
     float *wide = on_device(d_x, rows * C, SRNN_F32);
     const sr_rmsnorm_gradient gradient = {
         wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
-        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32), new_note()};
+        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32), new_note(),
+        false};
     right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
     const float *got_x = fetched(wide, rows * C, SRNN_F32);
     float largest = 0;
@@ -1799,7 +1887,7 @@ static srnn_status run_step(void *context) {
     const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
     const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C, NULL};
     const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
-                                      s->gradient + norm_at, s->scratch, NULL};
+                                      s->gradient + norm_at, s->scratch, NULL, false};
     void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
     const sr_linear head = {sr_number_at(working, head_at, number), NULL, .N = V};
     const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
@@ -1912,7 +2000,7 @@ static int open_fp8_of_pieces(void **state) {
     (void)state;
     const sr_backend_settings settings = {.device = "cuda",
                                           .fp8 = true,
-                                          .fp8_bytes = 512 + 2 * PIECES_N * PIECES_K + 512 +
+                                          .fp8_bytes = 1280 + 2 * PIECES_N * PIECES_K + 512 +
                                                        2 * (PIECES_N + PIECES_K) * PIECE};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
 }
@@ -1959,6 +2047,7 @@ int main(void) {
                                            cmocka_unit_test(layers_side_by_side), cmocka_unit_test(gradients_as_expected),
                                            cmocka_unit_test(zeros_and_infinities),
                                            cmocka_unit_test(operands_in_8_bits),
+                                           cmocka_unit_test(sizes_as_expected),
                                            cmocka_unit_test(codes_of_nan)};
     const struct CMUnitTest piece_tests[] = {cmocka_unit_test(rows_in_pieces),
                                              cmocka_unit_test(layers_beyond_the_workspace),

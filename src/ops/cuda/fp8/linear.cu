@@ -10,14 +10,14 @@
 enum {
     SCALES = 3,         /* of the activations, the weights, the gradients */
     SCALE_BYTES = 16,   /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
-    SIZES_AT = 256,     /* after the scales, each of which is followed by the largest size */
-    HEADER_BYTES = SIZES_AT + SR_FP8_KINDS * 8, /* and sizes of gradients */
+    NOTES_AT = 256,     /* after the scales, each of which is followed by the largest size */
+    HEADER_BYTES = NOTES_AT + SR_FP8_KINDS * (int)sizeof(sr_matrix_note), /* of gradients */
     ROWS_LEAST = 128,   /* of a piece */
     PART_OF_MEMORY = 128 /* the workspace is this part of the GPU's memory */
 };
 static_assert(SCALE_BYTES % 16 == 0, "as sr_cublaslt_fp8 requires");
-static_assert(SCALES * SCALE_BYTES <= SIZES_AT, "the header holds them");
-static_assert(sizeof(sr_fp8_sizes) == 8 && HEADER_BYTES % 256 == 0, "what follows is aligned");
+static_assert(SCALES * SCALE_BYTES <= NOTES_AT, "the header holds them");
+static_assert(HEADER_BYTES % 256 == 0, "what follows is aligned");
 
 srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
@@ -34,20 +34,20 @@ srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
 
 /* ---- sizes of gradients */
 
-srnn_status sr_cuda_fp8_expect(sr_backend *backend, bool expects) {
+srnn_status sr_cuda_expect_gradients(sr_backend *backend, bool expects) {
     sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
     if (!cuda->fp8)
         return SRNN_OK;
     cuda->expects = expects;
     cuda->kind_count = 0;
-    return expects ? sr_device_zero(backend->device, (char *)cuda->fp8 + SIZES_AT,
-                                    SR_FP8_KINDS * sizeof(sr_fp8_sizes))
+    return expects ? sr_device_zero(backend->device, (char *)cuda->fp8 + NOTES_AT,
+                                    SR_FP8_KINDS * sizeof(sr_matrix_note))
                    : SRNN_OK;
 }
 
-/* Those of layers (N, K) since sr_cuda_fp8_expect; NULL: nothing is expected, or of too many
- * kinds. */
-static sr_fp8_sizes *sizes_of(sr_backend *backend, int64_t N, int64_t K) {
+/* With the largest size of the last gradient of layers (N, K) since sr_cuda_expect_gradients, or 0;
+ * NULL: nothing is expected, or of too many kinds. */
+static sr_matrix_note *note_of_kind(sr_backend *backend, int64_t N, int64_t K) {
     sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
     int kind = 0;
     while (kind < cuda->kind_count && (cuda->kinds[kind].N != N || cuda->kinds[kind].K != K))
@@ -56,7 +56,7 @@ static sr_fp8_sizes *sizes_of(sr_backend *backend, int64_t N, int64_t K) {
         return nullptr;
     if (kind == cuda->kind_count)
         cuda->kinds[cuda->kind_count++] = {N, K};
-    return (sr_fp8_sizes *)((char *)cuda->fp8 + SIZES_AT) + kind;
+    return (sr_matrix_note *)((char *)cuda->fp8 + NOTES_AT) + kind;
 }
 
 /* ---- weights */
@@ -214,10 +214,10 @@ struct places {
 
 enum { ALONG = 1, ACROSS = 2, ROUNDED = 4 };
 
-/* Writes the forms that are wanted and not there. `sizes`: what is expected of numbers that are not
- * measured; NULL: nothing. */
+/* Writes the forms that are wanted and not there. `alike`: with the size of a gradient that should be
+ * alike; or NULL. */
 static srnn_status write(sr_backend *backend, const quantised &q, int forms,
-                         sr_fp8_sizes *sizes = nullptr) {
+                         sr_matrix_note *alike = nullptr) {
     sr_fp8_tensor to = q.tensor;
     if (q.from.handed == SR_HANDED_CODES)
         return forms & ROUNDED
@@ -226,8 +226,8 @@ static srnn_status write(sr_backend *backend, const quantised &q, int forms,
     to.along = forms & ALONG ? to.along : nullptr;
     to.across = forms & ACROSS ? to.across : nullptr;
     to.rounded = forms & ROUNDED ? to.rounded : nullptr;
-    return sizes && q.from.handed == SR_HANDED_NUMBERS
-               ? sr_cuda_fp8_quantize_expected(backend, &to, q.from, sizes)
+    return alike && q.from.handed == SR_HANDED_NUMBERS
+               ? sr_cuda_fp8_quantize_expected(backend, &to, q.from, alike)
                : sr_cuda_fp8_quantize(backend, &to, q.from, q.format);
 }
 
@@ -344,23 +344,26 @@ srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *
         written_codes(backend,
                       sr_matrix_of(const_cast<void *>(of->layers->weight), N, K, SRNN_BF16));
     const sr_matrix gradient = sr_matrix_of(of->gradients->weight, N, K, SRNN_F32);
-    sr_fp8_sizes *const sizes = of->x.rows <= most ? sizes_of(backend, N, K) : nullptr;
+    sr_matrix_note *const alike = of->x.rows <= most ? note_of_kind(backend, N, K) : nullptr;
     for (int64_t first = 0; first < of->x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
         const int64_t rows = sr_minimum(most, of->x.rows - first);
         const quantised w = at.take(WEIGHTS, weights, 0, N),
                         a = at.take(ACTIVATIONS, of->x, first, rows),
                         d = at.take(GRADIENTS, of->d_y, first, rows);
+        const sr_fp8_factor factor = {d.tensor.scale, of->d_y.handed == SR_HANDED_NUMBERS
+                                                          ? nullptr
+                                                          : &of->d_y.note->largest};
         const sr_matrix to = sr_matrix_rows(of->d_x, first, rows);
         const sr_matrix c = adds ? to : sr_matrix{};
         const product inputs = product_of(to, c, {d, false}, {w, true}, false);
         const product weight_sums = product_of(gradient, gradient, {d, true}, {a, true}, false);
         const bool supported = is_supported(backend, inputs) && is_supported(backend, weight_sums);
         SR_TRY(write(backend, w, supported ? ACROSS : ROUNDED));
-        SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED, sizes));
+        SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED, alike));
         SR_TRY(write(backend, a, supported ? ACROSS : ROUNDED));
         if (of->d_x.handed == SR_HANDED_MEASURED)
-            SR_TRY(sr_cuda_fp8_bound(backend, of->d_x.note, d.tensor.scale, w.tensor.scale, N));
+            SR_TRY(sr_cuda_fp8_bound(backend, of->d_x.note, &factor, w.tensor.scale, N));
         SR_TRY(multiply(backend, inputs, supported));
         SR_TRY(multiply(backend, weight_sums, supported));
     }

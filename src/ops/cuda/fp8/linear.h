@@ -13,7 +13,7 @@ srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes);
 void sr_cuda_fp8_close(sr_backend *backend);
 
 /* As expect_gradients of the backend. */
-srnn_status sr_cuda_fp8_expect(sr_backend *backend, bool expects);
+srnn_status sr_cuda_expect_gradients(sr_backend *backend, bool expects);
 
 /* As hold_codes and drop_codes of the backend. */
 srnn_status sr_cuda_fp8_hold(sr_backend *backend, size_t *bytes, const void *weights,

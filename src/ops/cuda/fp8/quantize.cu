@@ -9,11 +9,30 @@ enum {
     RESIDENT = 5 /* blocks of a multiprocessor: what they have in flight hides their latency */
 };
 
-struct source {
-    const sr_bf16 *data;
+template <class N> struct source {
+    const N *data;
     int64_t stride;
     int rows, columns;
 };
+
+/* Eight numbers as they lie in memory. */
+struct eight_floats {
+    float4 first, second;
+};
+SR_DEVICE uint4 raw_eight(const sr_bf16 *from) {
+    return *reinterpret_cast<const uint4 *>(from);
+}
+SR_DEVICE eight_floats raw_eight(const float *from) {
+    const float4 *const fours = reinterpret_cast<const float4 *>(from);
+    return {fours[0], fours[1]};
+}
+SR_DEVICE void fp8_unpack(float (&numbers)[SR_EIGHT], const eight_floats &raw) {
+    const float all[SR_EIGHT] = {raw.first.x,  raw.first.y,  raw.first.z,  raw.first.w,
+                                 raw.second.x, raw.second.y, raw.second.z, raw.second.w};
+#pragma unroll
+    for (int n = 0; n < SR_EIGHT; n++)
+        numbers[n] = all[n];
+}
 
 /* The largest size of eight numbers, as bits of a float. */
 SR_DEVICE uint32_t largest_of(uint4 raw) {
@@ -29,7 +48,7 @@ SR_DEVICE uint32_t largest_of(uint4 raw) {
 /* Raises *largest to the largest size, as bits of a float. A block owns every gridDim.x-th group of
  * eight numbers per thread: global memory -> registers, over the block by shuffles and one barrier,
  * then one atomic maximum, whose order does not show. */
-static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest, const source x) {
+static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest, const source<sr_bf16> x) {
     __shared__ uint32_t shared[SR_WARP];
     const uint32_t eights = x.columns / SR_EIGHT, count = x.rows * eights,
                    step = gridDim.x * THREADS;
@@ -48,17 +67,16 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
 /* A tile of a block, before the barrier: each thread reads its piece (tile.h) as 16 bytes a row,
  * before the scaling is known, global memory -> registers, converts it there and stores the forms
  * that are wanted. The largest size of the piece. */
-template <class Format, class Scaling>
-SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, const source &x,
+template <class Format, class N, class Scaling>
+SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, const source<N> &x,
                                  const sr_fp8_piece &own, Scaling scaling_of) {
     const sr_fp8_forms forms = {to.along, to.across, x.columns, x.rows, x.columns};
-    uint4 raw[4] = {};
+    decltype(raw_eight(x.data)) raw[4] = {};
     uint32_t codes[4][2] = {}, largest = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows)
-            raw[i] = *reinterpret_cast<const uint4 *>(x.data + (own.row + i) * x.stride +
-                                                      own.column);
+            raw[i] = raw_eight(x.data + (own.row + i) * x.stride + own.column);
     const sr_fp8_scaling scaling = scaling_of();
     if (own.tile_row == 0 && own.tile_column == 0 && threadIdx.x == 0)
         *to.scale = scaling.back;
@@ -66,7 +84,8 @@ SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, con
     for (int i = 0; i < 4; i++)
         if (own.column < x.columns && own.row + i < x.rows) {
             float numbers[SR_EIGHT];
-            largest = fp8_larger(largest, largest_of(raw[i]));
+            if constexpr (sizeof(N) == sizeof(sr_bf16)) /* floats were measured before */
+                largest = fp8_larger(largest, largest_of(raw[i]));
             fp8_unpack(numbers, raw[i]);
             fp8_codes<Format>(codes[i], numbers, scaling.multiply);
             if (to.rounded)
@@ -78,14 +97,15 @@ SR_DEVICE uint32_t quantize_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, con
     return largest;
 }
 
-static SR_DEVICE void store_across(const sr_fp8_tile &tile, const sr_fp8_tensor &to,
-                                   const source &x, const sr_fp8_piece &own) {
+template <class N>
+SR_DEVICE void store_across(const sr_fp8_tile &tile, const sr_fp8_tensor &to, const source<N> &x,
+                            const sr_fp8_piece &own) {
     fp8_store_across(tile, {to.along, to.across, x.columns, x.rows, x.columns}, own);
 }
 
 /* A block owns a tile and stores it in both forms, with one barrier between them. */
 template <class Format>
-static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp8_tensor to, const source x) {
+static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp8_tensor to, const source<sr_bf16> x) {
     __shared__ sr_fp8_tile tile;
     const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
     quantize_tile<Format>(tile, to, x, own, [&] { return fp8_scaling<Format>(*to.largest); });
@@ -95,50 +115,42 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp
 
 /* ---- where a size is expected */
 
-/* Numbers may be 2^ABOVE times as large as expected, or 2^BELOW times smaller: E5M2 then still has
- * 30 - ABOVE - BELOW binades of normal numbers below the largest. */
-enum { ABOVE = 4, BELOW = 6 };
-
-static SR_DEVICE bool as_expected(const sr_fp8_sizes &sizes) {
-    const float largest = bits_float(sizes.largest), expected = bits_float(sizes.expected);
-    return largest <= expected * (1 << ABOVE) && largest * (1 << BELOW) >= expected;
+/* One thread: what is expected, and nothing measured yet. */
+static __global__ void expect(sr_matrix_note *note, const sr_matrix_note *before) {
+    const uint32_t expected = before ? before->largest : 0;
+    *note = {};
+    note->expected = expected;
 }
 
-/* One thread: what was the largest size is expected from now on. */
-static __global__ void expect(sr_fp8_sizes *sizes) {
-    sizes->expected = sizes->largest;
-    sizes->largest = 0;
-}
-
-/* As quantize, with the scale of the expected size; raises sizes->largest to the largest of all:
+/* As quantize, with the scale of the expected size; raises note->largest to the largest of all:
  * over the block by shuffles and the same barrier, then one atomic maximum. */
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
-    quantize_expected(const sr_fp8_tensor to, const source x, sr_fp8_sizes *sizes) {
+    quantize_expected(const sr_fp8_tensor to, const source<sr_bf16> x, sr_matrix_note *note) {
     __shared__ sr_fp8_tile tile;
     __shared__ uint32_t shared[SR_WARP];
     const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
-    const uint32_t largest = quantize_tile<sr_e5m2>(tile, to, x, own, [&] {
-        const int exponent = sr_e5m2::scale_exponent(sizes->expected) - ABOVE;
-        return sr_fp8_scaling{sr_power_of_two(exponent), sr_power_of_two(-exponent)};
-    });
+    const uint32_t largest = quantize_tile<sr_e5m2>(
+        tile, to, x, own, [&] { return fp8_expected_scaling<sr_e5m2>(note->expected); });
     const uint32_t all = fp8_block_largest<THREADS / SR_WARP>(largest, shared);
     store_across(tile, to, x, own);
     if (threadIdx.x == 0)
-        atomicMax(&sizes->largest, all);
+        atomicMax(&note->largest, all);
 }
 
-/* As quantize with the largest size, unless it is as expected: then no block does anything. A block
+/* As quantize with the largest size, unless it is as expected and this need not be done always: then no
+ * block does anything. A block
  * owns every gridDim.x-th tile, so that there are few of them; two barriers a tile. */
+template <class N>
 static __global__ void __launch_bounds__(THREADS)
-    quantize_again(const sr_fp8_tensor to, const source x, const sr_fp8_sizes *sizes,
-                   int tile_count) {
+    quantize_again(const sr_fp8_tensor to, const source<N> x, const sr_matrix_note *note,
+                   int tile_count, bool always) {
     __shared__ sr_fp8_tile tile;
-    if (as_expected(*sizes))
+    if (!always && fp8_as_expected<sr_e5m2>(*note))
         return;
     for (int i = blockIdx.x; i < tile_count; i += gridDim.x) {
         const sr_fp8_piece own = fp8_piece(x.columns, i);
         quantize_tile<sr_e5m2>(tile, to, x, own,
-                               [&] { return fp8_scaling<sr_e5m2>(sizes->largest); });
+                               [&] { return fp8_scaling<sr_e5m2>(note->largest); });
         __syncthreads();
         store_across(tile, to, x, own);
         __syncthreads();
@@ -156,8 +168,8 @@ static __global__ void __launch_bounds__(THREADS) widen(const sr_fp8_tensor x, i
     fp8_store_rounded<Format>(x.rounded + SR_EIGHT * i, codes, *x.scale);
 }
 
-static source source_of(sr_matrix x) {
-    return {(const sr_bf16 *)x.data, x.stride, (int)x.rows, (int)x.columns};
+template <class N> static source<N> source_of(sr_matrix x) {
+    return {(const N *)x.data, x.stride, (int)x.rows, (int)x.columns};
 }
 
 srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matrix x) {
@@ -166,7 +178,7 @@ srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matri
                              sr_pieces(x.rows * (x.columns / SR_EIGHT), (int64_t)4 * THREADS));
     SR_TRY(sr_device_zero(backend->device, largest, sizeof *largest));
     SR_CUDA(sr_launch(find_largest, dim3(count), dim3(THREADS), 0, sr_stream_of(backend), largest,
-                      source_of(x)));
+                      source_of<sr_bf16>(x)));
     return SRNN_OK;
 }
 
@@ -181,24 +193,39 @@ srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, s
         SR_TRY(sr_cuda_fp8_measure(backend, to->largest, x));
     if (format == SR_FP8_E5M2)
         SR_CUDA(
-            sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, tensor, source_of(x)));
+            sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, tensor, source_of<sr_bf16>(x)));
     else
         SR_CUDA(
-            sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor, source_of(x)));
+            sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor, source_of<sr_bf16>(x)));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_expect(sr_backend *backend, sr_matrix_note *note,
+                               const sr_matrix_note *before) {
+    SR_CUDA(sr_launch(expect, dim3(1), dim3(1), 0, sr_stream_of(backend), note, before));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_fp8_again(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                              const sr_matrix_note *note, bool always) {
+    const int tiles = (int)sr_fp8_tiles(x.rows, x.columns);
+    const dim3 blocks((unsigned)sr_minimum(tiles, MOST_BLOCKS)), threads(THREADS);
+    const cudaStream_t stream = sr_stream_of(backend);
+    if (x.dtype == SRNN_F32)
+        SR_CUDA(sr_launch(quantize_again<float>, blocks, threads, 0, stream, *to,
+                          source_of<float>(x), note, tiles, always));
+    else
+        SR_CUDA(sr_launch(quantize_again<sr_bf16>, blocks, threads, 0, stream, *to,
+                          source_of<sr_bf16>(x), note, tiles, always));
     return SRNN_OK;
 }
 
 srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
-                                          sr_fp8_sizes *sizes) {
-    const unsigned tiles = sr_fp8_tiles(x.rows, x.columns);
-    const cudaStream_t stream = sr_stream_of(backend);
-    const dim3 threads(THREADS);
-    SR_CUDA(sr_launch(expect, dim3(1), dim3(1), 0, stream, sizes));
-    SR_CUDA(
-        sr_launch(quantize_expected, dim3(tiles), threads, 0, stream, *to, source_of(x), sizes));
-    SR_CUDA(sr_launch(quantize_again, dim3((unsigned)sr_minimum(tiles, MOST_BLOCKS)), threads, 0,
-                      stream, *to, source_of(x), (const sr_fp8_sizes *)sizes, (int)tiles));
-    return SRNN_OK;
+                                          sr_matrix_note *note) {
+    SR_TRY(sr_cuda_fp8_expect(backend, note, note));
+    SR_CUDA(sr_launch(quantize_expected, dim3(sr_fp8_tiles(x.rows, x.columns)), dim3(THREADS), 0,
+                      sr_stream_of(backend), *to, source_of<sr_bf16>(x), note));
+    return sr_cuda_fp8_again(backend, to, x, note, false);
 }
 
 srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64_t count,
@@ -214,18 +241,19 @@ srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64
     return SRNN_OK;
 }
 
-/* One thread: both scales and the size so far, global -> registers, and the size back. 1.01: what
- * sums in float and their rounding to bf16 may add. */
-static __global__ void bound_sums(sr_matrix_note *note, const float *e5m2_scale,
-                                  const float *e4m3_scale, float depth) {
-    const float largest =
-        *e5m2_scale * bits_float(sr_e5m2::largest) * (*e4m3_scale * bits_float(sr_e4m3::largest));
+/* One thread: scales and sizes, global -> registers, and the size of the sums back. 1.01: what sums
+ * in float and their rounding to bf16 may add; 1.125: what rounding to E5M2 may. */
+static __global__ void bound_sums(sr_matrix_note *note, const uint32_t *e5m2_largest,
+                                  const float *e5m2_scale, const float *e4m3_scale, float depth) {
+    const float e5m2 = e5m2_largest ? bits_float(*e5m2_largest) * 1.125f
+                                    : *e5m2_scale * bits_float(sr_e5m2::largest);
+    const float largest = e5m2 * (*e4m3_scale * bits_float(sr_e4m3::largest));
     note->largest = fp8_larger(note->largest, float_bits(largest * depth * 1.01f) & 0x7fffffffu);
 }
 
-srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const float *e5m2_scale,
+srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const sr_fp8_factor *e5m2,
                               const float *e4m3_scale, int64_t depth) {
-    SR_CUDA(sr_launch(bound_sums, dim3(1), dim3(1), 0, sr_stream_of(backend), note, e5m2_scale,
-                      e4m3_scale, (float)depth));
+    SR_CUDA(sr_launch(bound_sums, dim3(1), dim3(1), 0, sr_stream_of(backend), note, e5m2->largest,
+                      e5m2->scale, e4m3_scale, (float)depth));
     return SRNN_OK;
 }

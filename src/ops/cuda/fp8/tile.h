@@ -76,6 +76,18 @@ template <class Format> SR_DEVICE sr_fp8_scaling fp8_scaling(uint32_t largest) {
             finite ? sr_power_of_two(-exponent) : bits_float(0x7fffffffu)};
 }
 
+/* The same where a size is expected, and whether that was right. */
+template <class Format> SR_DEVICE sr_fp8_scaling fp8_expected_scaling(uint32_t expected) {
+    const int exponent = Format::scale_exponent(expected) - Format::above;
+    return {sr_power_of_two(exponent), sr_power_of_two(-exponent)};
+}
+
+template <class Format> SR_DEVICE bool fp8_as_expected(const sr_matrix_note &note) {
+    const float largest = bits_float(note.largest), expected = bits_float(note.expected);
+    return largest <= expected * (1 << Format::above) &&
+           largest * (1 << Format::below) >= expected;
+}
+
 /* Codes of four and of eight numbers; what is not finite becomes NaN. */
 template <class Format> SR_DEVICE uint32_t fp8_four(const float *numbers, float multiply) {
     float scaled[4];
