@@ -101,9 +101,10 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Losses of the rows of a tile from `first` on; its logits become the gradient of the product,
- * whose size is known where they have a note. */
-static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t first) {
+/* Losses of the rows of a tile from `first` on; the gradient of its product goes to `codes`, data not
+ * NULL, or in the place of the logits. */
+static srnn_status logits_gradient(sr_pass *pass, sr_matrix codes, sr_matrix logits,
+                                   int64_t first) {
     sr_backend *backend = pass->backend;
     const sr_matrix capped = sr_matrix_of(pass->capped, logits.rows, logits.columns, logits.dtype);
     if (pass->capped)
@@ -113,10 +114,19 @@ static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t firs
     if (pass->setup.lesson.objective == SR_OBJECTIVE_TEXT)
         SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
                                       &(sr_cross_entropy){pass->targets + first, pass->scale,
-                                                          pass->setup.lesson.z_loss}));
+                                                          pass->setup.lesson.z_loss, codes}));
     else
         SR_TRY(sr_lesson_diverge(pass, logits, first, pass->scale));
     return sr_ends_logits_back(pass->model, logits, capped);
+}
+
+/* Where the gradient of these logits goes in 8 bits; data NULL: nowhere. */
+static sr_matrix codes_of_logits(const sr_pass *pass, const sr_linear *head, sr_matrix logits) {
+    const sr_backend *backend = pass->backend;
+    const bool taken = pass->d_logits && backend->takes_codes(backend, head, 1, logits.rows,
+                                                              pass->model->config.C);
+    logits.data = taken ? pass->d_logits : NULL;
+    return sr_matrix_handed(logits, SR_HANDED_CODES, pass->d_logits_note);
 }
 
 /* Losses of all rows, the gradient of the head's weights and of pass->normed. */
@@ -129,11 +139,11 @@ static srnn_status head_gradients(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
-        if (pass->logits_note)
-            logits = sr_matrix_handed(logits, SR_HANDED_MEASURED, pass->logits_note);
-        SR_TRY(logits_gradient(pass, logits, first));
+        const sr_matrix codes = codes_of_logits(pass, &head, logits);
+        SR_TRY(logits_gradient(pass, codes, logits, first));
         const sr_matrix d_rows = sr_matrix_rows(d_normed, first, logits.rows);
-        const sr_linear_backward call = {d_rows, logits, normed, &head, &d_head, 1};
+        const sr_linear_backward call = {d_rows, codes.data ? codes : logits, normed, &head,
+                                         &d_head, 1};
         SR_TRY(backend->linear_backward(backend, &call));
     }
     return SRNN_OK;

@@ -178,16 +178,18 @@ static srnn_status take_activations(sr_pass *pass) {
     return sr_pass_zero_gradient(pass);
 }
 
-/* Logits that are scaled after the head would change the size that the loss reports. */
-static srnn_status take_logits_note(sr_pass *pass) {
+/* The loss writes the gradient in 8 bits where no logits are scaled or capped after the head. */
+static srnn_status take_d_logits(sr_pass *pass) {
+    const sr_model_config *c = &pass->model->config;
+    const sr_linear head = sr_model_head(pass->model);
     void *memory;
     if (!pass->setup.train || !pass->backend->fp8_head ||
-        pass->setup.lesson.objective != SR_OBJECTIVE_TEXT ||
-        !sr_ends_are_plain(&pass->model->config))
+        pass->setup.lesson.objective != SR_OBJECTIVE_TEXT || !sr_ends_are_plain(c) ||
+        !pass->backend->takes_codes(pass->backend, &head, 1, pass->logit_rows, c->C))
         return SRNN_OK;
-    SR_TRY(take(pass, &memory, 1, sizeof *pass->logits_note));
-    pass->logits_note = memory;
-    return SRNN_OK;
+    SR_TRY(take(pass, &memory, 1, sizeof *pass->d_logits_note));
+    pass->d_logits_note = memory;
+    return take(pass, &pass->d_logits, (size_t)pass->logit_rows * (size_t)c->V, 2);
 }
 
 static srnn_status take_ends(sr_pass *pass) {
@@ -209,7 +211,7 @@ static srnn_status take_ends(sr_pass *pass) {
     const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
     if (c->logit_cap > 0 && pass->setup.train)
         SR_TRY(take(pass, &pass->capped, logits, number));
-    SR_TRY(take_logits_note(pass));
+    SR_TRY(take_d_logits(pass));
     return take(pass, &pass->logits, logits, number);
 }
 

@@ -221,6 +221,9 @@ typedef struct sr_cross_entropy {
     /* z-loss (Chowdhery et al. 2022, 5): adds z log(sum exp logits)^2 to what the gradient is of,
      * not to the losses */
     float z;
+    /* (rows, V), data not NULL: where the gradient goes as SR_HANDED_CODES, if linear layers take them
+     * of so many rows; the logits, bf16, then stay as they are */
+    sr_matrix codes;
 } sr_cross_entropy;
 
 /* How far a student's distribution over tokens is from a teacher's, row by row. With p = softmax of
@@ -491,8 +494,7 @@ struct sr_backend {
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits are overwritten with
      * the gradient of scale * sum(losses + z-loss); if scale is 0, they are undefined. A negative
-     * target is ignored: loss, hit and gradient 0. Where the logits have a note, a GPU writes a
-     * size to it that no number of the gradient exceeds. */
+     * target is ignored: loss, hit and gradient 0. */
     srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
                                  sr_matrix logits, const sr_cross_entropy *of);
 
