@@ -66,7 +66,7 @@ typedef struct generator {
     float *logits; /* (batch, V) */
     int32_t *next; /* (batch): the most probable tokens, for greedy decoding */
     sr_tokens encoded;
-    int64_t produced; /* tokens, over all prompts */
+    int64_t produced;      /* tokens, over all prompts */
     double phases[PHASES]; /* seconds */
     double lap;            /* the clock when the last phase ended */
     int64_t endings[ENDINGS];
@@ -499,7 +499,7 @@ static void print_stats(const generator *g) {
 }
 
 static void print_phases(const generator *g) {
-    static const char *const names[PHASES] = {"device", "weights", "tokenizer", "memory",
+    static const char *const names[PHASES] = {"device",  "weights", "tokenizer", "memory",
                                               "prompts", "tokens",  "end"};
     fputs("softrnn: seconds:", stderr);
     for (int p = 0; p < PHASES; p++)
@@ -644,7 +644,8 @@ int command_generate(int argc, char **argv) {
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),
-        OPTION_FLAG("--stats", &r.stats, "speed, size of the state and what the time went to, on stderr"),
+        OPTION_FLAG("--stats", &r.stats,
+                    "speed, size of the state and what the time went to, on stderr"),
     };
     const command_line line = {
         .usage = "softrnn generate --model DIR [options]",

@@ -42,9 +42,9 @@ static void sum_part(void *context, int64_t task, int worker) {
     part->crc = crc32(0, NULL, 0);
     while (part->bytes < PART_BYTES) {
         const int64_t left = PART_BYTES - part->bytes;
-        const ssize_t got = pread(s->descriptor, block,
-                                  left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES,
-                                  (off_t)(task * PART_BYTES + part->bytes));
+        const ssize_t got =
+            pread(s->descriptor, block, left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES,
+                  (off_t)(task * PART_BYTES + part->bytes));
         if (got < 0 && errno == EINTR)
             continue;
         part->error = got < 0 ? errno : 0;

@@ -123,8 +123,8 @@ static srnn_status logits_gradient(sr_pass *pass, sr_matrix codes, sr_matrix log
 /* Where the gradient of these logits goes in 8 bits; data NULL: nowhere. */
 static sr_matrix codes_of_logits(const sr_pass *pass, const sr_linear *head, sr_matrix logits) {
     const sr_backend *backend = pass->backend;
-    const bool taken = pass->d_logits && backend->takes_codes(backend, head, 1, logits.rows,
-                                                              pass->model->config.C);
+    const bool taken = pass->d_logits &&
+                       backend->takes_codes(backend, head, 1, logits.rows, pass->model->config.C);
     logits.data = taken ? pass->d_logits : NULL;
     return sr_matrix_handed(logits, SR_HANDED_CODES, pass->d_logits_note);
 }
@@ -142,7 +142,8 @@ static srnn_status head_gradients(sr_pass *pass) {
         const sr_matrix codes = codes_of_logits(pass, &head, logits);
         SR_TRY(logits_gradient(pass, codes, logits, first));
         const sr_matrix d_rows = sr_matrix_rows(d_normed, first, logits.rows);
-        const sr_linear_backward call = {d_rows, codes.data ? codes : logits, normed, &head,
+        const sr_linear_backward call = {d_rows,  codes.data ? codes : logits,
+                                         normed,  &head,
                                          &d_head, 1};
         SR_TRY(backend->linear_backward(backend, &call));
     }
@@ -195,8 +196,11 @@ static srnn_status layers_backward(sr_pass *pass) {
     for (int layer = L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
-        const sr_rmsnorm_gradient d_norm = {pass->d_x, pass->contexts ? pass->d_x : pass->d.narrow,
-                                            pass->gradient.norm, scratch.parts, pass->d.measured,
+        const sr_rmsnorm_gradient d_norm = {pass->d_x,
+                                            pass->contexts ? pass->d_x : pass->d.narrow,
+                                            pass->gradient.norm,
+                                            scratch.parts,
+                                            pass->d.measured,
                                             pass->d.codes};
         if (layer == L - 1) {
             if (pass->d.measured) /* no gradient came before */

@@ -79,8 +79,9 @@ typedef struct sr_rmsnorm_gradient {
     float *d_weight; /* (C): adds */
     float *scratch;  /* (SR_ROW_PARTS, C) */
     sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note, */
-    /* or SR_HANDED_CODES, of rows that are a multiple of SR_FP8_STEP, as is C: with the largest size
-     * and the scale. On entry the largest size is 0 or that of a gradient that should be alike. */
+    /* or SR_HANDED_CODES, of rows that are a multiple of SR_FP8_STEP, as is C: with the largest
+     * size and the scale. On entry the largest size is 0 or that of a gradient that should be
+     * alike. */
     bool codes;
 } sr_rmsnorm_gradient;
 
@@ -221,8 +222,8 @@ typedef struct sr_cross_entropy {
     /* z-loss (Chowdhery et al. 2022, 5): adds z log(sum exp logits)^2 to what the gradient is of,
      * not to the losses */
     float z;
-    /* (rows, V), data not NULL: where the gradient goes as SR_HANDED_CODES, if linear layers take them
-     * of so many rows; the logits, bf16, then stay as they are */
+    /* (rows, V), data not NULL: where the gradient goes as SR_HANDED_CODES, if linear layers take
+     * them of so many rows; the logits, bf16, then stay as they are */
     sr_matrix codes;
 } sr_cross_entropy;
 
@@ -347,8 +348,8 @@ struct sr_backend {
                               int64_t numbers);
     void (*drop_codes)(sr_backend *backend, const void *weights);
 
-    /* ---- from now on, or no longer: the gradients d_y of layers of one shape are expected to be of
-     * similar size, so that most need not be measured before they are rounded to 8 bits. Called
+    /* ---- from now on, or no longer: the gradients d_y of layers of one shape are expected to be
+     * of similar size, so that most need not be measured before they are rounded to 8 bits. Called
      * before and after each pass, whose bits then do not depend on others; results are as good
      * where the expectation fails. */
     srnn_status (*expect_gradients)(sr_backend *backend, bool expects);
@@ -383,8 +384,8 @@ struct sr_backend {
     /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
      * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x, but not if it is
      * SR_HANDED_CODES; of gelu, also d_out. Where linear layers take codes, out of swiglu and d_x
-     * may be SR_HANDED_CODES; then x has in backward the note of out, in forward that of an out that
-     * should be alike, or none. */
+     * may be SR_HANDED_CODES; then x has in backward the note of out, in forward that of an out
+     * that should be alike, or none. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);

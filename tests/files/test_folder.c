@@ -202,8 +202,7 @@ int main(void) {
         cmocka_unit_test(long_paths_are_refused),         cmocka_unit_test(a_lock_keeps_others_out),
         cmocka_unit_test(a_lock_that_went_is_made_again), cmocka_unit_test(patience_is_rewarded),
         cmocka_unit_test(whole_lines_are_read),           cmocka_unit_test(records_read_back),
-        cmocka_unit_test(known_sums_are_of_files_here),
-        cmocka_unit_test(sums_are_of_whole_files),
+        cmocka_unit_test(known_sums_are_of_files_here),   cmocka_unit_test(sums_are_of_whole_files),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

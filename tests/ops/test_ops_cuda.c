@@ -611,8 +611,8 @@ static void gradients_as_expected(void **state) {
                 d_y[i] = ldexpf(d_y[i], powers[l]);
             if (l == LAYERS - 2)
                 d_y[77] = (float)NAN;
-            const sr_matrix d_out = sr_matrix_of(on_device(d_y, ROWS * N, SRNN_BF16), ROWS, N,
-                                                 SRNN_BF16);
+            const sr_matrix d_out =
+                sr_matrix_of(on_device(d_y, ROWS * N, SRNN_BF16), ROWS, N, SRNN_BF16);
             right(gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_out, x.device,
                                                                   &layer, &gradient, 1}));
             d_x_of[expects][l] = fetched_matrix(d_x);
@@ -854,10 +854,10 @@ static void check_norm_codes(int64_t rows, int64_t C, int power) {
     const bool alike = power >= -4 && power <= 6;
     const both x = matrix(rows, C, 0, 1, SRNN_F32), d_out = matrix(rows, C, 0, 2, SRNN_BF16);
     const both d_x = matrix(rows, C, 0, 3, SRNN_F32), plain = matrix(rows, C, 0, 3, SRNN_F32);
-    const both scale = matrix(1, C, 0, 4, SRNN_F32), d_w[2] = {matrix(1, C, 0, 5, SRNN_F32),
-                                                              matrix(1, C, 0, 5, SRNN_F32)};
-    float *const parts = on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C,
-                                   SRNN_F32);
+    const both scale = matrix(1, C, 0, 4, SRNN_F32),
+               d_w[2] = {matrix(1, C, 0, 5, SRNN_F32), matrix(1, C, 0, 5, SRNN_F32)};
+    float *const parts =
+        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32);
     const sr_matrix codes = new_codes(rows, C), normed = matrix(rows, C, 0, 6, SRNN_BF16).device;
     const sr_rmsnorm norm = {x.device.data,
                              scale.device.data,
@@ -875,8 +875,8 @@ static void check_norm_codes(int64_t rows, int64_t C, int power) {
     const double *wide = widened(want, rows * C);
     const double largest = largest_of(wide, rows * C);
     sr_matrix_note *const note = note_before(largest * (power < 0 ? 1.01 : 0.99), power);
-    const sr_rmsnorm_gradient gradient = {d_x.device.data, codes.data, d_w[1].device.data, parts,
-                                          note, true};
+    const sr_rmsnorm_gradient gradient = {d_x.device.data, codes.data, d_w[1].device.data,
+                                          parts,           note,       true};
     right(gpu->rmsnorm_backward(gpu, &gradient, d_out.device.data, &norm));
     assert_memory_equal(fetched_matrix(d_x), want, sizeof(float) * (size_t)(rows * C));
     close_to(fetched_matrix(d_w[1]), widened(fetched_matrix(d_w[0]), C), C, SRNN_F32);
@@ -1041,10 +1041,13 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
     close_to(fetched(got, rows * C, number), out, rows * C, number);
     close_to(fetched(norm.rstd, rows, SRNN_F32), rstds, rows, SRNN_F32);
     float *wide = on_device(d_x, rows * C, SRNN_F32);
-    const sr_rmsnorm_gradient gradient = {
-        wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
-        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32), new_note(),
-        false};
+    const sr_rmsnorm_gradient gradient = {wide,
+                                          number == SRNN_F32 ? wide : got,
+                                          on_device(d_w, C, SRNN_F32),
+                                          on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32),
+                                                    SR_ROW_PARTS * C, SRNN_F32),
+                                          new_note(),
+                                          false};
     right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
     const float *got_x = fetched(wide, rows * C, SRNN_F32);
     float largest = 0;
@@ -1905,8 +1908,12 @@ static srnn_status run_step(void *context) {
     const srnn_dtype number = gpu->number;
     const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
     const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C, NULL};
-    const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
-                                      s->gradient + norm_at, s->scratch, NULL, false};
+    const sr_rmsnorm_gradient back = {s->d_x,
+                                      number == SRNN_F32 ? (void *)s->d_x : s->d_h,
+                                      s->gradient + norm_at,
+                                      s->scratch,
+                                      NULL,
+                                      false};
     void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
     const sr_linear head = {sr_number_at(working, head_at, number), NULL, .N = V};
     const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
@@ -1930,8 +1937,9 @@ static srnn_status run_step(void *context) {
     SR_TRY(gpu->embed_forward(gpu, x, sr_matrix_of(s->weight, V, C, SRNN_F32), s->ids));
     SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
     SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
-    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits,
-                              &(sr_cross_entropy){.targets = s->targets, .scale = 1.0f / STEP_ROWS}));
+    SR_TRY(
+        gpu->cross_entropy(gpu, s->losses, s->hits, logits,
+                           &(sr_cross_entropy){.targets = s->targets, .scale = 1.0f / STEP_ROWS}));
     SR_TRY(gpu->stats_losses(gpu, s->stats, s->losses, s->hits, s->targets, rows));
     SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
     SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
@@ -2063,7 +2071,8 @@ int main(void) {
     loses_bits = library != NULL;
     sr_cublaslt_close(library);
     const struct CMUnitTest fp8_tests[] = {cmocka_unit_test(layers_in_8_bits),
-                                           cmocka_unit_test(layers_side_by_side), cmocka_unit_test(gradients_as_expected),
+                                           cmocka_unit_test(layers_side_by_side),
+                                           cmocka_unit_test(gradients_as_expected),
                                            cmocka_unit_test(zeros_and_infinities),
                                            cmocka_unit_test(operands_in_8_bits),
                                            cmocka_unit_test(sizes_as_expected),

@@ -1,10 +1,10 @@
-/* cross_entropy.cu: cross-entropy loss of each row of logits, and its gradient in their place or in 8
- * bits.
+/* cross_entropy.cu: cross-entropy loss of each row of logits, and its gradient in their place or in
+ * 8 bits.
  *
  * A block owns a row: one pass finds maximum, sum and whether the target is the largest (online
  * softmax), another writes the gradient; the rows in flight fit the L2 cache, so that memory moves
- * 2 + 2 bytes per number (bf16; float 4 + 4). In 8 bits blocks of another kernel own tiles, since the
- * gradient is written transposed as well: 2, then 2 + 2. */
+ * 2 + 2 bytes per number (bf16; float 4 + 4). In 8 bits blocks of another kernel own tiles, since
+ * the gradient is written transposed as well: 2, then 2 + 2. */
 #include "ops/cuda/fp8/tile.h"
 
 #include <float.h>
@@ -146,8 +146,8 @@ static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_o
 }
 
 /* The gradient in 8 bits. A block owns a tile, a thread a piece of it (tile.h): logits and what the
- * gradients of their rows are computed from go global memory -> registers, codes from there as tile.h
- * has it (one barrier). */
+ * gradients of their rows are computed from go global memory -> registers, codes from there as
+ * tile.h has it (one barrier). */
 static __global__ void __launch_bounds__(SR_FP8_TILE_THREADS, 5)
     gradient_codes(const sr_fp8_forms to, const sr_bf16 *__restrict__ logits,
                    const losses_of_rows rows) {
@@ -160,8 +160,8 @@ static __global__ void __launch_bounds__(SR_FP8_TILE_THREADS, 5)
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < to.columns && own.row + i < to.rows) {
-            raw[i] = *reinterpret_cast<const uint4 *>(logits + (own.row + i) * rows.stride +
-                                                      own.column);
+            raw[i] =
+                *reinterpret_cast<const uint4 *>(logits + (own.row + i) * rows.stride + own.column);
             of[i] = rows.gradients[own.row + i];
             target[i] = rows.targets[own.row + i];
         }
@@ -199,8 +199,13 @@ srnn_status sr_cuda_cross_entropy(sr_backend *backend, float *losses, int32_t *h
                                   sr_matrix logits, const sr_cross_entropy *of) {
     const sr_place place = sr_place_of(logits);
     const bool coded = of->codes.data && of->scale != 0;
-    const losses_of_rows rows = {losses,    hits,  of->targets,        logits.stride,
-                                 of->scale, of->z, (int)logits.columns,
+    const losses_of_rows rows = {losses,
+                                 hits,
+                                 of->targets,
+                                 logits.stride,
+                                 of->scale,
+                                 of->z,
+                                 (int)logits.columns,
                                  coded ? (row_gradient *)sr_workspace_of(backend) : nullptr,
                                  of->codes.note};
     if (logits.rows == 0)
@@ -210,8 +215,8 @@ srnn_status sr_cuda_cross_entropy(sr_backend *backend, float *losses, int32_t *h
                        (long long)logits.rows);
     if (coded)
         SR_TRY(sr_device_zero(backend->device, of->codes.note, sizeof *of->codes.note));
-    SR_TRY(sr_with_access<8>(
-        logits.dtype, logits.columns, &place, 1, [&](auto access) -> srnn_status {
+    SR_TRY(
+        sr_with_access<8>(logits.dtype, logits.columns, &place, 1, [&](auto access) -> srnn_status {
             using A = decltype(access);
             SR_CUDA(sr_launch(lose_row<typename A::N, A::W>, dim3((unsigned)logits.rows),
                               dim3(sr_row_threads(logits.columns / A::W)), 0, sr_stream_of(backend),

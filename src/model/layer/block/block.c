@@ -65,7 +65,7 @@ static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
     const sr_matrix d_normed = numbers(b, scratch->d_normed, b->config->C);
     const sr_matrix wide = residual(b, d.wide);
     if (plain_norms(b)) {
-        const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
+        const sr_rmsnorm_gradient out = {d.wide,         d.narrow,   sr_block_at(gradient, weight),
                                          scratch->parts, d.measured, d.codes};
         return backend->rmsnorm_backward(backend, &out, scratch->d_normed, plain);
     }

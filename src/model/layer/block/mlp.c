@@ -151,13 +151,12 @@ static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_point
     SR_TRY(backend->linear_backward(backend,
                                     &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
                                                           &down, &d_down, 1}));
-    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s, b->activated_note),
-                                  gradient));
+    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s, b->activated_note), gradient));
     return backend->linear_backward(backend,
                                     &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up,
                                                           mlp_input(b, s), layers + skipped,
                                                           d_layers + skipped, count});
 }
 
-const sr_block_mlp sr_block_mlp_plain = {activate,    activate_norm, add, back,
-                                         takes_codes, takes_gradient_codes};
+const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add,
+                                         back,     takes_codes,   takes_gradient_codes};

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 
 enum {
-    SCALES = 3,         /* of the activations, the weights, the gradients */
-    SCALE_BYTES = 16,   /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
-    NOTES_AT = 256,     /* after the scales, each of which is followed by the largest size */
+    SCALES = 3,       /* of the activations, the weights, the gradients */
+    SCALE_BYTES = 16, /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
+    NOTES_AT = 256,   /* after the scales, each of which is followed by the largest size */
     HEADER_BYTES = NOTES_AT + SR_FP8_KINDS * (int)sizeof(sr_matrix_note), /* of gradients */
-    ROWS_LEAST = 128,   /* of a piece */
+    ROWS_LEAST = 128,                                                     /* of a piece */
     PART_OF_MEMORY = 128 /* the workspace is this part of the GPU's memory */
 };
 static_assert(SCALE_BYTES % 16 == 0, "as sr_cublaslt_fp8 requires");

@@ -40,15 +40,16 @@ SR_DEVICE uint32_t largest_of(uint4 raw) {
     uint32_t largest = 0;
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        largest = fp8_larger(largest, fp8_larger(pairs[n] << 16 & 0x7fff0000u,
-                                                 pairs[n] & 0x7fff0000u));
+        largest =
+            fp8_larger(largest, fp8_larger(pairs[n] << 16 & 0x7fff0000u, pairs[n] & 0x7fff0000u));
     return largest;
 }
 
 /* Raises *largest to the largest size, as bits of a float. A block owns every gridDim.x-th group of
  * eight numbers per thread: global memory -> registers, over the block by shuffles and one barrier,
  * then one atomic maximum, whose order does not show. */
-static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest, const source<sr_bf16> x) {
+static __global__ void __launch_bounds__(THREADS)
+    find_largest(uint32_t *largest, const source<sr_bf16> x) {
     __shared__ uint32_t shared[SR_WARP];
     const uint32_t eights = x.columns / SR_EIGHT, count = x.rows * eights,
                    step = gridDim.x * THREADS;
@@ -56,8 +57,9 @@ static __global__ void __launch_bounds__(THREADS) find_largest(uint32_t *largest
 #pragma unroll 4
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
         const uint32_t row = i / eights, at = (i - row * eights) * SR_EIGHT;
-        own = fp8_larger(
-            own, largest_of(*reinterpret_cast<const uint4 *>(x.data + row * x.stride + at)));
+        own =
+            fp8_larger(own,
+                       largest_of(*reinterpret_cast<const uint4 *>(x.data + row * x.stride + at)));
     }
     own = fp8_block_largest<THREADS / SR_WARP>(own, shared);
     if (threadIdx.x == 0)
@@ -105,7 +107,8 @@ SR_DEVICE void store_across(const sr_fp8_tile &tile, const sr_fp8_tensor &to, co
 
 /* A block owns a tile and stores it in both forms, with one barrier between them. */
 template <class Format>
-static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp8_tensor to, const source<sr_bf16> x) {
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
+    quantize(const sr_fp8_tensor to, const source<sr_bf16> x) {
     __shared__ sr_fp8_tile tile;
     const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
     quantize_tile<Format>(tile, to, x, own, [&] { return fp8_scaling<Format>(*to.largest); });
@@ -115,31 +118,33 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(const sr_fp
 
 /* ---- where a size is expected */
 
-/* One thread: what is expected, and nothing measured yet. */
+/* One thread: what is expected, global -> register -> global, and nothing measured yet. */
 static __global__ void expect(sr_matrix_note *note, const sr_matrix_note *before) {
     const uint32_t expected = before ? before->largest : 0;
     *note = {};
     note->expected = expected;
 }
 
-/* As quantize, with the scale of the expected size; raises note->largest to the largest of all:
- * over the block by shuffles and the same barrier, then one atomic maximum. */
+/* As quantize (global -> registers -> global), with the scale of the expected size; raises
+ * note->largest to the largest of all: over the block by shuffles and the same barrier, then one
+ * atomic maximum. */
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
     quantize_expected(const sr_fp8_tensor to, const source<sr_bf16> x, sr_matrix_note *note) {
     __shared__ sr_fp8_tile tile;
     __shared__ uint32_t shared[SR_WARP];
     const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
-    const uint32_t largest = quantize_tile<sr_e5m2>(
-        tile, to, x, own, [&] { return fp8_expected_scaling<sr_e5m2>(note->expected); });
+    const uint32_t largest = quantize_tile<sr_e5m2>(tile, to, x, own, [&] {
+        return fp8_expected_scaling<sr_e5m2>(note->expected);
+    });
     const uint32_t all = fp8_block_largest<THREADS / SR_WARP>(largest, shared);
     store_across(tile, to, x, own);
     if (threadIdx.x == 0)
         atomicMax(&note->largest, all);
 }
 
-/* As quantize with the largest size, unless it is as expected and this need not be done always: then no
- * block does anything. A block
- * owns every gridDim.x-th tile, so that there are few of them; two barriers a tile. */
+/* As quantize (global -> registers -> global) with the largest size, unless it is as expected and
+ * this need not be done always: then no block does anything. A block owns every gridDim.x-th tile,
+ * so that there are few of them; two barriers a tile. */
 template <class N>
 static __global__ void __launch_bounds__(THREADS)
     quantize_again(const sr_fp8_tensor to, const source<N> x, const sr_matrix_note *note,
@@ -192,11 +197,11 @@ srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, s
     else
         SR_TRY(sr_cuda_fp8_measure(backend, to->largest, x));
     if (format == SR_FP8_E5M2)
-        SR_CUDA(
-            sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, tensor, source_of<sr_bf16>(x)));
+        SR_CUDA(sr_launch(quantize<sr_e5m2>, tiles, dim3(THREADS), 0, stream, tensor,
+                          source_of<sr_bf16>(x)));
     else
-        SR_CUDA(
-            sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor, source_of<sr_bf16>(x)));
+        SR_CUDA(sr_launch(quantize<sr_e4m3>, tiles, dim3(THREADS), 0, stream, tensor,
+                          source_of<sr_bf16>(x)));
     return SRNN_OK;
 }
 

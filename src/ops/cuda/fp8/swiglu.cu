@@ -60,8 +60,9 @@ SR_DEVICE void swiglu_tile(sr_fp8_tile &tile, uint32_t (&largest)[SIZES], const 
 }
 
 /* out in 8 bits with the scale of the size that is expected, and the sizes of the note. A block owns
- * a tile of out: a barrier before its second form, one for each size that is compared over the block
- * by shuffles, then an atomic maximum each, whose order does not show. */
+ * a tile of out, global -> registers -> global: a barrier before its second form, one for each size
+ * that is compared over the block by shuffles, then an atomic maximum each, whose order does not
+ * show. */
 static __global__ void __launch_bounds__(THREADS, 4)
     swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
     __shared__ sr_fp8_tile tile;
@@ -83,8 +84,9 @@ static __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* The same with the scale of the largest size, unless that is as expected: then no block does
- * anything. A block owns every gridDim.x-th tile; two barriers a tile. */
+/* The same, global -> registers -> global, with the scale of the largest size, unless that is as
+ * expected: then no block does anything. A block owns every gridDim.x-th tile; two barriers a
+ * tile. */
 static __global__ void __launch_bounds__(THREADS)
     swiglu_again(const sr_fp8_forms to, sr_matrix_note *note, const halves x, int tile_count) {
     __shared__ sr_fp8_tile tile;

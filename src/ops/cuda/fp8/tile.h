@@ -57,8 +57,7 @@ struct sr_fp8_piece {
 SR_DEVICE sr_fp8_piece fp8_piece(int columns, int tile) {
     const int across = (columns + SR_FP8_TILE_COLUMNS - 1) / SR_FP8_TILE_COLUMNS;
     const int down = tile / across;
-    const int row = down * SR_FP8_TILE_ROWS,
-              column = (tile - down * across) * SR_FP8_TILE_COLUMNS;
+    const int row = down * SR_FP8_TILE_ROWS, column = (tile - down * across) * SR_FP8_TILE_COLUMNS;
     return {row, column, row + 4 * ((int)threadIdx.x / 8),
             column + SR_EIGHT * ((int)threadIdx.x % 8)};
 }
@@ -84,8 +83,7 @@ template <class Format> SR_DEVICE sr_fp8_scaling fp8_expected_scaling(uint32_t e
 
 template <class Format> SR_DEVICE bool fp8_as_expected(const sr_matrix_note &note) {
     const float largest = bits_float(note.largest), expected = bits_float(note.expected);
-    return largest <= expected * (1 << Format::above) &&
-           largest * (1 << Format::below) >= expected;
+    return largest <= expected * (1 << Format::above) && largest * (1 << Format::below) >= expected;
 }
 
 /* Codes of four and of eight numbers; what is not finite becomes NaN. */

@@ -342,8 +342,7 @@ static const heuristic_result *preferred(const sr_cublaslt *library, const produ
         {{TILE_128_128, TILE_128_128}, {TILE_128_160, TILE_128_128}},
         {{TILE_128_128, TILE_128_96}, {TILE_128_160, TILE_128_176}}, /* of 8 bits */
     };
-    const int32_t *const wanted =
-        tiles[type_bytes(key->types[0]) == 1][key->types[2] == TYPE_16BF];
+    const int32_t *const wanted = tiles[type_bytes(key->types[0]) == 1][key->types[2] == TYPE_16BF];
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < count; i++)
             if (results[i].state == 0 && fills_rounds(&results[i]) &&
