@@ -101,8 +101,8 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Losses of the rows of a tile from `first` on; the gradient of its product goes to `codes`, data not
- * NULL, or in the place of the logits. */
+/* Losses of the rows of a tile from `first` on; the gradient of its product goes to `codes`, data
+ * not NULL, or in the place of the logits. */
 static srnn_status logits_gradient(sr_pass *pass, sr_matrix codes, sr_matrix logits,
                                    int64_t first) {
     sr_backend *backend = pass->backend;

@@ -98,8 +98,8 @@ struct coded {
     sr_matrix_note *note;
 };
 
-/* 16 rows from `row` on, of 4 columns from c on, of which this thread wrote the codes: shared memory
- * -> registers, transposed there, -> global, 16 bytes a column. */
+/* 16 rows from `row` on, of 4 columns from c on, of which this thread wrote the codes: shared
+ * memory -> registers, transposed there, -> global, 16 bytes a column. */
 SR_DEVICE void store_columns(const uint32_t *codes, const sr_fp8_forms &to, int64_t row, int c) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {

@@ -214,8 +214,8 @@ struct places {
 
 enum { ALONG = 1, ACROSS = 2, ROUNDED = 4 };
 
-/* Writes the forms that are wanted and not there. `alike`: with the size of a gradient that should be
- * alike; or NULL. */
+/* Writes the forms that are wanted and not there. `alike`: with the size of a gradient that should
+ * be alike; or NULL. */
 static srnn_status write(sr_backend *backend, const quantised &q, int forms,
                          sr_matrix_note *alike = nullptr) {
     sr_fp8_tensor to = q.tensor;

@@ -59,10 +59,10 @@ SR_DEVICE void swiglu_tile(sr_fp8_tile &tile, uint32_t (&largest)[SIZES], const 
     fp8_store_along(tile, codes, to, own);
 }
 
-/* out in 8 bits with the scale of the size that is expected, and the sizes of the note. A block owns
- * a tile of out, global -> registers -> global: a barrier before its second form, one for each size
- * that is compared over the block by shuffles, then an atomic maximum each, whose order does not
- * show. */
+/* out in 8 bits with the scale of the size that is expected, and the sizes of the note. A block
+ * owns a tile of out, global -> registers -> global: a barrier before its second form, one for each
+ * size that is compared over the block by shuffles, then an atomic maximum each, whose order does
+ * not show. */
 static __global__ void __launch_bounds__(THREADS, 4)
     swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
     __shared__ sr_fp8_tile tile;
