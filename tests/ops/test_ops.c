@@ -300,7 +300,7 @@ static void check_losses(double z_loss) {
     sr_step_stats stats = {.loss = 1, .targets = 2, .hits = 3};
     double total = 1;
     int64_t counted = 2, hit = 3;
-    const sr_cross_entropy of = {targets, 0.25f, (float)z_loss};
+    const sr_cross_entropy of = {.targets = targets, .scale = 0.25f, .z = (float)z_loss};
     assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
                                         &of),
                      SRNN_OK);
