@@ -38,6 +38,18 @@ typedef enum ending {
     ENDINGS,
 } ending;
 
+/* What a run's seconds go to, in this order; those after the weights recur with every batch. */
+typedef enum phase {
+    PHASE_DEVICE = 0, /* opening it and the libraries it needs */
+    PHASE_WEIGHTS,
+    PHASE_TOKENIZER,
+    PHASE_MEMORY, /* of the session */
+    PHASE_PROMPTS,
+    PHASE_TOKENS,
+    PHASE_END,
+    PHASES,
+} phase;
+
 /* Streams of a batch are always at the same position: while one still reads its prompt, another may
  * already generate. */
 typedef struct generator {
@@ -54,13 +66,21 @@ typedef struct generator {
     float *logits; /* (batch, V) */
     int32_t *next; /* (batch): the most probable tokens, for greedy decoding */
     sr_tokens encoded;
-    int64_t produced; /* tokens, over all prompts */
-    double seconds;   /* spent on producing them */
+    int64_t produced;      /* tokens, over all prompts */
+    double phases[PHASES]; /* seconds */
+    double lap;            /* the clock when the last phase ended */
     int64_t endings[ENDINGS];
     sr_ranks *ranks; /* share the prompts, */
     sr_relay *relay; /* or, if not NULL, feed each in turn, after which the first continues it */
     FILE *out;       /* destination of texts */
 } generator;
+
+/* A phase ends here, and the next one begins. */
+static void end_phase(generator *g, phase which) {
+    const double now = sr_clock_seconds();
+    g->phases[which] += now - g->lap;
+    g->lap = now;
+}
 
 static int piece_of(const generator *g) {
     const int most = g->model->config.positions, chunk = g->request->prefill_chunk;
@@ -108,7 +128,9 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     sr_backend_settings numbers = r->numbers;
     numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
     SR_TRY(sr_backend_create(&g->backend, &numbers));
+    end_phase(g, PHASE_DEVICE);
     SR_TRY(model_open_read_only(&g->model, g->backend, r->model, r->attention));
+    end_phase(g, PHASE_WEIGHTS);
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
@@ -116,7 +138,10 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
                                          .top_p = r->top_p,
                                          .seed = (uint64_t)r->seed};
     SR_TRY(sr_sampler_create(&g->sampler, &sampler, g->model->config.V));
-    return open_streams(g);
+    end_phase(g, PHASE_TOKENIZER);
+    SR_TRY(open_streams(g));
+    end_phase(g, PHASE_MEMORY);
+    return SRNN_OK;
 }
 
 static void generator_close(generator *g) {
@@ -310,7 +335,7 @@ static srnn_status generate_batch(generator *g, int count) {
     SR_TRY(feed_prompts(g, shortest));
     if (g->relay && g->ranks->rank > 0)
         return SRNN_OK;
-    const double begin = sr_clock_seconds();
+    end_phase(g, PHASE_PROMPTS);
     print_streams(g, &printing, count);
     bool ahead = false;
     for (size_t position = shortest;; position++) {
@@ -331,7 +356,7 @@ static srnn_status generate_batch(generator *g, int count) {
         if (!ahead)
             SR_TRY(feed(g, 1));
     }
-    g->seconds += sr_clock_seconds() - begin;
+    end_phase(g, PHASE_TOKENS);
     return SRNN_OK;
 }
 
@@ -436,14 +461,15 @@ static srnn_status add_ranks(generator *g) {
         return SRNN_OK;
     SR_TRY(sr_alloc_zero(&memory, (size_t)g->ranks->count, sizeof(work)));
     work *all = memory, *own = &all[g->ranks->rank];
-    *own = (work){.produced = g->produced, .seconds = g->seconds};
+    *own = (work){.produced = g->produced, .seconds = g->phases[PHASE_TOKENS]};
     memcpy(own->endings, g->endings, sizeof own->endings);
     const srnn_status status = sr_ranks_gather(g->ranks, all, sizeof *all);
     for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
         if (r == g->ranks->rank)
             continue;
         g->produced += all[r].produced;
-        g->seconds = all[r].seconds > g->seconds ? all[r].seconds : g->seconds;
+        if (all[r].seconds > g->phases[PHASE_TOKENS])
+            g->phases[PHASE_TOKENS] = all[r].seconds;
         for (int i = 0; i < ENDINGS; i++)
             g->endings[i] += all[r].endings[i];
     }
@@ -462,13 +488,22 @@ static int batch_for(const generation_request *r, const sr_bytes *lines) {
 }
 
 static void print_stats(const generator *g) {
+    const double seconds = g->phases[PHASE_TOKENS];
     fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
-            (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
+            (long long)g->produced, seconds > 0 ? (double)g->produced / seconds : 0.0,
             (double)sr_session_state_bytes(g->session) / 1024,
             sr_session_is_recurrent(g->session) ? "of fixed size" : "growing with the text");
     fprintf(stderr, "softrnn: texts ended: %lld by --tokens, %lld by the model, %lld by --stop\n",
             (long long)g->endings[ENDING_TOKENS], (long long)g->endings[ENDING_TOKEN],
             (long long)g->endings[ENDING_STOP]);
+}
+
+static void print_phases(const generator *g) {
+    static const char *const names[PHASES] = {"device",  "weights", "tokenizer", "memory",
+                                              "prompts", "tokens",  "end"};
+    fputs("softrnn: seconds:", stderr);
+    for (int p = 0; p < PHASES; p++)
+        fprintf(stderr, " %s %.3f%s", names[p], g->phases[p], p + 1 < PHASES ? "," : "\n");
 }
 
 /* Warns of texts that were cut short by the model's positions. */
@@ -500,12 +535,15 @@ static srnn_status generate_all(generator *g, const generation_request *r, const
 }
 
 static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
-    generator g = {.ranks = ranks, .out = stdout};
+    generator g = {.ranks = ranks, .out = stdout, .lap = sr_clock_seconds()};
     sr_bytes lines = {0};
     srnn_status status = r->prompts ? whole_file_read(&lines, r->prompts) : SRNN_OK;
     if (status == SRNN_OK)
         status = generate_all(&g, r, &lines);
     generator_close(&g);
+    end_phase(&g, PHASE_END);
+    if (status == SRNN_OK && r->stats && ranks->rank == 0)
+        print_phases(&g);
     sr_bytes_free(&lines);
     return status;
 }
@@ -606,7 +644,8 @@ int command_generate(int argc, char **argv) {
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),
-        OPTION_FLAG("--stats", &r.stats, "speed and size of the state, on stderr"),
+        OPTION_FLAG("--stats", &r.stats,
+                    "speed, size of the state and what the time went to, on stderr"),
     };
     const command_line line = {
         .usage = "softrnn generate --model DIR [options]",

@@ -2,6 +2,7 @@
 #include "model/pass_parts.h"
 
 #include "base/memory.h"
+#include "model/ends.h"
 
 #include <stdlib.h>
 
@@ -107,6 +108,22 @@ static srnn_status take_measure(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(take(pass, &memory, 1, sizeof *pass->d.measured));
     pass->d.measured = memory;
+    pass->d.codes = true;
+    for (int layer = 0; layer < pass->model->config.L; layer++)
+        pass->d.codes = pass->d.codes && sr_block_takes_gradient_codes(&pass->blocks[layer]);
+    return SRNN_OK;
+}
+
+/* Activations of a layer in 8 bits are expected to be as large as those of the layer before. */
+static srnn_status take_notes(sr_pass *pass) {
+    const int L = pass->model->config.L;
+    void *memory;
+    SR_TRY(take(pass, &memory, (size_t)L, sizeof(sr_matrix_note)));
+    sr_matrix_note *notes = memory;
+    for (int layer = 0; layer < L; layer++) {
+        pass->blocks[layer].activated_note = notes + layer;
+        pass->blocks[layer].activated_before = layer > 0 ? notes + layer - 1 : NULL;
+    }
     return SRNN_OK;
 }
 
@@ -121,6 +138,7 @@ static srnn_status take_activations(sr_pass *pass) {
     const bool keep_mixer = keep_mlp && pass->setup.recompute == SR_RECOMPUTE_NONE;
     size_t mixer_bytes = 0, mlp_bytes = 0, scratch = 0;
     void *mixer = NULL, *mlp = NULL;
+    SR_TRY(take_notes(pass));
     for (int layer = 0; layer < L; layer++) {
         mixer_bytes = larger(mixer_bytes, sr_block_mixer_half_bytes(&pass->blocks[layer]));
         mlp_bytes = larger(mlp_bytes, sr_block_mlp_half_bytes(&pass->blocks[layer]));
@@ -160,6 +178,20 @@ static srnn_status take_activations(sr_pass *pass) {
     return sr_pass_zero_gradient(pass);
 }
 
+/* The loss writes the gradient in 8 bits where no logits are scaled or capped after the head. */
+static srnn_status take_d_logits(sr_pass *pass) {
+    const sr_model_config *c = &pass->model->config;
+    const sr_linear head = sr_model_head(pass->model);
+    void *memory;
+    if (!pass->setup.train || !pass->backend->fp8_head ||
+        pass->setup.lesson.objective != SR_OBJECTIVE_TEXT || !sr_ends_are_plain(c) ||
+        !pass->backend->takes_codes(pass->backend, &head, 1, pass->logit_rows, c->C))
+        return SRNN_OK;
+    SR_TRY(take(pass, &memory, 1, sizeof *pass->d_logits_note));
+    pass->d_logits_note = memory;
+    return take(pass, &pass->d_logits, (size_t)pass->logit_rows * (size_t)c->V, 2);
+}
+
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     const size_t rows = (size_t)pass->rows;
@@ -179,6 +211,7 @@ static srnn_status take_ends(sr_pass *pass) {
     const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
     if (c->logit_cap > 0 && pass->setup.train)
         SR_TRY(take(pass, &pass->capped, logits, number));
+    SR_TRY(take_d_logits(pass));
     return take(pass, &pass->logits, logits, number);
 }
 

@@ -39,7 +39,10 @@ struct sr_pass {
     sr_block_gradient d;  /* (block_rows, C) */
     float *d_x;           /* (rows, C): the gradient of x, often d.wide */
     void *logits;         /* (logit_rows, V), number type */
-    void *capped;         /* the same once more, for the gradient of capped ones */
+    void *
+        d_logits; /* (logit_rows, V): their gradient in SR_HANDED_CODES, where the loss writes it */
+    sr_matrix_note *d_logits_note; /* so; both NULL: it takes the place of the logits */
+    void *capped;                  /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
     sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;

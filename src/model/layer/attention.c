@@ -235,6 +235,13 @@ sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N) {
                        weights->master->slot[SR_LAYER_OUTPUT + 1], N, weights->narrow, true};
 }
 
+bool sr_attention_layer_takes_gradient_codes(const sr_attention_layer *layer,
+                                             const sr_layer_weights *weights, int64_t rows) {
+    const sr_linear output = sr_layer_output_linear(weights, layer->dims.C);
+    return !layer->wiring.form->own_norm && !output.bias &&
+           layer->backend->takes_codes(layer->backend, &output, 1, rows, layer->wiring.output);
+}
+
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
                                       sr_matrix x, const sr_layer_weights *weights, void *saved) {
     sr_backend *backend = layer->backend;

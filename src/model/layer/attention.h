@@ -82,6 +82,10 @@ size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer);
 bool sr_attention_layer_takes_codes(const sr_attention_layer *layer,
                                     const sr_layer_weights *weights, int64_t rows);
 
+/* The same of d_y. */
+bool sr_attention_layer_takes_gradient_codes(const sr_attention_layer *layer,
+                                             const sr_layer_weights *weights, int64_t rows);
+
 /* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T,
  * C) = the layer's output + addend, whose data may be NULL. */
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,

@@ -41,6 +41,11 @@ bool sr_mixer_takes_codes(const sr_mixer *m, const sr_layer_weights *weights, in
     return m->attention && sr_attention_layer_takes_codes(m->attention, weights, rows);
 }
 
+bool sr_mixer_takes_gradient_codes(const sr_mixer *m, const sr_layer_weights *weights,
+                                   int64_t rows) {
+    return m->attention && sr_attention_layer_takes_gradient_codes(m->attention, weights, rows);
+}
+
 srnn_status sr_mixer_attend(const sr_mixer *m, sr_matrix x, const sr_layer_weights *weights,
                             void *saved, const sr_layer_crossing *crossing) {
     return m->attention ? sr_attention_layer_attend(m->attention, x, weights, saved, crossing)

@@ -25,6 +25,9 @@ size_t sr_mixer_crossing_bytes(const sr_mixer *mixer);
 
 /* Whether the mixer's input of that many rows may be SR_HANDED_CODES. */
 bool sr_mixer_takes_codes(const sr_mixer *mixer, const sr_layer_weights *weights, int64_t rows);
+/* The same of the gradient of its output. */
+bool sr_mixer_takes_gradient_codes(const sr_mixer *mixer, const sr_layer_weights *weights,
+                                   int64_t rows);
 
 srnn_status sr_mixer_attend(const sr_mixer *mixer, sr_matrix x, const sr_layer_weights *weights,
                             void *saved, const sr_layer_crossing *crossing);

@@ -31,6 +31,7 @@ static void fill_table(sr_backend *backend) {
     backend->embed_backward = sr_cuda_embed_backward;
     backend->hold_codes = sr_cuda_fp8_hold;
     backend->drop_codes = sr_cuda_fp8_drop;
+    backend->expect_gradients = sr_cuda_expect_gradients;
     backend->takes_codes = sr_cuda_takes_codes;
     backend->linear_forward = sr_cuda_linear_forward;
     backend->linear_backward_input = sr_cuda_linear_backward_input;
