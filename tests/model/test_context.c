@@ -125,14 +125,13 @@ static sr_model_config config_of(void) {
 
 static srnn_status run_pass(task *t, sr_pass *pass) {
     whole_batch own = *t->batch;
-    int32_t before[B] = {0};
     sr_batch batch = {.B = B,
                       .ids = own.ids,
                       .targets = own.targets,
                       .offsets = own.offsets,
                       .documents = own.documents};
-    sr_batch_cut(&batch, before, T, t->part.first, t->tokens);
-    SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents, before));
+    sr_batch_cut(&batch, T, t->part.first, t->tokens);
+    SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents));
     SR_TRY(sr_pass_losses(pass, t->again, own.ids, own.targets));
     SR_TRY(sr_pass_gradients(pass, t->losses, own.ids, own.targets, 1.0));
     memcpy(t->gradients, sr_pass_gradient(pass), t->numbers * sizeof *t->gradients);

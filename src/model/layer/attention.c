@@ -184,11 +184,10 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
     free(layer);
 }
 
-srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
-                                         int64_t documents, const int32_t *before) {
-    SR_TRY(srnn_plan_documents(layer->plan, offsets, documents));
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const sr_documents *documents) {
+    SR_TRY(srnn_plan_documents(layer->plan, documents->offsets, documents->count));
     if (layer->part.count > 1)
-        sr_plan_continue(layer->plan, before, layer->part.first);
+        sr_plan_continue(layer->plan, documents->before, layer->part.first);
     return SRNN_OK;
 }
 
