@@ -10,8 +10,8 @@ typedef struct sr_pass_setup {
     bool train;             /* gradients are wanted */
     sr_recompute recompute; /* with train: less memory, more time, the same bits */
 
-    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. Of parts of rows
-     * they are given with sr_pass_documents. */
+    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. Those of parts
+     * of rows are given with sr_pass_documents. */
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
@@ -41,7 +41,7 @@ typedef struct sr_pass sr_pass;
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
 
-/* Other documents from now on, as in the setup; of whole rows also where the pass has parts of them.
+/* Other documents from now on, as in the setup; those of whole rows also where the pass has parts.
  * Takes no memory. */
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
 

@@ -86,6 +86,29 @@ static srnn_status receive_on_device(void *context, int from, void *data, size_t
     return sr_collective_join(c->collective);
 }
 
+static srnn_status exchange_messages(const sr_context *c, const sr_part_message *sends,
+                                     int send_count, const sr_part_message *arrivals,
+                                     int arrival_count) {
+    for (int i = 0; i < send_count; i++)
+        SR_TRY(sr_collective_send(c->collective, sends[i].data, sends[i].bytes,
+                                  rank_of(c, sends[i].part)));
+    for (int i = 0; i < arrival_count; i++)
+        SR_TRY(sr_collective_receive(c->collective, arrivals[i].data, arrivals[i].bytes,
+                                     rank_of(c, arrivals[i].part)));
+    return SRNN_OK;
+}
+
+static srnn_status exchange_on_device(void *context, const sr_part_message *sends, int send_count,
+                                      const sr_part_message *arrivals, int arrival_count) {
+    const sr_context *c = context;
+    SR_TRY(sr_collective_fork(c->collective));
+    SR_TRY(sr_collective_begin_messages(c->collective));
+    const srnn_status status = exchange_messages(c, sends, send_count, arrivals, arrival_count);
+    SR_TRY(sr_collective_end_messages(c->collective));
+    SR_TRY(status);
+    return sr_collective_join(c->collective);
+}
+
 static srnn_status settle_on_device(void *context, const void *data) {
     const sr_context *c = context;
     (void)data;
@@ -116,6 +139,7 @@ static srnn_status open_collective(sr_context *c, srnn_device *device) {
     c->part.send = send_on_device;
     c->part.receive = receive_on_device;
     c->part.settle = settle_on_device;
+    c->part.exchange = exchange_on_device;
     c->part.wait = wait_for_device;
     return sr_collective_open(&c->collective, device, id, c->ranks->rank, c->ranks->count);
 }
