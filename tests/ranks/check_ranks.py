@@ -300,6 +300,12 @@ def case_context(here):
     run(1, "train", "--out", here / "tiles-one", *tiles)
     run(3, "train", "--out", here / "tiles-3x1", *tiles, "--context-ranks", 3)
     near(here / "tiles-one", here / "tiles-3x1")
+    # messages of several pieces
+    pieces = [*CONTEXT, "--length", 1201, "--hidden", 256, "--heads", 4, "--layers", 1, "--steps", 1, "--validate-every", 0,
+              "--attention", "softmax"]
+    run(1, "train", "--out", here / "pieces-one", *pieces)
+    run(2, "train", "--out", here / "pieces-2x1", *pieces, "--context-ranks", 2)
+    near(here / "pieces-one", here / "pieces-2x1")
     for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
                                     (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
                                     (2, ["--context-ranks", 2, "--attention", "softmax", "--qk-clip", 1], "qk-clip needs"),
@@ -363,11 +369,10 @@ def case_gpus_context_variants(here):
     layers = ",".join(f"{number}:{name}" for number, name in enumerate(names))
     train = [*CONTEXT, "--layers", len(names), "--attention", layers, "--hidden", 16, "--mlp-hidden", 16, "--steps", 1, "--length", 19,
              "--batch", 1, "--validate-every", 0, "--device", "cuda", "--precision", "float"]
-    run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
-    run(4, "train", "--out", here / "2x2", *train, "--context-ranks", 2)
-    run(4, "train", "--out", here / "4x1", *train, "--accumulate", 2, "--context-ranks", 4)
-    near(here / "one", here / "2x2")
-    near(here / "one", here / "4x1")
+    run(1, "train", "--out", here / "one", *train)
+    for ranks in (2, 4):
+        run(ranks, "train", "--out", here / str(ranks), *train, "--context-ranks", ranks)
+        near(here / "one", here / str(ranks))
 
 
 def start_two(variable, *arguments, second=()):
