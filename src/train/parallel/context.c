@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Messages of passes, besides those of shares. Long ones travel in pieces: MPI moves a few kilobytes
- * of each whenever a rank looks for what has arrived, between which a waiting rank rests (16 MB in
- * one piece took 188 ms between processes without a shared address space, in these 2 ms). */
+/* Messages of passes, besides those of shares. Long ones travel in pieces: MPI moves a few
+ * kilobytes of each whenever a rank looks for what has arrived, between which a waiting rank rests
+ * (16 MB in one piece took 188 ms between processes that do not read each other's memory, in these
+ * 2 ms). */
 enum { TAG = SR_RANKS_TAG + 1, SENDS = 64, PIECE = 1 << 20 };
 
 /* The rank with this part of the same rows. */
