@@ -23,7 +23,7 @@ typedef struct generation_request {
     const char *stops[STREAM_STOPS];
     int tokens, batch, form, prefill_chunk, context_ranks;
     int64_t seed, state_megabytes;
-    double temperature, top_p;
+    double temperature, top_p, rank_patience;
     int top_k;
     bool greedy, stats, no_begin;
 } generation_request;
@@ -230,9 +230,13 @@ static srnn_status feed_in_turn(generator *g, size_t at, size_t count, size_t sh
     return left == 0 && is_greedy(g) ? sr_session_chosen(g->session, g->next) : SRNN_OK;
 }
 
-/* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. */
+/* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. Ranks that
+ * feed in turn wait for each other here with patience; elsewhere for the first one to finish the
+ * texts, which may take any time. */
 static srnn_status feed_prompts(generator *g, size_t shortest) {
     const size_t piece = (size_t)piece_of(g);
+    if (g->relay)
+        g->ranks->patience = g->request->rank_patience;
     for (size_t at = 0; at < shortest;) {
         const size_t count = shortest - at < piece ? shortest - at : piece;
         for (int b = 0; b < g->batch; b++)
@@ -244,8 +248,12 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
         SR_TRY(g->relay ? feed_in_turn(g, at, count, shortest) : feed(g, (int)count));
         at += count;
     }
-    const sr_row_part *part = g->relay ? sr_relay_part(g->relay) : NULL;
-    return part ? part->settle(part->context, NULL) : SRNN_OK;
+    if (!g->relay)
+        return SRNN_OK;
+    const sr_row_part *part = sr_relay_part(g->relay);
+    SR_TRY(part->settle(part->context, NULL));
+    g->ranks->patience = 0;
+    return SRNN_OK;
 }
 
 /* The token of a stream at a position: of its prompt, or the next generated one. */
@@ -609,7 +617,8 @@ int command_generate(int argc, char **argv) {
                             .seed = 1,
                             .state_megabytes = 1024,
                             .prefill_chunk = 128,
-                            .context_ranks = 1};
+                            .context_ranks = 1,
+                            .rank_patience = 600};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -641,6 +650,8 @@ int command_generate(int argc, char **argv) {
         OPTION_INTEGER("--context-ranks", &r.context_ranks, 1, 1 << 20, "N",
                        "all N ranks feed each prompt, piece by piece in turn; the first continues "
                        "it"),
+        OPTION_NUMBER("--rank-patience", &r.rank_patience, 0, 1e9, "SECONDS",
+                      "that they wait for each other's pieces before they give up; 0: for ever"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),

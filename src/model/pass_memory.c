@@ -224,11 +224,11 @@ static void place_after(sr_pass *pass, const int32_t *before) {
     }
 }
 
-static srnn_status place_tokens(sr_pass *pass, const int64_t *offsets, int64_t documents,
-                                const int32_t *before) {
-    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, offsets, documents);
+static srnn_status place_tokens(sr_pass *pass, const sr_documents *documents) {
+    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, documents->offsets,
+                       documents->count);
     if (pass->part.count > 1)
-        place_after(pass, before);
+        place_after(pass, documents->before);
     return sr_device_copy_in(pass->backend->device, pass->positions, pass->host_positions,
                              (size_t)pass->rows * sizeof *pass->host_positions);
 }
@@ -240,7 +240,14 @@ static srnn_status take_positions(sr_pass *pass) {
     pass->host_positions = memory;
     SR_TRY(sr_alloc(&memory, (size_t)pass->rows, sizeof *pass->host_hits));
     pass->host_hits = memory;
-    return place_tokens(pass, pass->setup.offsets, pass->setup.documents, NULL);
+    if (pass->part.count > 1) {
+        SR_TRY(sr_alloc(&memory, (size_t)pass->rows + 1, sizeof *pass->offsets));
+        pass->offsets = memory;
+        SR_TRY(sr_alloc(&memory, (size_t)pass->setup.B, sizeof *pass->before));
+        pass->before = memory;
+    }
+    return place_tokens(pass, &(sr_documents){.offsets = pass->setup.offsets,
+                                              .count = pass->setup.documents});
 }
 
 static srnn_status make_contexts(sr_pass *pass) {
@@ -333,6 +340,8 @@ void sr_pass_free(sr_pass *pass) {
     free(pass->memory);
     free(pass->host_positions);
     free(pass->host_hits);
+    free(pass->offsets);
+    free(pass->before);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
     sr_contexts_free(pass->contexts);
@@ -341,17 +350,25 @@ void sr_pass_free(sr_pass *pass) {
     free(pass);
 }
 
-srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents,
-                              const int32_t *before) {
+/* As the layers take them. */
+static sr_documents documents_of(const sr_pass *pass, const int64_t *offsets, int64_t count) {
+    if (pass->part.count > 1)
+        return sr_documents_of_part(&pass->part, pass->setup.B, pass->setup.T, offsets, count,
+                                    pass->offsets, pass->before);
+    return (sr_documents){.offsets = offsets, .count = count};
+}
+
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    const sr_documents own = documents_of(pass, offsets, documents);
     if (pass->contexts)
         SR_TRY(sr_contexts_check_documents(pass->contexts, offsets, documents));
     if (pass->teacher)
-        SR_TRY(sr_pass_documents(pass->teacher, offsets, documents, before));
+        SR_TRY(sr_pass_documents(pass->teacher, offsets, documents));
     for (int i = 0; i < pass->kinds.count; i++) {
-        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents, before));
+        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], &own));
         sr_mixer_place(&pass->kinds.kinds[i], pass->positions);
     }
-    return place_tokens(pass, offsets, documents, before);
+    return place_tokens(pass, &own);
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {

@@ -25,7 +25,9 @@ struct sr_pass {
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
     int32_t *host_positions;            /* (rows) */
-    int32_t *starts; /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
+    int64_t *offsets; /* (rows + 1), of parts of rows, as in sr_documents; else NULL */
+    int32_t *before;  /* (B): the same */
+    int32_t *starts;  /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
     sr_row_part part;
     float *losses;        /* (rows), device memory */
     float *stream_errors; /* (rows): of sr_lesson_streams_back, not read; or NULL */

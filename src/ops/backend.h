@@ -493,6 +493,9 @@ struct sr_backend {
     srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);
     srnn_status (*add_rows)(sr_backend *backend, sr_matrix y, sr_matrix x);
 
+    /* ---- out = x over the rows of matrices of the same shape and number type */
+    srnn_status (*copy_rows)(sr_backend *backend, sr_matrix out, sr_matrix x);
+
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits are overwritten with
      * the gradient of scale * sum(losses + z-loss); if scale is 0, they are undefined. A negative

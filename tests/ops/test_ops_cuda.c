@@ -1878,6 +1878,10 @@ static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
     from.data = on_device(x, count, gpu->number);
     right(gpu->add_rows(gpu, to, from));
     close_to(fetched(to.data, count, gpu->number), want, count, gpu->number);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = i % stride < columns ? (double)x[i] : want[i];
+    right(gpu->copy_rows(gpu, to, from));
+    close_to(fetched(to.data, count, gpu->number), want, count, gpu->number);
     free_arrays();
 }
 

@@ -7,10 +7,9 @@ void sr_mixer_free(sr_mixer *m) {
     *m = (sr_mixer){0};
 }
 
-srnn_status sr_mixer_documents(const sr_mixer *m, const int64_t *offsets, int64_t documents,
-                               const int32_t *before) {
+srnn_status sr_mixer_documents(const sr_mixer *m, const sr_documents *documents) {
     if (m->attention)
-        return sr_attention_layer_documents(m->attention, offsets, documents, before);
+        return sr_attention_layer_documents(m->attention, documents);
     return SRNN_OK; /* checked where contexts are made (sr_contexts_check_documents) */
 }
 

@@ -15,8 +15,7 @@ typedef struct sr_mixer {
 void sr_mixer_free(sr_mixer *mixer); /* leaves { 0 } */
 
 /* As in layer/attention.h. */
-srnn_status sr_mixer_documents(const sr_mixer *mixer, const int64_t *offsets, int64_t documents,
-                               const int32_t *before);
+srnn_status sr_mixer_documents(const sr_mixer *mixer, const sr_documents *documents);
 void sr_mixer_place(const sr_mixer *mixer, const int32_t *positions);
 size_t sr_mixer_saved_bytes(const sr_mixer *mixer);
 size_t sr_mixer_scratch_bytes(const sr_mixer *mixer);

@@ -110,6 +110,7 @@ static const sr_backend table = {
     .rank_backward = sr_cpu_rank_backward,
     .add = sr_cpu_add,
     .add_rows = sr_cpu_add_rows,
+    .copy_rows = sr_cpu_copy_rows,
     .cross_entropy = sr_cpu_cross_entropy,
     .divergence = sr_cpu_divergence,
     .square_error = sr_cpu_square_error,

@@ -75,6 +75,7 @@ static void fill_table(sr_backend *backend) {
     backend->rank_backward = sr_cuda_rank_backward;
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
+    backend->copy_rows = sr_cuda_copy_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;
     backend->divergence = sr_cuda_divergence;
     backend->square_error = sr_cuda_square_error;

@@ -74,6 +74,7 @@ srnn_status sr_cuda_narrow(sr_backend *, void *out, const float *x, int64_t n);
 srnn_status sr_cuda_widen(sr_backend *, float *out, const void *x, int64_t n);
 srnn_status sr_cuda_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cuda_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cuda_copy_rows(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, sr_matrix weight,
                                   const int32_t *ids);
 srnn_status sr_cuda_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
