@@ -1,6 +1,7 @@
 /* mixers.c: the table of what can mix the tokens in a model's blocks. */
 #include "model/mixers.h"
 
+#include "model/conv/conv.h"
 #include "model/tensors.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ static srnn_status attention_create(sr_mixer *mixer, const sr_model *model,
     own.rope_theta = c->rope_theta;
     own.rope_table = model->rope_tables[layer];
     own.rope_positions = c->positions;
-    return sr_attention_layer_create(&mixer->attention, model->backend, &own);
+    return sr_layer_is_conv(&own.attention) ? sr_mixer_of_conv(mixer, model->backend, &own)
+                                            : sr_mixer_of_attention(mixer, model->backend, &own);
 }
 
 /* Value heads; each has a separate state per level. */
@@ -45,6 +47,8 @@ static double states_of(const sr_model_config *c, int layer) {
 /* Of one layer; 0: it has no state of fixed size. */
 static double layer_state_bytes(const sr_model_config *c, int layer) {
     const sr_layer_sizes *s = &c->sizes[layer];
+    if (sr_layer_is_conv(&c->attention[layer]))
+        return (double)sr_conv_state_numbers(&c->attention[layer], c->C) * (double)sizeof(float);
     return (double)srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv) *
            states_of(c, layer) * (double)sizeof(float);
 }
@@ -86,6 +90,9 @@ sr_layer_flops sr_attention_layer_flops(const sr_model_config *c, int layer, dou
     const srnn_attention *a = &c->attention[layer];
     const double keys = (a->pool ? T / a->pool : T) / 2;
     const size_t numbers = srnn_attention_state_numbers(a, s->D, s->Dv);
+    const double taps = 2.0 * c->C * a->wiring.short_conv;
+    if (sr_layer_is_conv(a))
+        return (sr_layer_flops){.pairs = taps, .state = taps};
     const double readings = (double)s->H * (s->levels ? s->levels : 1);
     return (sr_layer_flops){.pairs = 2.0 * s->H * (s->D + s->Dv) * keys,
                             .state = numbers
@@ -135,8 +142,8 @@ static bool avey_is_causal(const sr_model_config *c) {
 static srnn_status avey_create(sr_mixer *mixer, const sr_model *model, const sr_layer_setup *setup,
                                int layer) {
     (void)layer;
-    return sr_avey_layer_create(&mixer->avey, model->backend, &model->config.avey, model->config.C,
-                                (int64_t)setup->B * setup->T);
+    return sr_mixer_of_avey(mixer, model->backend, &model->config.avey, model->config.C,
+                            (int64_t)setup->B * setup->T);
 }
 
 static double avey_state_bytes(const sr_model_config *c) {

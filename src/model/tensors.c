@@ -1,6 +1,7 @@
 /* tensors.c: the learned tensors of a whole model. */
 #include "model/tensors.h"
 
+#include "model/conv/conv.h"
 #include "model/mixers.h"
 
 #include <math.h>
@@ -134,7 +135,9 @@ static srnn_status fill_block(sr_tensor_table *table, const sr_model_config *c, 
     snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
     if (before)
         SR_TRY(add_norm(table, c, SR_BLOCK_INPUT_NORM, layer, "input_layernorm."));
-    SR_TRY(sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
+    SR_TRY(sr_layer_is_conv(&c->attention[layer])
+               ? sr_conv_tensors(table, prefix, &c->attention[layer], &dims)
+               : sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
     if (after)
         SR_TRY(add_norm(table, c, SR_BLOCK_MIXER_POST_NORM, layer, "post_self_attn_layernorm."));
     if (!sr_model_config_has_mlp(c))

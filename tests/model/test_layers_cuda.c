@@ -159,6 +159,8 @@ static const char *const wirings[] = {
     "gate,layer=grela",
     "gate,layer=grela,short_conv=2",
     "gated_softmax_no_gate_rmsnorm,layer=nala",
+    "0:layer=conv,position=none,short_conv=3,conv_activation=none,1:softmax",
+    "layer=conv,position=none,short_conv=4,block_norm=both",
 };
 enum { WIRINGS = sizeof wirings / sizeof *wirings };
 
@@ -299,6 +301,7 @@ static void captured_steps(void **state) {
     (void)state;
     check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"), SR_RECOMPUTE_NONE);
     check_captured(plain("gate,layer=grela"), SR_RECOMPUTE_ATTENTION);
+    check_captured(plain(wirings[WIRINGS - 2]), SR_RECOMPUTE_ATTENTION);
     check_captured(plain("gated_delta_net"), SR_RECOMPUTE_BLOCK);
     check_captured(plain(aveys[0]), SR_RECOMPUTE_BLOCK);
     check_captured(families[FAMILIES - 2], SR_RECOMPUTE_BLOCK);

@@ -36,7 +36,7 @@ typedef struct parted {
     const char *attention;
     sr_mlp mlp;
     sr_activation activation;
-    bool bias, conv_unbiased, layer_norm, minus_one;
+    bool bias, conv_unbiased, conv_layer_bias, layer_norm, minus_one;
     double embedding, residual, logits, cap;
     double limit, sharpness; /* of the activation */
     sr_experts experts;
@@ -74,6 +74,14 @@ static const parted models[] = {
     {.attention = "linear_elu,qk_norm=head,rope_part=0.34,block_norm=after", .residual = 0.5},
     {.attention = "0:mamba2,block_norm=both,1:order:2,qk_norm=head", .residual = 2},
     {.attention = "mamba2,short_conv=3", .conv_unbiased = true},
+    {.attention = "0:layer=conv,position=none,short_conv=3,conv_activation=none,1:softmax",
+     .bias = true},
+    {.attention = "layer=conv,position=none,short_conv=4,block_norm=both",
+     .conv_layer_bias = true,
+     .residual = 0.5},
+    {.attention = "0:layer=conv,position=none,short_conv=1,block_norm=parallel,1:mamba2",
+     .mlp = SR_MLP_GATED,
+     .activation = SR_ACTIVATION_IDENTITY},
     {.attention = "softmax", .experts = {.count = 5, .chosen = 2, .width = 11}},
     {.attention = "softmax,block_norm=parallel",
      .experts = {.count = 3, .chosen = 3, .width = 20, .renormalised = true}},
@@ -94,6 +102,7 @@ static sr_model *make(sr_backend *backend, const parted *p) {
     sr_model_config config = small_config(p->mlp, p->bias, false);
     config.activation = p->activation;
     config.conv_unbiased = p->conv_unbiased;
+    config.conv_layer_bias = p->conv_layer_bias;
     config.layer_norm = p->layer_norm;
     config.norm_is_minus_one = p->minus_one;
     config.embedding_multiplier = p->embedding;
@@ -183,7 +192,8 @@ static void pieces_give_the_same(void **state) {
     for (int m = 0; m < MODELS; m++) {
         sr_model *model = make(cpu, &models[m]);
         check_pieces(model, SRNN_FORM_PARALLEL);
-        if (strstr(models[m].attention, "linear_elu") || strstr(models[m].attention, "mamba2"))
+        if (strstr(models[m].attention, "linear_elu") || strstr(models[m].attention, "mamba2") ||
+            strncmp(models[m].attention, "layer=conv", strlen("layer=conv")) == 0)
             check_pieces(model, SRNN_FORM_RECURRENT);
         sr_model_free(model);
     }

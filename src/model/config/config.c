@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "equation/facts.h"
 #include "files/memory_stream.h"
+#include "model/conv/conv.h"
 #include "model/mixers.h"
 
 #include <ctype.h>
@@ -77,6 +78,8 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
     dims.qkv_bias = config->qkv_bias && biased;
     dims.o_bias = config->o_bias && biased;
+    if (sr_layer_is_conv(&config->attention[layer]))
+        dims.qkv_bias = dims.o_bias = config->conv_layer_bias;
     dims.conv_unbiased = config->conv_unbiased;
     dims.norm_epsilon = config->norm_epsilon;
     dims.norm_is_minus_one = config->norm_is_minus_one;
@@ -98,10 +101,11 @@ static bool is_one(double multiplier) {
 }
 
 bool sr_model_config_is_plain(const sr_model_config *c) {
-    return !c->linear_unbiased && !c->conv_unbiased && c->mlp != SR_MLP_GATED &&
-           c->mlp != SR_MLP_PLAIN && !c->layer_norm && !c->norm_is_minus_one &&
-           is_one(c->embedding_multiplier) && is_one(c->residual_multiplier) &&
-           is_one(c->logit_multiplier) && c->logit_cap == 0 && c->experts.count == 0;
+    return !c->linear_unbiased && !c->conv_unbiased && !c->conv_layer_bias &&
+           c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN && !c->layer_norm &&
+           !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
+           is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0 &&
+           c->experts.count == 0;
 }
 
 sr_rope_angles_of sr_model_config_rope(const sr_model_config *c, int layer) {

@@ -64,6 +64,7 @@ typedef struct sr_model_config {
     bool qkv_bias, o_bias; /* attention_bias */
     bool linear_unbiased;  /* linear-attention layers have no such biases */
     bool conv_unbiased;    /* Mamba-2's convolutions have no bias */
+    bool conv_layer_bias;  /* layer=conv has biases; the two above are not about it */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */

@@ -134,6 +134,7 @@ static void read_parts(sr_config_reader *r, sr_model_config *config) {
     config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
     config->linear_unbiased = sr_config_flag(r, parts, "linear_unbiased", false);
     config->conv_unbiased = sr_config_flag(r, parts, "conv_unbiased", false);
+    config->conv_layer_bias = sr_config_flag(r, parts, "conv_layer_bias", false);
     config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
     config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
     config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);

@@ -94,12 +94,13 @@ static void set_parts(json_t *root, const sr_model_config *c) {
     if (sr_model_config_is_plain(c))
         return;
     sr_json_set(root, "softrnn_parts",
-                json_pack("{s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
+                json_pack("{s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
                           (int)c->linear_unbiased, "conv_unbiased", (int)c->conv_unbiased,
-                          "layer_norm", (int)c->layer_norm, "norm_is_minus_one",
-                          (int)c->norm_is_minus_one, "embedding_multiplier",
-                          c->embedding_multiplier, "residual_multiplier", c->residual_multiplier,
-                          "logit_multiplier", c->logit_multiplier, "logit_cap", c->logit_cap));
+                          "conv_layer_bias", (int)c->conv_layer_bias, "layer_norm",
+                          (int)c->layer_norm, "norm_is_minus_one", (int)c->norm_is_minus_one,
+                          "embedding_multiplier", c->embedding_multiplier, "residual_multiplier",
+                          c->residual_multiplier, "logit_multiplier", c->logit_multiplier,
+                          "logit_cap", c->logit_cap));
     json_t *parts = json_object_get(root, "softrnn_parts");
     if (c->experts.count > 0)
         sr_json_set(parts, "experts", experts_json(c));
@@ -221,8 +222,8 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
            (a->mlp == SR_MLP_NONE || a->F == b->F) && a->norm_epsilon == b->norm_epsilon &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            a->mlp_bias == b->mlp_bias && a->linear_unbiased == b->linear_unbiased &&
-           a->conv_unbiased == b->conv_unbiased && a->activation == b->activation &&
-           a->activation_limit == b->activation_limit &&
+           a->conv_unbiased == b->conv_unbiased && a->conv_layer_bias == b->conv_layer_bias &&
+           a->activation == b->activation && a->activation_limit == b->activation_limit &&
            a->activation_sharpness == b->activation_sharpness &&
            memcmp(&a->experts, &b->experts, sizeof a->experts) == 0 &&
            a->layer_norm == b->layer_norm && a->norm_is_minus_one == b->norm_is_minus_one &&

@@ -310,6 +310,9 @@ static void add_learned(builder *b) {
 
 srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attention,
                           const sr_layer_dims *dims) {
+    if (!sr_has_equation(attention))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "layer=conv has no q, k and v: only models have such "
+                                             "layers");
     builder b = {.w = wiring,
                  .attention = attention,
                  .dims = dims,

@@ -227,7 +227,7 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
 /* ---- by pieces */
 
 /* x += the mixer's output for the norm of x. */
-static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state,
+static srnn_status feed_mixer(const sr_block *b, float *x, sr_mixer_state *state,
                               const sr_block_saved *s, const sr_layer_piece_place *place) {
     const sr_layer_weights weights = attention_weights(b);
     const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
@@ -240,11 +240,11 @@ static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state
     if (has_branches(b))
         SR_TRY(sr_device_zero(b->backend->device, out,
                               (size_t)(b->rows * b->config->C) * sizeof *out));
-    SR_TRY(sr_layer_state_run(state, residual(b, out), normed, &weights, &here));
+    SR_TRY(sr_mixer_state_run(state, residual(b, out), normed, &weights, &here));
     return has_branches(b) ? add_branch(b, x, x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
 }
 
-srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
+srnn_status sr_block_feed(const sr_block *b, float *x, sr_mixer_state *state,
                           const sr_block_saved *s, const sr_layer_piece_place *place) {
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(feed_mixer(b, x, state, s, place));
