@@ -316,13 +316,17 @@ def apertus(r, c):
 
 
 def lfm2(r, c):
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
+    own_or_even_heads(r, c, 8)
     c.update(conv_bias=pick(r, True, False), conv_L_cache=pick(r, 2, 3, 4),
              block_auto_adjust_ff_dim=pick(r, True, False), block_multiple_of=pick(r, 8, 16),
-             block_ffn_dim_multiplier=pick(r, 1.0, 1.3),
-             rope_parameters=rope(r, c),
-             layer_types=layer_types(r, c["num_hidden_layers"], "full_attention", "conv"))
+             block_ffn_dim_multiplier=pick(r, 1.0, 1.3, 2), rope_parameters=rope(r, c))
+    if r.random() < 0.3:
+        c["block_ff_dim"] = c.pop("intermediate_size")
+    if r.random() < 0.3:
+        c["tie_embedding"] = c.pop("tie_word_embeddings")
+    L = c["num_hidden_layers"]
+    c.update(r.choice([dict(layer_types=layer_types(r, L, "full_attention", "conv")),
+                       dict(full_attn_idxs=r.sample(range(L), r.randint(0, L))), {}]))
 
 
 def falcon_h1(r, c):

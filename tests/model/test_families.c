@@ -132,7 +132,6 @@ static const struct {
     const char *folder, *missing;
 } refused[] = {
     {"falcon_h1", "two mixers side by side"},
-    {"lfm2", "a convolution as a mixer"},
 };
 
 static const char *refusal_of(const char *name) {

@@ -610,7 +610,6 @@ static void members_mean_what_transformers_says(void **state) {
         {"\"mixtral\", \"num_local_experts\": \"8\"", "num_local_experts is not a whole number"},
         {"\"qwen3_moe\", \"num_experts\": -1", "num_experts is below 0"},
         {"\"qwen3_moe\", \"num_experts_per_tok\": 129", "experts of a token is 129"},
-        {"\"lfm2\"", "a convolution as a mixer"},
         {"\"falcon_h1\"", "two mixers side by side"},
         {"\"gemma\"", " eos=1"},
         {"\"gemma\", \"eos_token_id\": null", " eos=-1"},

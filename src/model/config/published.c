@@ -87,8 +87,6 @@ srnn_status sr_published_missing(const json_t *root, const char *path, bool expe
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
-        {has_number(root, "conv_L_cache") || is_type(root, "lfm2"),
-         "a convolution as a mixer (conv_L_cache)"},
         {has_number(root, "mamba_d_ssm") || is_type(root, "falcon_h1"),
          "two mixers side by side in one layer"},
     };
@@ -216,6 +214,7 @@ static void read_model(sr_config_reader *r, const sr_published *f, sr_model_conf
     c->norm_epsilon = sr_config_real(r, r->root, f->epsilon ? f->epsilon : "rms_norm_eps", 1e-6);
     c->qkv_bias = flag(r, f->qkv_bias);
     c->o_bias = flag(r, f->o_bias);
+    c->conv_layer_bias = flag(r, f->conv_bias);
     c->linear_unbiased = f->linear && (c->qkv_bias || c->o_bias);
     read_mlp(r, f, c);
     read_experts(r, f, c);
@@ -425,6 +424,11 @@ static sr_layer_sizes write_linear(layer_reader *l) {
     return s;
 }
 
+static void write_conv(layer_reader *l) {
+    add(l, "layer=conv,position=none,conv_activation=none,short_conv=%d",
+        sr_config_integer(l->r, l->family->conv, 3));
+}
+
 static srnn_status refuse_type(layer_reader *l, const char *type) {
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                    "%s: this model needs layers of type \"%s\", which are missing here", l->r->path,
@@ -452,6 +456,8 @@ static srnn_status read_layer(layer_reader *l, int layer) {
                                     sr_config_value(l->r->root, "sliding_window")));
     else if (strcmp(type, "linear_attention") == 0 && l->family->linear)
         *sizes = write_linear(l);
+    else if (strcmp(type, "conv") == 0 && l->family->conv)
+        write_conv(l);
     else
         return refuse_type(l, type);
     SR_TRY(l->r->status);
