@@ -14,7 +14,7 @@ srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *con
     if (!sr_mixer_row_of(config)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no rows to divide among context ranks",
                        sr_mixer_row_of(config)->title);
-    if (!sr_has_equation(a)) {
+    if (!sr_has_equation(a) || config->parallel) {
         *cost = (sr_context_cost){SR_CONTEXT_NONE, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
         return SRNN_OK;
     }

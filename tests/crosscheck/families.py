@@ -330,11 +330,12 @@ def lfm2(r, c):
 
 
 def falcon_h1(r, c):
-    heads = pick(r, 2, 4)
-    head = pick(r, 4, 8)
+    groups = pick(r, 1, 2, 3)
+    heads = groups * pick(r, 1, 2, 4)
+    head = pick(r, 4, 8, 10)
     norm = pick(r, True, False)
-    c.update(mamba_d_ssm=heads * head, mamba_n_heads=heads, mamba_d_head=head,
-             mamba_d_state=pick(r, 6, 8), mamba_n_groups=pick(r, 1, 2), mamba_d_conv=pick(r, 2, 4),
+    c.update(mamba_d_ssm=heads * head, mamba_n_heads=heads, mamba_d_head=pick(r, head, "auto"),
+             mamba_d_state=pick(r, 6, 8, 17), mamba_n_groups=groups, mamba_d_conv=pick(r, 2, 4),
              mamba_rms_norm=norm, mamba_norm_before_gate=pick(r, True, False),
              mamba_conv_bias=pick(r, True, False), mamba_proj_bias=pick(r, True, False),
              projectors_bias=pick(r, True, False), attention_bias=pick(r, True, False),

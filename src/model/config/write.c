@@ -104,6 +104,15 @@ static void set_parts(json_t *root, const sr_model_config *c) {
     json_t *parts = json_object_get(root, "softrnn_parts");
     if (c->experts.count > 0)
         sr_json_set(parts, "experts", experts_json(c));
+    if (c->parallel) {
+        sr_json_set(parts, "parallel_bias", json_boolean(c->parallel_bias));
+        sr_json_set(parts, "parallel_output_bias", json_boolean(c->parallel_o_bias));
+        sr_json_set(parts, "parallel_sizes", sr_config_parallel_sizes_json(c));
+    }
+    json_t *factors = json_array();
+    for (int i = 0; i < SR_FACTORS; i++)
+        sr_json_append(factors, json_real(c->factors[i]));
+    sr_json_set(parts, "factors", factors);
     if (c->activation == SR_ACTIVATION_SILU_CLAMPED) {
         sr_json_set(parts, "activation_limit", json_real(c->activation_limit));
         sr_json_set(parts, "activation_sharpness", json_real(c->activation_sharpness));
@@ -210,9 +219,14 @@ srnn_status sr_model_config_write(const sr_model_config *config, const sr_family
 /* ---- the family that others know */
 
 static bool same_layers(const sr_model_config *a, const sr_model_config *b) {
+    if (!a->parallel != !b->parallel)
+        return false;
     for (int layer = 0; layer < a->L; layer++)
         if (!sr_attention_same(&a->attention[layer], &b->attention[layer]) ||
-            memcmp(&a->sizes[layer], &b->sizes[layer], sizeof *a->sizes) != 0)
+            memcmp(&a->sizes[layer], &b->sizes[layer], sizeof *a->sizes) != 0 ||
+            (a->parallel &&
+             (!sr_attention_same(&a->parallel[layer], &b->parallel[layer]) ||
+              memcmp(&a->parallel_sizes[layer], &b->parallel_sizes[layer], sizeof *a->sizes) != 0)))
             return false;
     return true;
 }
@@ -231,7 +245,8 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
            a->residual_multiplier == b->residual_multiplier &&
            a->logit_multiplier == b->logit_multiplier && a->logit_cap == b->logit_cap &&
            a->rope_theta == b->rope_theta && a->rope_scaling.kind == b->rope_scaling.kind &&
-           same_layers(a, b);
+           a->parallel_bias == b->parallel_bias && a->parallel_o_bias == b->parallel_o_bias &&
+           memcmp(a->factors, b->factors, sizeof a->factors) == 0 && same_layers(a, b);
 }
 
 /* *fits: what the family's file would say reads back as the same model. */
