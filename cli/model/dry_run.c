@@ -34,8 +34,8 @@ static void print_number(double value) {
 }
 
 static void print_layer(const sr_model_config *config, int layer, const sr_context_cost *cost) {
-    char text[SR_ATTENTION_TEXT];
-    srnn_attention_print(text, sizeof text, &config->attention[layer]);
+    char text[2 * SR_ATTENTION_TEXT];
+    sr_mixer_row_of(config)->print(text, sizeof text, config, layer);
     printf("%5d", layer);
     print_number(1e-6 * (cost->state_bytes + cost->input_bytes));
     print_number(1e-6 * cost->passed_bytes);

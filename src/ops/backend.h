@@ -129,6 +129,7 @@ typedef enum sr_activation {
     /* gpt-oss: x sigmoid(sharpness x) of x = min(x, limit); what it gates is clamped to +- limit,
      * plus 1 */
     SR_ACTIVATION_SILU_CLAMPED,
+    SR_ACTIVATION_IDENTITY, /* with a gate: the product of both */
 } sr_activation;
 
 /* The activation of an MLP: out (rows, F) = f(x), or f(gate) * up of x (rows, 2F), gate first. */

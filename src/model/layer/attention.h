@@ -142,7 +142,6 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 
 /* Bytes of it now, with what convolutions keep. */
 size_t sr_layer_state_bytes(const sr_layer_state *state, int64_t position);
-int64_t sr_layer_state_position(const sr_layer_state *state);
 
 /* Into that many bytes of host memory, and out of them, which must be of a state at `position`. */
 srnn_status sr_layer_state_save(const sr_layer_state *state, void *bytes);

@@ -95,6 +95,9 @@ void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece);
 
+/* Multiplies columns of `projected`, or of its gradient, by the factors of their parts. */
+srnn_status sr_layer_scale_parts(const sr_attention_layer *layer, const sr_layer_arrays *arrays);
+
 /* What a projection with this number of a token shift reads: the shifted input, or x. */
 sr_matrix sr_layer_shifted(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                            sr_matrix x, int shift);

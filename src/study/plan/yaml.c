@@ -169,7 +169,8 @@ static srnn_status read_layers(sr_study_variant *variant) {
     variant->fixed_state = variant->by_layers;
     for (int layer = 0; layer < config.L; layer++)
         variant->fixed_state =
-            variant->fixed_state && srnn_attention_has_state(&config.attention[layer]);
+            variant->fixed_state && srnn_attention_has_state(&config.attention[layer]) &&
+            (!config.parallel || srnn_attention_has_state(&config.parallel[layer]));
     sr_model_config_free(&config);
     return SRNN_OK;
 }

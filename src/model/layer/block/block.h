@@ -145,7 +145,7 @@ srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,
 
 /* x (rows, C), a piece of every batch row, turns into the layer's output, with what came before in
  * `state`. saved is scratch; its x is not used, place->saved neither. */
-srnn_status sr_block_feed(const sr_block *block, float *x, sr_layer_state *state,
+srnn_status sr_block_feed(const sr_block *block, float *x, sr_mixer_state *state,
                           const sr_block_saved *saved, const sr_layer_piece_place *place);
 
 #endif
