@@ -73,7 +73,8 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
            "\"seconds\": %.6f, \"tokens_per_second\": %.0f, \"gflops\": %.1f, "
            "\"product_gflops\": %.1f, \"share\": %.3f}\n",
            attention, c->C, c->L, B, T, model->backend->product == SRNN_BF16 ? "bf16" : "float",
-           model->backend->threads, step, (double)B * T / step, flops / step / 1e9, peak / 1e9, flops / step / peak);
+           model->backend->threads, step, (double)B * T / step, flops / step / 1e9, peak / 1e9,
+           flops / step / peak);
     sr_trainer_free(trainer);
     sr_device_release(model->backend->device, buffer);
     return status;
