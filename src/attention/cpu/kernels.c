@@ -50,6 +50,8 @@ static const kernel_set set_v4 = SET(v4);
 static const kernel_set *set_in_use(void) {
 #ifdef SR_HAVE_X86_LEVELS
     switch (sr_cpu_level_used()) {
+    case SR_CPU_AMX:
+    case SR_CPU_BF16:
     case SR_CPU_V4:
         return &set_v4;
     case SR_CPU_V3:

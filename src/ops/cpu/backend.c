@@ -16,8 +16,8 @@ static void destroy(sr_backend *backend) {
 }
 
 static srnn_status make_packs(sr_backend_cpu *cpu) {
-    const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
-    const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    /* Either operand may have as many rows: tiles are tall or wide. */
+    const size_t a = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP), b = a;
     const size_t parts = SR_PRODUCT_PARTS * SR_PACK_A * SR_PACK_B;
     const size_t threads = (size_t)cpu->base.threads;
     void *memory;
@@ -119,14 +119,10 @@ static const sr_backend table = {
     .limit_scores = sr_cpu_limit_scores,
 };
 
-/* From now on linear layers multiply in bf16 with float accumulation. */
+/* From now on linear layers multiply in bf16 with float accumulation: by the library where it does
+ * so on this machine, else as floats that are rounded. */
 static srnn_status use_bf16(sr_backend_cpu *cpu) {
-    if (!sr_gemm_bf16_available())
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "this machine (or %s here) has no bf16 matrix products, which need "
-                       "AVX512_BF16 or AMX: compute in float, without bf16",
-                       sr_gemm_library());
-    for (int worker = 0; worker < cpu->base.threads; worker++)
+    for (int worker = 0; sr_gemm_bf16_available() && worker < cpu->base.threads; worker++)
         if (!(cpu->packs[worker].bf16 = sr_gemm_bf16_create()))
             return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
                            sr_gemm_library());

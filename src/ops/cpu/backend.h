@@ -10,7 +10,7 @@
 typedef struct sr_pack {
     float *a, *b;
     const void *a_from, *b_from;
-    sr_gemm_bf16 *bf16; /* the bf16 GEMM, if operands are bf16; NULL: they are float */
+    sr_gemm_bf16 *bf16; /* the library's bf16 GEMM; NULL: none, or operands are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {

@@ -45,6 +45,7 @@ typedef struct tiled_products {
     int64_t parts;
     float *partial; /* (parts, tiles, TILE_NUMBERS) */
     sr_pack *packs; /* (threads) */
+    bool narrow;    /* operands are rounded to bf16 */
     const sr_cpu_rows *loops;
     atomic_bool failed;
 } tiled_products;
@@ -135,30 +136,38 @@ static void copy_narrow_panel(uint16_t *to, int64_t to_stride, const uint16_t *f
         memcpy(to + row * to_stride, from + row * p.stride, (size_t)p.columns * sizeof *to);
 }
 
-static void pack_b(uint16_t *to, int64_t to_stride, const sr_product *tile,
-                   const sr_cpu_rows *loops) {
-    const panel p = {tile->narrow_b ? NULL : tile->b, tile->b_stride,
-                     tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
-    if (tile->narrow_b)
-        copy_narrow_panel(to, to_stride, tile->b, p);
-    else
-        round_panel(to, to_stride, p, loops);
+/* The rows of A and B as they are stored; `from` is NULL where they are bf16. */
+static panel a_panel(const sr_product *tile) {
+    return (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
+                   tile->transpose_a ? tile->M : tile->K};
+}
+
+static panel b_panel(const sr_product *tile) {
+    return (panel){tile->narrow_b ? NULL : tile->b, tile->b_stride,
+                   tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
+}
+
+/* Rows of a pack that holds operands of bf16 products. */
+enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP, N_STRIDE = SR_PACK_B + SR_PACK_GAP };
+
+static int64_t a_pack_stride(const sr_product *tile) {
+    return tile->transpose_a ? SR_PACK_A + SR_PACK_GAP : K_STRIDE;
+}
+
+static int64_t b_pack_stride(const sr_product *tile) {
+    return tile->transpose_b ? K_STRIDE : N_STRIDE;
 }
 
 /* Packs both operands as bf16, in their storage order. */
 static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
-    enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
-    enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
     uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
-    const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
-    const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
+    const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
     if (pack->a_from != tile->a)
-        round_panel(a, a_stride,
-                    (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
-                            tile->transpose_a ? tile->M : tile->K},
-                    loops);
-    if (pack->b_from != tile->b)
-        pack_b(b, b_stride, tile, loops);
+        round_panel(a, a_stride, a_panel(tile), loops);
+    if (pack->b_from != tile->b && tile->narrow_b)
+        copy_narrow_panel(b, b_stride, tile->b, b_panel(tile));
+    else if (pack->b_from != tile->b)
+        round_panel(b, b_stride, b_panel(tile), loops);
     pack->a_from = tile->a;
     pack->b_from = tile->b;
     const sr_product_bf16 product = {.a = a,
@@ -176,14 +185,74 @@ static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_ro
     return sr_gemm_bf16_run(pack->bf16, &product);
 }
 
+/* The floats that bf16 rounds rows to; `narrow`: rows that are bf16, in place of p.from. */
+static void widen_panel(float *to, int64_t to_stride, const uint16_t *narrow, panel p,
+                        const sr_cpu_rows *loops) {
+    uint16_t rounded[SR_PACK_DEPTH];
+    for (int64_t row = 0; row < p.rows; row++) {
+        if (!narrow)
+            loops->to_bf16(rounded, p.from + row * p.stride, p.columns);
+        loops->from_bf16(to + row * to_stride, narrow ? narrow + row * p.stride : rounded,
+                         p.columns);
+    }
+}
+
+/* The same where the library has no products of bf16 numbers for this machine: both operands are
+ * packed as the floats that bf16 rounds them to. */
+static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
+    if (pack->a_from != tile->a)
+        widen_panel(pack->a, a_stride, NULL, a_panel(tile), loops);
+    if (pack->b_from != tile->b)
+        widen_panel(pack->b, b_stride, tile->narrow_b ? tile->b : NULL, b_panel(tile), loops);
+    pack->a_from = tile->a;
+    pack->b_from = tile->b;
+    tile->a = pack->a;
+    tile->b = pack->b;
+    tile->a_stride = a_stride;
+    tile->b_stride = b_stride;
+    tile->narrow_b = false;
+    return sr_gemm(tile);
+}
+
+/* Few rows times bf16 weights, as in generation, read each weight once: where it is. */
+enum { FEW_ROWS = 8 };
+
+static bool is_few_rows(const sr_product *tile) {
+    return tile->narrow_b && tile->transpose_b && tile->M <= FEW_ROWS;
+}
+
+static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    if (pack->a_from != tile->a)
+        widen_panel(pack->a, K_STRIDE, NULL, a_panel(tile), loops);
+    pack->a_from = tile->a;
+    for (int64_t n = 0; n < tile->N; n++) {
+        float sums[FEW_ROWS];
+        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M,
+                             (const uint16_t *)tile->b + n * tile->b_stride, tile->K);
+        for (int64_t m = 0; m < tile->M; m++) {
+            float *c = tile->c + m * tile->c_stride + n;
+            *c = (tile->add ? *c : 0) + sums[m];
+        }
+    }
+}
+
 static bool multiply_float(sr_product *tile, sr_pack *pack) {
     pack_tile(tile, pack);
     return sr_gemm(tile);
 }
 
+static bool multiply_narrow(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    if (is_few_rows(tile)) {
+        multiply_few_rows(tile, pack, loops);
+        return true;
+    }
+    return pack->bf16 ? multiply_bf16(tile, pack, loops) : multiply_rounded(tile, pack, loops);
+}
+
 static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
     sr_pack *pack = &job->packs[worker];
-    if (!(pack->bf16 ? multiply_bf16(tile, pack, job->loops) : multiply_float(tile, pack)))
+    if (!(job->narrow ? multiply_narrow(tile, pack, job->loops) : multiply_float(tile, pack)))
         atomic_store(&job->failed, true);
 }
 
@@ -283,6 +352,7 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
                           .tiles = tiles,
                           .partial = cpu->parts,
                           .packs = cpu->packs,
+                          .narrow = backend->product == SRNN_BF16,
                           .loops = cpu->rows};
     enum { TILES_WANTED = 16, PART_DEPTH = 256 };
     if (runs_along(first) && tiles < TILES_WANTED && first->K > PART_DEPTH)
@@ -294,7 +364,7 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
  * depends on shapes alone, since the number of threads must not change the bits. */
 static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
     const sr_product *first = &items->product;
-    const bool packs = runs_along(first) || ((const sr_backend_cpu *)backend)->packs->bf16;
+    const bool packs = runs_along(first) || backend->product == SRNN_BF16;
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
         tiles += tiles_in(&items[i].product);

@@ -11,6 +11,8 @@ extern const sr_cpu_rows sr_cpu_rows_v3, sr_cpu_rows_v4;
 const sr_cpu_rows *sr_cpu_rows_best(void) {
 #ifdef __x86_64__
     switch (sr_cpu_level_used()) {
+    case SR_CPU_AMX:
+    case SR_CPU_BF16:
     case SR_CPU_V4:
         return &sr_cpu_rows_v4;
     case SR_CPU_V3:
