@@ -126,6 +126,15 @@ static void set_problem(sr_attention_layer *layer, const sr_layer_setup *setup) 
     p->device = layer->backend->device;
 }
 
+/* A backend that rounds operands of its own products does so with those of attention; rings of ranks
+ * add keys in float. */
+static srnn_status make_plan(sr_attention_layer *layer) {
+    SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+    return layer->backend->product == SRNN_BF16 && layer->part.count <= 1
+               ? sr_plan_round(layer->plan)
+               : SRNN_OK;
+}
+
 static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) {
     const sr_layer_dims *d = &setup->dims;
     layer->attention = setup->attention;
@@ -150,7 +159,7 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     SR_TRY(sr_crossing_lay_out(layer));
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
-        SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+        SR_TRY(make_plan(layer));
     SR_TRY(sr_crossing_open(layer));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;

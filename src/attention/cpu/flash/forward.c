@@ -12,6 +12,7 @@ static query_pass place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     query_pass x = {.rule = score_rule_of(&p->attention),
                     .subtract = sr_row_scale_invariant(&p->attention),
+                    .sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention),
                     .ld = tile_strides_of(p)};
     x.key_numbers = p->D * x.ld.tile;
     x.value_numbers = TILE * x.ld.dv;

@@ -16,6 +16,7 @@ typedef struct query_pass {
     int64_t key_numbers, value_numbers; /* of a tile of packed keys and values */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
+    bool sums;        /* weights are summed as they are made */
     int64_t position; /* tokens in the cache before those of the call, or from earlier keys on */
     const int32_t *first; /* (B, T): the first key that a query may see */
 } query_pass;
@@ -54,11 +55,9 @@ static inline void prefetch_share(const query_pass *x, const packed_head *head, 
 /* Logits of a tile to weights, in place; their sums and the running maxima. */
 static inline void weigh_tile(const query_pass *x, tile_workspace *w, const query_tile *q,
                               const packed_head *head, int64_t tile, int64_t keys) {
-    const srnn_problem *p = &x->call->plan->core;
     const tile_strides ld = x->ld;
     tile_decays decays;
     tile_decays_set(&decays, w->decay, q->decay, &q->pairs);
-    const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = q->scaled;
     const bool near = q->decay.rows && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
@@ -81,7 +80,7 @@ static inline void weigh_tile(const query_pass *x, tile_workspace *w, const quer
         row_set_decay(&row, &decays, r);
         if (x->rule.logit_decay)
             row_decay_logits(&row, &x->rule, NULL);
-        vec *const sum = sums ? &w->row_sums[r] : NULL;
+        vec *const sum = x->sums ? &w->row_sums[r] : NULL;
         if (row_is_whole(&row) && row_is_plain_capped(&row, &x->rule)) {
             row_weights_plain_capped(row.s, row.width, row.bound, &x->rule, sum);
             continue;
