@@ -131,7 +131,9 @@ static bool takes_earlier(const srnn_plan *plan) {
 
 static const sr_attention_kernel *rounded(const srnn_plan *plan) {
     const kernel_set *set = set_in_use();
-    return plan->kernel == set->attention[SRNN_F32] ? set->rounded : NULL;
+    const bool fits =
+        plan->kernel == set->attention[SRNN_F32] && sr_kernel_can(set->rounded, &plan->problem);
+    return fits ? set->rounded : NULL;
 }
 
 const sr_attention_kernels sr_cpu_attention = {

@@ -7,6 +7,12 @@
 #include "base/threads.h"
 #include "equation/operands.h"
 
+/* Narrower heads would be padded, and lose more to rounding than products gain. */
+static bool is_wide(const srnn_problem *p) {
+    enum { WIDTH_MIN = 16 };
+    return p->D >= WIDTH_MIN && p->Dv >= WIDTH_MIN;
+}
+
 static size_t float_scratch(const srnn_plan *plan) {
     const size_t forward = rounded_forward_scratch(plan), backward = rounded_backward_scratch(plan);
     return forward > backward ? forward : backward;
@@ -17,12 +23,19 @@ const sr_attention_kernel SR_LEVEL(sr_attention_rounded) = {
     .form = SRNN_FORM_PARALLEL,
     .dtype = SRNN_F32,
     .computes = SR_CPU_TILES,
+    .fits = is_wide,
     .scratch = float_scratch,
     .forward = rounded_forward,
     .backward = rounded_backward,
 };
 
 /* ---- bf16 problems */
+
+extern const sr_attention_kernel SR_ISA_REAL(sr_attention_flash);
+
+static const sr_attention_kernel *of_float(const srnn_problem *p) {
+    return is_wide(p) ? &SR_LEVEL(sr_attention_rounded) : &SR_ISA_REAL(sr_attention_flash);
+}
 
 /* The same problem in float. */
 typedef struct widened {
@@ -56,7 +69,7 @@ static widened place(const srnn_plan *plan, sr_layout *layout) {
         sr_operand_set_tensor(which, &wide.gradients, take_tensor(p, heads, width, layout));
     }
     wide.o = take_tensor(p, p->H, p->Dv, layout);
-    wide.plan.scratch_bytes = float_scratch(&wide.plan);
+    wide.plan.scratch_bytes = of_float(p)->scratch(&wide.plan);
     wide.plan.scratch = sr_layout_take(layout, wide.plan.scratch_bytes, 1);
     return wide;
 }
@@ -137,7 +150,7 @@ static srnn_status forward(const sr_attention_call *call) {
                                    .in = &wide.in,
                                    .o = wide.o,
                                    .saved = call->saved};
-    const srnn_status status = rounded_forward(&own);
+    const srnn_status status = of_float(p)->forward(&own);
     convert(narrow_head, call->o, wide.o, p->H, p->Dv, p);
     return status;
 }
@@ -164,7 +177,7 @@ static srnn_status backward(const sr_attention_call *call) {
                                    .o = wide.o,
                                    .gradients = &wide.gradients,
                                    .saved = call->saved};
-    const srnn_status status = rounded_backward(&own);
+    const srnn_status status = of_float(p)->backward(&own);
     convert_operands(narrow_head, call->gradients, &wide.gradients, p);
     return status;
 }

@@ -17,27 +17,28 @@ static inline void pair_block(const pair_product *p) {
     for (int r = 0; r < PAIR_ROWS; r++)
         sum[r][0] = sum[r][1] = (vec){0};
     for (int64_t step = 0; step < p->k / 2; step++) {
-        vec_pattern b[2];
-        memcpy(b, p->b + step * p->b_stride, sizeof b);
-        const vec first[2] = {first_of_pairs(b[0]), first_of_pairs(b[1])};
-        const vec second[2] = {second_of_pairs(b[0]), second_of_pairs(b[1])};
+        vec_pattern b0, b1;
+        memcpy(&b0, p->b + step * p->b_stride, sizeof b0);
+        memcpy(&b1, p->b + step * p->b_stride + LANES, sizeof b1);
+        const vec first0 = first_of_pairs(b0), second0 = second_of_pairs(b0);
+        const vec first1 = first_of_pairs(b1), second1 = second_of_pairs(b1);
 #pragma GCC unroll 4
         for (int r = 0; r < PAIR_ROWS; r++) {
             uint32_t pair;
             memcpy(&pair, p->a + r * p->a_stride + 2 * step, sizeof pair);
             const vec_pattern spread = pair - (vec_pattern){0};
-            sum[r][0] += first_of_pairs(spread) * first[0];
-            sum[r][1] += first_of_pairs(spread) * first[1];
-            sum[r][0] += second_of_pairs(spread) * second[0];
-            sum[r][1] += second_of_pairs(spread) * second[1];
+            sum[r][0] += first_of_pairs(spread) * first0;
+            sum[r][1] += first_of_pairs(spread) * first1;
+            sum[r][0] += second_of_pairs(spread) * second0;
+            sum[r][1] += second_of_pairs(spread) * second1;
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < PAIR_ROWS; r++)
-        for (int half = 0; half < 2; half++) {
-            float *c = p->c + r * p->c_stride + half * LANES;
-            vec_store(c, p->accumulate ? sum[r][half] + vec_load(c) : sum[r][half]);
-        }
+    for (int r = 0; r < PAIR_ROWS; r++) {
+        float *c = p->c + r * p->c_stride;
+        vec_store(c, p->accumulate ? sum[r][0] + vec_load(c) : sum[r][0]);
+        vec_store(c + LANES, p->accumulate ? sum[r][1] + vec_load(c + LANES) : sum[r][1]);
+    }
 }
 
 #endif
