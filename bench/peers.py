@@ -245,7 +245,7 @@ def cpu_seconds(work, repeats):
     return min(times[2:])
 
 
-def cpu_step(repeats, threads, precision, B=16, T=512, V=32000, C=512, H=8, L=8, inner=1024):
+def cpu_step(repeats, threads, precision, B=8, T=512, V=32000, C=512, H=8, L=8, inner=1024):
     """Tokens per second of the midi model on the CPU."""
     torch.set_num_threads(threads)
     model = Model(V, C, H, L, inner)
