@@ -121,8 +121,10 @@ static void add_values(const context *x, int worker, const query_tile *q, int64_
                                   .accumulate = true,
                                   .a = weights,
                                   .a_stride = TILE,
+                                  .a_step = PAIR_TILE,
                                   .b = values_of(x, q->head, tile),
                                   .b_stride = x->widths.dv,
+                                  .b_step = PAIR_HALF,
                                   .m = q->padded,
                                   .n = x->widths.dv,
                                   .k = TILE,
@@ -135,7 +137,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const int D = pass->call->plan->core.D;
     tile_workspace *w = &pass->workers[worker];
     uint16_t *const queries = x->narrow[worker].queries;
-    query_tile q = query_tile_of(pass, task, BLOCK);
+    query_tile q = query_tile_of(pass, task, PAIR_TILE);
     query_tile_begin(pass, w, &q);
     multiply_all(w->queries, pass->ld.d, q.rows, D, 1 / x->logit_factor);
     round_rows(queries, x->widths.d, w->queries, pass->ld.d, q.rows, D, q.padded);
@@ -148,8 +150,10 @@ static void rows_task(void *untyped, int64_t task, int worker) {
                                       .c_stride = pass->ld.tile,
                                       .a = queries,
                                       .a_stride = x->widths.d,
+                                      .a_step = PAIR_TILE,
                                       .b = keys_of(x, q.head, tile),
                                       .b_stride = TILE,
+                                      .b_step = PAIR_HALF,
                                       .m = q.padded,
                                       .n = TILE,
                                       .k = x->widths.d,

@@ -85,7 +85,7 @@ typedef struct padded_widths {
 } padded_widths;
 
 static inline padded_widths padded_widths_of(const srnn_problem *p) {
-    return (padded_widths){round_up(p->D, BLOCK), round_up(p->Dv, BLOCK)};
+    return (padded_widths){round_up(p->D, PAIR_TILE), round_up(p->Dv, PAIR_TILE)};
 }
 
 /* Row strides of float buffers with room for padded rows. */
