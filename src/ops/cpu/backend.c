@@ -7,8 +7,6 @@
 
 static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
-    for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
-        sr_gemm_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
     free(cpu->allocation);
     srnn_device_close(cpu->base.device);
@@ -119,16 +117,6 @@ static const sr_backend table = {
     .limit_scores = sr_cpu_limit_scores,
 };
 
-/* From now on linear layers multiply in bf16 with float accumulation: by the library where it does
- * so on this machine, else as floats that are rounded. */
-static srnn_status use_bf16(sr_backend_cpu *cpu) {
-    for (int worker = 0; sr_gemm_bf16_available() && worker < cpu->base.threads; worker++)
-        if (!(cpu->packs[worker].bf16 = sr_gemm_bf16_create()))
-            return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
-                           sr_gemm_library());
-    return SRNN_OK;
-}
-
 static srnn_status open_device(sr_backend_cpu *cpu) {
     sr_device_choice choice;
     SR_TRY(sr_device_choose(&choice, "cpu"));
@@ -146,7 +134,7 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
     cpu->base.product = settings->bf16 ? SRNN_BF16 : SRNN_F32;
-    return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
+    return SRNN_OK;
 }
 
 srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings) {
@@ -154,7 +142,8 @@ srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_setting
     *backend = NULL;
     SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
     sr_backend_cpu *cpu = memory;
-    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    *cpu =
+        (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best(), .pairs = sr_cpu_pairs_best()};
     const srnn_status status = fill(cpu, settings);
     if (status != SRNN_OK) {
         destroy(&cpu->base);

@@ -4,21 +4,22 @@
 
 #include "ops/backend.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/pairs.h"
 #include "ops/cpu/rows.h"
 
 /* Packing buffers for the operands of one tile of a GEMM, and which rows they hold. */
 typedef struct sr_pack {
     float *a, *b;
     const void *a_from, *b_from;
-    sr_gemm_bf16 *bf16; /* the library's bf16 GEMM; NULL: none, or operands are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {
     sr_backend base; /* first member, so that the pointers can be cast */
     const sr_cpu_rows *rows;
-    sr_pack *packs;    /* (threads) */
-    float *parts;      /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): partial sums */
-    float *allocation; /* of all packs and partial sums */
+    const sr_cpu_pairs *pairs; /* NULL: this level has none */
+    sr_pack *packs;            /* (threads) */
+    float *parts;              /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): partial sums */
+    float *allocation;         /* of all packs and partial sums */
 } sr_backend_cpu;
 
 /* Numbers of the two operands of one pack. */

@@ -47,6 +47,7 @@ typedef struct tiled_products {
     sr_pack *packs; /* (threads) */
     bool narrow;    /* operands are rounded to bf16 */
     const sr_cpu_rows *loops;
+    const sr_cpu_pairs *pairs;
     atomic_bool failed;
 } tiled_products;
 
@@ -126,16 +127,6 @@ static void pack_tile(sr_product *tile, sr_pack *pack) {
     }
 }
 
-static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_rows *loops) {
-    for (int64_t row = 0; row < p.rows; row++)
-        loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
-}
-
-static void copy_narrow_panel(uint16_t *to, int64_t to_stride, const uint16_t *from, panel p) {
-    for (int64_t row = 0; row < p.rows; row++)
-        memcpy(to + row * to_stride, from + row * p.stride, (size_t)p.columns * sizeof *to);
-}
-
 /* The rows of A and B as they are stored; `from` is NULL where they are bf16. */
 static panel a_panel(const sr_product *tile) {
     return (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
@@ -147,7 +138,7 @@ static panel b_panel(const sr_product *tile) {
                    tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
 }
 
-/* Rows of a pack that holds operands of bf16 products. */
+/* Rows of a pack that holds rounded operands. */
 enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP, N_STRIDE = SR_PACK_B + SR_PACK_GAP };
 
 static int64_t a_pack_stride(const sr_product *tile) {
@@ -158,31 +149,17 @@ static int64_t b_pack_stride(const sr_product *tile) {
     return tile->transpose_b ? K_STRIDE : N_STRIDE;
 }
 
-/* Packs both operands as bf16, in their storage order. */
-static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
-    uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
-    const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
+static bool multiply_pairs(const sr_product *tile, sr_pack *pack, const sr_cpu_pairs *pairs) {
+    uint16_t *a = (uint16_t *)(void *)pack->a;
+    uint32_t *b = (uint32_t *)(void *)pack->b;
     if (pack->a_from != tile->a)
-        round_panel(a, a_stride, a_panel(tile), loops);
-    if (pack->b_from != tile->b && tile->narrow_b)
-        copy_narrow_panel(b, b_stride, tile->b, b_panel(tile));
-    else if (pack->b_from != tile->b)
-        round_panel(b, b_stride, b_panel(tile), loops);
+        pairs->pack_a(a, tile);
+    if (pack->b_from != tile->b)
+        pairs->pack_b(b, tile);
     pack->a_from = tile->a;
     pack->b_from = tile->b;
-    const sr_product_bf16 product = {.a = a,
-                                     .b = b,
-                                     .c = tile->c,
-                                     .a_stride = a_stride,
-                                     .b_stride = b_stride,
-                                     .c_stride = tile->c_stride,
-                                     .M = tile->M,
-                                     .N = tile->N,
-                                     .K = tile->K,
-                                     .transpose_a = tile->transpose_a,
-                                     .transpose_b = tile->transpose_b,
-                                     .add = tile->add};
-    return sr_gemm_bf16_run(pack->bf16, &product);
+    pairs->multiply(tile, a, b);
+    return true;
 }
 
 /* The floats that bf16 rounds rows to; `narrow`: rows that are bf16, in place of p.from. */
@@ -197,8 +174,8 @@ static void widen_panel(float *to, int64_t to_stride, const uint16_t *narrow, pa
     }
 }
 
-/* The same where the library has no products of bf16 numbers for this machine: both operands are
- * packed as the floats that bf16 rounds them to. */
+/* The same where no instruction multiplies bf16: both operands are packed as the floats that it rounds
+ * them to. */
 static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
     const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
     if (pack->a_from != tile->a)
@@ -242,17 +219,18 @@ static bool multiply_float(sr_product *tile, sr_pack *pack) {
     return sr_gemm(tile);
 }
 
-static bool multiply_narrow(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+static bool multiply_narrow(const tiled_products *job, sr_product *tile, sr_pack *pack) {
     if (is_few_rows(tile)) {
-        multiply_few_rows(tile, pack, loops);
+        multiply_few_rows(tile, pack, job->loops);
         return true;
     }
-    return pack->bf16 ? multiply_bf16(tile, pack, loops) : multiply_rounded(tile, pack, loops);
+    return job->pairs ? multiply_pairs(tile, pack, job->pairs)
+                      : multiply_rounded(tile, pack, job->loops);
 }
 
 static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
     sr_pack *pack = &job->packs[worker];
-    if (!(job->narrow ? multiply_narrow(tile, pack, job->loops) : multiply_float(tile, pack)))
+    if (!(job->narrow ? multiply_narrow(job, tile, pack) : multiply_float(tile, pack)))
         atomic_store(&job->failed, true);
 }
 
@@ -353,7 +331,8 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
                           .partial = cpu->parts,
                           .packs = cpu->packs,
                           .narrow = backend->product == SRNN_BF16,
-                          .loops = cpu->rows};
+                          .loops = cpu->rows,
+                          .pairs = cpu->pairs};
     enum { TILES_WANTED = 16, PART_DEPTH = 256 };
     if (runs_along(first) && tiles < TILES_WANTED && first->K > PART_DEPTH)
         job.depth = PART_DEPTH;
