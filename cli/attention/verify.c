@@ -419,7 +419,7 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--longest", &v.longest, 1, INT_MAX, "N", "no shapes of more tokens"),
         OPTION_DEVICE(&device),
         OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
-                      "numbers to compute with; bf16 on GPUs only"),
+                      "numbers to compute with; bf16 on a CPU only in tiles (flash)"),
     };
     const command_line line = {
         .usage = "softrnn verify [options]",

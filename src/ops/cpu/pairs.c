@@ -14,6 +14,7 @@ typedef struct stored_rows {
     const void *data; /* float, or bf16 if `narrow` */
     bool narrow;
     int64_t stride, rows, along;
+    bool along_k; /* numbers of a row follow each other along K; else rows do */
 } stored_rows;
 
 static __mmask16 first_lanes(int64_t count) {
@@ -75,15 +76,15 @@ typedef struct line_strides {
 
 /* 16 lines at a time, of 32 k and 16 rows of A or columns of B, which are transposed if operands
  * are stored the other way round. */
-static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool along, bool turn,
-                 int64_t count, int64_t K) {
+static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool turn, int64_t count,
+                 int64_t K) {
     for (int64_t k = 0; k < padded(K); k += PAIR_TILE)
         for (int64_t n = 0; n < padded(count); n += LINE) {
             uint32_t *block = out + k / PAIR_TILE * to.step + n / LINE * to.block;
             __m512i lines[LINE];
 #pragma GCC unroll 16
             for (int i = 0; i < LINE; i++)
-                lines[i] = along ? pairs_along(m, n + i, k) : pairs_across(m, k + 2 * i, n);
+                lines[i] = m->along_k ? pairs_along(m, n + i, k) : pairs_across(m, k + 2 * i, n);
             if (turn)
                 transpose(lines);
 #pragma GCC unroll 16
@@ -94,24 +95,23 @@ static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool alon
 
 static void pack_a(uint16_t *out, const sr_product *tile) {
     const bool turned = tile->transpose_a;
-    const stored_rows m = {tile->a, false, tile->a_stride, turned ? tile->K : tile->M,
-                           turned ? tile->M : tile->K};
+    const stored_rows m = {
+        tile->a, false, tile->a_stride, turned ? tile->K : tile->M, turned ? tile->M : tile->K,
+        !turned};
     const line_strides to = {LINE, padded(tile->M) * LINE, LINE * LINE};
-    if (turned)
-        pack((uint32_t *)(void *)out, to, &m, false, true, tile->M, tile->K);
-    else
-        pack((uint32_t *)(void *)out, to, &m, true, false, tile->M, tile->K);
+    pack((uint32_t *)(void *)out, to, &m, turned, tile->M, tile->K);
 }
 
 static void pack_b(uint32_t *out, const sr_product *tile) {
     const bool turned = tile->transpose_b;
-    const stored_rows m = {tile->b, tile->narrow_b, tile->b_stride, turned ? tile->N : tile->K,
-                           turned ? tile->K : tile->N};
+    const stored_rows m = {tile->b,
+                           tile->narrow_b,
+                           tile->b_stride,
+                           turned ? tile->N : tile->K,
+                           turned ? tile->K : tile->N,
+                           turned};
     const line_strides to = {LINE, LINE * LINE, padded(tile->K) / 2 * LINE};
-    if (turned)
-        pack(out, to, &m, true, true, tile->N, tile->K);
-    else
-        pack(out, to, &m, false, false, tile->N, tile->K);
+    pack(out, to, &m, turned, tile->N, tile->K);
 }
 
 /* A block of C that ends within PAIR_TILE rows or columns. */

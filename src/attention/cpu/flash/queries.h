@@ -96,13 +96,12 @@ static inline void weigh_tile(const query_pass *x, tile_workspace *w, const quer
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
 
-/* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
-static inline real logit_bound(const tile_workspace *w, const packed_head *head,
-                               const query_tile *q, int64_t from, int64_t past, int D, int64_t ld) {
+/* A bound on the logits of these rows against the key tiles that they see: |s| <= |q| |k|. */
+static inline real logit_bound(const query_pass *x, const tile_workspace *w, const query_tile *q) {
     real norm = 0;
-    for (int64_t tile = from; tile < past; tile++)
-        norm = larger_or_nan(norm, head->key_norm[packed_tile(head, tile)]);
-    return largest_norm(w->queries, ld, q->rows, D) * norm;
+    for (int64_t tile = q->from; tile < q->past; tile++)
+        norm = larger_or_nan(norm, q->head->key_norm[packed_tile(q->head, tile)]);
+    return largest_norm(w->queries, x->ld.d, q->rows, x->call->plan->core.D) * norm;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -158,7 +157,7 @@ static inline void query_tile_begin(const query_pass *x, tile_workspace *w, quer
     clear_rows_from(w->queries, ld.d, q->rows, q->padded);
     memset(w->numerator, 0, (size_t)(q->padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
-    const real products = logit_bound(w, q->head, q, q->from, q->past, p->D, ld.d);
+    const real products = logit_bound(x, w, q);
     const bool may_rise = sr_decay_may_rise(&p->attention); /* from key to query */
     q->bound = may_rise ? (real)INFINITY : capped_bound(&x->rule, products);
     q->scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);

@@ -120,13 +120,13 @@ static void round_gradients(void *untyped, int64_t task, int worker) {
     }
 }
 
-/* out (TILE, width) = rows (count, ld), and columns (width, TILE) the same transposed. */
+/* out (TILE, width) = the rows rounded, and columns (width, TILE) the same transposed. */
 static void round_both_ways(uint16_t *out, uint16_t *columns, int64_t width, const workspace *w,
-                            int64_t ld, int64_t count, int64_t size) {
-    const int64_t ld_tile = row_stride(TILE);
-    round_rows(out, width, w->rows, ld, count, size, TILE);
-    transpose_rows(w->transposed, ld_tile, w->rows, ld, count, size, TILE);
-    round_rows(columns, TILE, w->transposed, ld_tile, size, TILE, width);
+                            float_rows rows) {
+    const int64_t ld = row_stride(TILE);
+    round_rows(out, width, TILE, rows);
+    transpose_rows(w->transposed, ld, rows.data, rows.ld, rows.count, rows.columns, TILE);
+    round_rows(columns, TILE, width, (float_rows){w->transposed, ld, rows.columns, TILE});
 }
 
 /* Queries and numerator gradients of one head, from tile `first` on. */
@@ -142,13 +142,13 @@ static void load_head(const context *x, const workspace *w, const position *at, 
         w->tile.query_norm[tile] = largest_norm(w->rows, ld.d, count, p->D);
         multiply_all(w->rows, ld.d, count, p->D, 1 / x->logit_factor);
         round_both_ways(w->queries + t * widths.d, w->query_columns + t * widths.d, widths.d, w,
-                        ld.d, count, p->D);
+                        (float_rows){w->rows, ld.d, count, p->D});
         const real *d_numerator =
             pass->row_work.d_numerator + sr_row_index(p, p->H, at->b, at->h, t) * p->Dv;
         for (int64_t r = 0; r < count; r++)
             memcpy(w->rows + r * ld.dv, d_numerator + r * p->Dv, (size_t)p->Dv * sizeof(real));
         round_both_ways(w->d_numerator + t * widths.dv, w->d_numerator_columns + t * widths.dv,
-                        widths.dv, w, ld.dv, count, p->Dv);
+                        widths.dv, w, (float_rows){w->rows, ld.dv, count, p->Dv});
     }
 }
 
@@ -160,10 +160,12 @@ static void load_keys(const context *x, const workspace *w, position *at, int64_
     const sr_rows rows = {at->b, at->kv, tile * TILE, count};
     SR_ISA_REAL(sr_prologue_key_rows)(w->rows, ld.d, &pass->row_work, pass->call, rows);
     at->key_norm = largest_norm(w->rows, ld.d, count, p->D);
-    round_column_pairs(w->keys, w->narrow, x->widths.d, w->rows, ld.d, count, p->D);
-    round_row_pairs(w->key_pairs, x->widths.d, w->rows, ld.d, count, p->D, TILE);
+    const float_rows keys = {w->rows, ld.d, count, p->D};
+    round_column_pairs(w->keys, w->narrow, x->widths.d, keys);
+    round_row_pairs(w->key_pairs, x->widths.d, keys);
     SR_ISA_REAL(sr_prologue_value_rows)(w->rows, ld.dv, &pass->row_work, pass->call, rows);
-    round_column_pairs(w->values, w->narrow, x->widths.dv, w->rows, ld.dv, count, p->Dv);
+    round_column_pairs(w->values, w->narrow, x->widths.dv,
+                       (float_rows){w->rows, ld.dv, count, p->Dv});
 }
 
 /* ---- two tiles */
@@ -193,28 +195,36 @@ static void multiply_rows(const context *x, const workspace *w, int64_t own, boo
     pair_multiply(&product);
 }
 
-/* Adds to the transposed gradients (width, stride of TILE) of a tile of keys or values: columns of
- * queries or numerator gradients times the weights or gradients in s, rounded. */
-static void add_columns(const context *x, const workspace *w, real *gradients, int64_t width,
-                        const uint16_t *columns, const real *s, bool diagonal) {
-    round_row_pairs(w->weight_pairs, TILE, s, x->pass.ld.tile, TILE, TILE, TILE);
-    pair_multiply(&(pair_product){.c = gradients,
-                                  .c_stride = x->pass.ld.tile,
+/* The transposed gradients (width, stride of TILE) of a tile of keys or values, and the columns of
+ * queries or numerator gradients that are added to them. */
+typedef struct column_sum {
+    real *gradients;
+    int64_t width;
+    const uint16_t *columns; /* (width, TILE) */
+} column_sum;
+
+/* Adds the columns times the weights or gradients in s, rounded. */
+static void add_columns(const context *x, const workspace *w, column_sum to, const real *s,
+                        bool diagonal) {
+    const int64_t ld = x->pass.ld.tile;
+    round_row_pairs(w->weight_pairs, TILE, (float_rows){s, ld, TILE, TILE});
+    pair_multiply(&(pair_product){.c = to.gradients,
+                                  .c_stride = ld,
                                   .accumulate = true,
-                                  .a = columns,
+                                  .a = to.columns,
                                   .a_stride = TILE,
                                   .a_step = PAIR_TILE,
                                   .b = w->weight_pairs,
                                   .b_stride = TILE,
                                   .b_step = PAIR_HALF,
-                                  .m = width,
+                                  .m = to.width,
                                   .n = TILE,
                                   .k = TILE,
                                   .shape = diagonal ? PAIRS_B_LOWER : PAIRS_FULL});
 }
 
 static void add_queries(const context *x, const workspace *w, real *gradients, bool diagonal) {
-    round_rows(w->d_logits, TILE, w->tile.d, x->pass.ld.tile, TILE, TILE, TILE);
+    round_rows(w->d_logits, TILE, TILE, (float_rows){w->tile.d, x->pass.ld.tile, TILE, TILE});
     pair_multiply(&(pair_product){.c = gradients,
                                   .c_stride = x->pass.ld.d,
                                   .accumulate = true,
@@ -238,10 +248,12 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     const bool diagonal = tile == own;
     multiply_rows(x, w, own, diagonal);
     weigh_tile(&x->pass, &w->tile, at, tile, own, TILE);
-    add_columns(x, w, w->d_values + tile * widths.dv * ld, widths.dv,
-                w->d_numerator_columns + own * TILE * widths.dv, w->tile.s, diagonal);
-    add_columns(x, w, w->d_keys + tile * widths.d * ld, widths.d,
-                w->query_columns + own * TILE * widths.d, w->tile.d, diagonal);
+    const column_sum values = {w->d_values + tile * widths.dv * ld, widths.dv,
+                               w->d_numerator_columns + own * TILE * widths.dv};
+    const column_sum keys = {w->d_keys + tile * widths.d * ld, widths.d,
+                             w->query_columns + own * TILE * widths.d};
+    add_columns(x, w, values, w->tile.s, diagonal);
+    add_columns(x, w, keys, w->tile.d, diagonal);
     add_queries(x, w, at->d_queries + own * TILE * x->pass.ld.d, diagonal);
 }
 

@@ -92,10 +92,11 @@ static void pack_task(void *untyped, int64_t task, int worker) {
                                                           pass->workers[worker].numerator;
     SR_ISA_REAL(sr_prologue_key_rows)(keys, ld.d, &pass->row_work, pass->call, rows);
     packed->key_norm[tile] = largest_norm(keys, ld.d, count, p->D);
-    round_column_pairs(keys_of(x, packed, tile), x->narrow[worker].queries, x->widths.d, keys, ld.d,
-                       count, p->D);
+    round_column_pairs(keys_of(x, packed, tile), x->narrow[worker].queries, x->widths.d,
+                       (float_rows){keys, ld.d, count, p->D});
     SR_ISA_REAL(sr_prologue_value_rows)(values, ld.dv, &pass->row_work, pass->call, rows);
-    round_row_pairs(values_of(x, packed, tile), x->widths.dv, values, ld.dv, count, p->Dv, TILE);
+    round_row_pairs(values_of(x, packed, tile), x->widths.dv,
+                    (float_rows){values, ld.dv, count, p->Dv});
 }
 
 /* Rounds the tile's weights and sums them. */
@@ -140,7 +141,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     query_tile q = query_tile_of(pass, task, PAIR_TILE);
     query_tile_begin(pass, w, &q);
     multiply_all(w->queries, pass->ld.d, q.rows, D, 1 / x->logit_factor);
-    round_rows(queries, x->widths.d, w->queries, pass->ld.d, q.rows, D, q.padded);
+    round_rows(queries, x->widths.d, q.padded, (float_rows){w->queries, pass->ld.d, q.rows, D});
     pairs_begin();
     for (int64_t tile = q.from; tile < q.past; tile++) {
         const int64_t keys = query_tile_meets(pass, &q, tile);

@@ -21,42 +21,45 @@ static inline void store_upper(uint16_t *to, vec_pattern upper) {
     memcpy(to, &narrow, sizeof narrow);
 }
 
-/* A vector of `count` numbers and zeros. */
-static inline vec vec_of_row(const real *from, int64_t count) {
-    return vec_load_part(from, count < 0 ? 0 : count > LANES ? LANES : (int)count);
+/* Rows of floats: (count, ld), `columns` numbers each. */
+typedef struct float_rows {
+    const real *data;
+    int64_t ld, count, columns;
+} float_rows;
+
+/* A vector of row r from column d on; zeros outside of the rows. */
+static inline vec vec_of_rows(const float_rows *rows, int64_t r, int64_t d) {
+    const int64_t left = rows->columns - d;
+    if (r >= rows->count || left <= 0)
+        return (vec){0};
+    return vec_load_part(rows->data + r * rows->ld + d, left < LANES ? (int)left : LANES);
 }
 
-/* out (past, stride) = rows (count, ld) of `columns` numbers, and zeros, up to `stride` columns. */
-static inline void round_rows(uint16_t *out, int64_t stride, const real *rows, int64_t ld,
-                              int64_t count, int64_t columns, int64_t past) {
-    for (int64_t r = 0; r < count; r++)
+/* out (past, stride) = the rows rounded, and zeros. */
+static inline void round_rows(uint16_t *out, int64_t stride, int64_t past, float_rows rows) {
+    for (int64_t r = 0; r < rows.count; r++)
         for (int64_t d = 0; d < stride; d += LANES)
-            store_upper(out + r * stride + d,
-                        rounded_up(vec_of_row(rows + r * ld + d, columns - d)));
-    if (count < past)
-        memset(out + count * stride, 0, (size_t)((past - count) * stride) * sizeof *out);
+            store_upper(out + r * stride + d, rounded_up(vec_of_rows(&rows, r, d)));
+    if (rows.count < past)
+        memset(out + rows.count * stride, 0, (size_t)((past - rows.count) * stride) * sizeof *out);
 }
 
-/* out (past / 2, stride) = the same rows in pairs: two rows side by side. */
-static inline void round_row_pairs(uint32_t *out, int64_t stride, const real *rows, int64_t ld,
-                                   int64_t count, int64_t columns, int64_t past) {
-    for (int64_t r = 0; r < past; r += 2)
+/* out (TILE / 2, stride) = the same in pairs: two rows side by side. */
+static inline void round_row_pairs(uint32_t *out, int64_t stride, float_rows rows) {
+    for (int64_t r = 0; r < TILE; r += 2)
         for (int64_t d = 0; d < stride; d += LANES) {
-            const real *from = rows + r * ld + d;
-            const vec first = r < count ? vec_of_row(from, columns - d) : (vec){0};
-            const vec second = r + 1 < count ? vec_of_row(from + ld, columns - d) : (vec){0};
-            const vec_pattern pairs =
-                (rounded_up(first) >> 16) | (rounded_up(second) & 0xffff0000U);
+            const vec_pattern first = rounded_up(vec_of_rows(&rows, r, d));
+            const vec_pattern second = rounded_up(vec_of_rows(&rows, r + 1, d));
+            const vec_pattern pairs = (first >> 16) | (second & 0xffff0000U);
             memcpy(out + r / 2 * stride + d, &pairs, sizeof pairs);
         }
 }
 
-/* out (width / 2, TILE) = pairs of the transposed rows (count, ld): of columns side by side.
- * `narrow` (TILE, width) is room for the rounded rows. */
+/* out (width / 2, TILE) = pairs of the transposed rows: of columns side by side. `narrow` (TILE,
+ * width) is room for the rounded rows. */
 static inline void round_column_pairs(uint32_t *out, uint16_t *narrow, int64_t width,
-                                      const real *rows, int64_t ld, int64_t count,
-                                      int64_t columns) {
-    round_rows(narrow, width, rows, ld, count, columns, TILE);
+                                      float_rows rows) {
+    round_rows(narrow, width, TILE, rows);
     transpose_rows((real *)(void *)out, TILE, (const real *)(const void *)narrow, width / 2, TILE,
                    width / 2, TILE);
 }
