@@ -79,8 +79,9 @@ static void check_shape(sr_backend *whole, sr_backend *half, int64_t rows, int64
 
 static void linear_layers(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},      {3, 5, 7},      {17, 33, 9},
-                                        {129, 257, 31}, {300, 520, 65}, {256, 512, 1500}};
+    static const int64_t shapes[][3] = {{1, 1, 1},      {3, 5, 7},       {17, 33, 9},
+                                        {129, 257, 31}, {300, 520, 65},  {256, 512, 1500},
+                                        {8203, 33, 17}, {130, 8211, 40}, {40, 70, 8300}};
     sr_backend *whole, *half;
     assert_int_equal(sr_backend_create(&whole, &(sr_backend_settings){.threads = 0}), SRNN_OK);
     assert_int_equal(sr_backend_create(&half, &(sr_backend_settings){.threads = 2, .bf16 = true}),
@@ -89,6 +90,39 @@ static void linear_layers(void **state) {
         check_shape(whole, half, shapes[i][0], shapes[i][1], shapes[i][2]);
     sr_backend_free(whole);
     sr_backend_free(half);
+}
+
+/* Layers that share their input give what each of them gives alone. */
+static void groups(void **state) {
+    (void)state;
+    enum { ROWS = 150, K = 70, FIRST = 70, SECOND = 70, N = FIRST + SECOND };
+    sr_backend *cpu;
+    assert_int_equal(sr_backend_create(&cpu, &(sr_backend_settings){.threads = 2, .bf16 = true}),
+                     SRNN_OK);
+    float *x = numbers(ROWS * K, 1), *weight = numbers(N * K, 2), *y = numbers(ROWS * N, 3);
+    float *alone = numbers(ROWS * N, 3), *d_x = numbers(ROWS * K, 4), *sum = numbers(ROWS * K, 5);
+    const sr_matrix X = sr_matrix_of(x, ROWS, K, SRNN_F32);
+    const sr_matrix Y = sr_matrix_of(y, ROWS, N, SRNN_F32);
+    const sr_matrix Alone = sr_matrix_of(alone, ROWS, N, SRNN_F32);
+    const sr_linear layers[] = {{weight, NULL, .N = FIRST},
+                                {weight + FIRST * K, NULL, .N = SECOND}};
+    const sr_linear both = {weight, NULL, .N = N};
+    assert_int_equal(cpu->linear_forward(cpu, Y, (sr_matrix){0}, X, layers, 2), SRNN_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            cpu->linear_forward(cpu, sr_matrix_columns(Alone, i ? FIRST : 0, i ? SECOND : FIRST),
+                                (sr_matrix){0}, X, &layers[i], 1),
+            SRNN_OK);
+    assert_memory_equal(y, alone, ROWS * N * sizeof *y);
+    assert_int_equal(cpu->linear_backward_input(cpu, sr_matrix_of(d_x, ROWS, K, SRNN_F32), Y,
+                                                layers, 2),
+                     SRNN_OK);
+    assert_int_equal(cpu->linear_backward_input(cpu, sr_matrix_of(sum, ROWS, K, SRNN_F32), Y, &both,
+                                                1),
+                     SRNN_OK);
+    assert_true(error_of(d_x, sum, ROWS * K) < 1e-6);
+    free(x), free(weight), free(y), free(alone), free(d_x), free(sum);
+    sr_backend_free(cpu);
 }
 
 /* Weights that are stored in bf16 give what the same weights give as floats: few rows, which read
@@ -128,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding),
         cmocka_unit_test(linear_layers),
+        cmocka_unit_test(groups),
         cmocka_unit_test(narrow_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,8 @@ static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
     free(cpu->packs);
     free(cpu->allocation);
+    free(cpu->pair_a);
+    free(cpu->pair_b);
     srnn_device_close(cpu->base.device);
     free(cpu);
 }
@@ -28,6 +30,16 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
         cpu->packs[worker].a = cpu->allocation + (size_t)worker * (a + b);
         cpu->packs[worker].b = cpu->packs[worker].a + a;
     }
+    return SRNN_OK;
+}
+
+static srnn_status make_pair_packs(sr_backend_cpu *cpu) {
+    const size_t numbers = (size_t)SR_PAIR_ROWS * SR_PACK_DEPTH;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, numbers, sizeof *cpu->pair_a));
+    cpu->pair_a = memory;
+    SR_TRY(sr_alloc(&memory, numbers / 2, sizeof *cpu->pair_b));
+    cpu->pair_b = memory;
     return SRNN_OK;
 }
 
@@ -134,7 +146,7 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
     cpu->base.product = settings->bf16 ? SRNN_BF16 : SRNN_F32;
-    return SRNN_OK;
+    return settings->bf16 && cpu->pairs ? make_pair_packs(cpu) : SRNN_OK;
 }
 
 srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings) {

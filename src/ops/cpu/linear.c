@@ -1,6 +1,6 @@
 /* linear.c: the GEMMs of a linear layer, in fixed tiles that threads share. */
 #include "base/threads.h"
-#include "ops/cpu/backend.h"
+#include "ops/cpu/linear_pairs.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -30,15 +30,9 @@ static tile_size tile_size_of(const sr_product *p) {
     return (tile_size){few ? TILE_M / 2 : TILE_M, TILE_N};
 }
 
-/* A GEMM, and the bias of its columns: (N) or NULL. */
-typedef struct biased_product {
-    sr_product product;
-    const float *bias;
-} biased_product;
-
 /* Independent GEMMs, or GEMMs with a common result, each over one range of K. */
 typedef struct tiled_products {
-    const biased_product *items;
+    const sr_biased_product *items;
     int added;     /* this many have the same result and are summed there; 0: each has its own */
     int64_t tiles; /* of all of them */
     int64_t depth; /* K per part; 0: not split */
@@ -47,7 +41,6 @@ typedef struct tiled_products {
     sr_pack *packs; /* (threads) */
     bool narrow;    /* operands are rounded to bf16 */
     const sr_cpu_rows *loops;
-    const sr_cpu_pairs *pairs;
     atomic_bool failed;
 } tiled_products;
 
@@ -58,7 +51,7 @@ static int64_t tiles_in(const sr_product *p) {
 
 /* A tile of one of the GEMMs, and its position there. */
 typedef struct placed_tile {
-    const biased_product *item;
+    const sr_biased_product *item;
     sr_product product;
     int64_t n;
 } placed_tile;
@@ -68,7 +61,7 @@ static const void *b_at(const sr_product *p, int64_t number) {
                        : (const void *)((const float *)p->b + number);
 }
 
-static placed_tile tile_of(const biased_product *item, int64_t number) {
+static placed_tile tile_of(const sr_biased_product *item, int64_t number) {
     const sr_product *whole = &item->product;
     const tile_size size = tile_size_of(whole);
     const int64_t down = sr_tiles(whole->M, size.m), m = number % down * size.m;
@@ -83,7 +76,7 @@ static placed_tile tile_of(const biased_product *item, int64_t number) {
 
 /* Tile `number` of all GEMMs. */
 static placed_tile tile_at(const tiled_products *job, int64_t number) {
-    const biased_product *item = job->items;
+    const sr_biased_product *item = job->items;
     for (; number >= tiles_in(&item->product); item++)
         number -= tiles_in(&item->product);
     return tile_of(item, number);
@@ -149,19 +142,6 @@ static int64_t b_pack_stride(const sr_product *tile) {
     return tile->transpose_b ? K_STRIDE : N_STRIDE;
 }
 
-static bool multiply_pairs(const sr_product *tile, sr_pack *pack, const sr_cpu_pairs *pairs) {
-    uint16_t *a = (uint16_t *)(void *)pack->a;
-    uint32_t *b = (uint32_t *)(void *)pack->b;
-    if (pack->a_from != tile->a)
-        pairs->pack_a(a, tile);
-    if (pack->b_from != tile->b)
-        pairs->pack_b(b, tile);
-    pack->a_from = tile->a;
-    pack->b_from = tile->b;
-    pairs->multiply(tile, a, b);
-    return true;
-}
-
 /* The floats that bf16 rounds rows to; `narrow`: rows that are bf16, in place of p.from. */
 static void widen_panel(float *to, int64_t to_stride, const uint16_t *narrow, panel p,
                         const sr_cpu_rows *loops) {
@@ -224,8 +204,7 @@ static bool multiply_narrow(const tiled_products *job, sr_product *tile, sr_pack
         multiply_few_rows(tile, pack, job->loops);
         return true;
     }
-    return job->pairs ? multiply_pairs(tile, pack, job->pairs)
-                      : multiply_rounded(tile, pack, job->loops);
+    return multiply_rounded(tile, pack, job->loops);
 }
 
 static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
@@ -323,7 +302,7 @@ static bool runs_along(const sr_product *p) {
     return p->transpose_a || !p->transpose_b;
 }
 
-static tiled_products job_of(sr_backend *backend, const biased_product *items, int64_t tiles) {
+static tiled_products job_of(sr_backend *backend, const sr_biased_product *items, int64_t tiles) {
     const sr_backend_cpu *cpu = (const sr_backend_cpu *)backend;
     const sr_product *first = &items->product;
     tiled_products job = {.items = items,
@@ -331,18 +310,27 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
                           .partial = cpu->parts,
                           .packs = cpu->packs,
                           .narrow = backend->product == SRNN_BF16,
-                          .loops = cpu->rows,
-                          .pairs = cpu->pairs};
+                          .loops = cpu->rows};
     enum { TILES_WANTED = 16, PART_DEPTH = 256 };
     if (runs_along(first) && tiles < TILES_WANTED && first->K > PART_DEPTH)
         job.depth = PART_DEPTH;
     return job;
 }
 
+/* Whether the products are those of linear_pairs.h. */
+static bool goes_by_pairs(const sr_backend *backend, const sr_product *first) {
+    return ((const sr_backend_cpu *)backend)->pairs && backend->product == SRNN_BF16 &&
+           !is_few_rows(first);
+}
+
 /* Independent GEMMs with the same K, of which one range at a time fits packs and partial. The split
  * depends on shapes alone, since the number of threads must not change the bits. */
-static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
+static srnn_status multiply(sr_backend *backend, const sr_biased_product *items, int count) {
     const sr_product *first = &items->product;
+    if (goes_by_pairs(backend, first)) {
+        sr_cpu_multiply_pairs(backend, items, count);
+        return SRNN_OK;
+    }
     const bool packs = runs_along(first) || backend->product == SRNN_BF16;
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
@@ -352,10 +340,10 @@ static srnn_status multiply(sr_backend *backend, const biased_product *items, in
                             : packs   ? SR_PACK_DEPTH
                                       : first->K;
     for (int64_t k = 0; k < first->K; k += stretch) {
-        biased_product cut[SR_LINEAR_GROUP_MAX];
+        sr_biased_product cut[SR_LINEAR_GROUP_MAX];
         for (int i = 0; i < count; i++)
-            cut[i] = (biased_product){stretch_of(items[i].product, k, stretch),
-                                      k == 0 ? items[i].bias : NULL};
+            cut[i] = (sr_biased_product){stretch_of(items[i].product, k, stretch),
+                                         k == 0 ? items[i].bias : NULL};
         job.items = cut;
         job.parts = job.depth ? sr_tiles(cut->product.K, job.depth) : 1;
         SR_TRY(run(backend, &job));
@@ -364,8 +352,12 @@ static srnn_status multiply(sr_backend *backend, const biased_product *items, in
 }
 
 /* The sum of several GEMMs, each of which says whether it accumulates. */
-static srnn_status add_up(sr_backend *backend, const biased_product *items, int count) {
+static srnn_status add_up(sr_backend *backend, const sr_biased_product *items, int count) {
     tiled_products job = job_of(backend, items, tiles_in(&items->product));
+    if (goes_by_pairs(backend, &items->product)) {
+        sr_cpu_multiply_pairs(backend, items, count);
+        return SRNN_OK;
+    }
     if (job.depth) { /* split sums have their own order */
         for (int i = 0; i < count; i++)
             SR_TRY(multiply(backend, &items[i], 1));
@@ -376,7 +368,7 @@ static srnn_status add_up(sr_backend *backend, const biased_product *items, int 
 }
 
 /* The columns of y that belong to one layer of a group. */
-static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
+static sr_biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
     const sr_product product = {.a = x.data,
                                 .b = layer->weight,
                                 .c = y.data,
@@ -389,7 +381,7 @@ static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *lay
                                 .transpose_b = true,
                                 .add = add,
                                 .narrow_b = layer->narrow};
-    return (biased_product){product, layer->bias};
+    return (sr_biased_product){product, layer->bias};
 }
 
 typedef struct row_copy {
@@ -413,7 +405,7 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix ad
         row_copy job = {y, addend};
         sr_parallel(copy_rows, &job, sr_tiles(y.rows, COPY_ROWS), backend->threads);
     }
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
         items[i] = forward_one(sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
                                addend.data != NULL);
@@ -422,25 +414,25 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix ad
 
 srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
                                          const sr_linear *layers, int count) {
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
         items[i] =
-            (biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
-                                         .b = layers[i].weight,
-                                         .c = d_x.data,
-                                         .a_stride = d_y.stride,
-                                         .b_stride = d_x.columns,
-                                         .c_stride = d_x.stride,
-                                         .M = d_x.rows,
-                                         .N = d_x.columns,
-                                         .K = layers[i].N,
-                                         .add = i > 0,
-                                         .narrow_b = layers[i].narrow}};
+            (sr_biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
+                                            .b = layers[i].weight,
+                                            .c = d_x.data,
+                                            .a_stride = d_y.stride,
+                                            .b_stride = d_x.columns,
+                                            .c_stride = d_x.stride,
+                                            .M = d_x.rows,
+                                            .N = d_x.columns,
+                                            .K = layers[i].N,
+                                            .add = i > 0,
+                                            .narrow_b = layers[i].narrow}};
     return add_up(backend, items, count);
 }
 
-static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
-                                          sr_matrix x) {
+static sr_biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
+                                             sr_matrix x) {
     const sr_product product = {.a = d_y.data,
                                 .b = x.data,
                                 .c = layer->weight,
@@ -452,7 +444,7 @@ static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_ma
                                 .K = x.rows,
                                 .transpose_a = true,
                                 .add = true};
-    return (biased_product){.product = product};
+    return (sr_biased_product){.product = product};
 }
 
 static void backward_bias(float *bias, sr_matrix d_y) {
@@ -463,7 +455,7 @@ static void backward_bias(float *bias, sr_matrix d_y) {
 
 srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
                                           int count, sr_matrix d_y, sr_matrix x) {
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N) {
         const sr_matrix columns = sr_matrix_columns(d_y, first, layers[i].N);
         items[i] = backward_weight_one(&layers[i], columns, x);

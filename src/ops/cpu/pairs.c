@@ -67,20 +67,20 @@ static void transpose(__m512i x[LINE]) {
     }
 }
 
-/* Lines of 16 pairs along K: (k / 32, count, 16) for A, whose lines belong to rows; (count / 16, k / 2,
- * 16) for B, whose lines are rows of pairs. Strides from line to line, from 32 k to the next, and
- * from 16 rows or columns to the next. */
+/* Where 16 lines of 16 pairs go: strides from line to line, from 16 rows of A or columns of B to the
+ * next 16 of a panel, from 32 k to the next, and from panel to panel. */
 typedef struct line_strides {
-    int64_t line, step, block;
+    int64_t line, half, step, panel;
 } line_strides;
 
 /* 16 lines at a time, of 32 k and 16 rows of A or columns of B, which are transposed if operands
  * are stored the other way round. */
 static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool turn, int64_t count,
                  int64_t K) {
-    for (int64_t k = 0; k < padded(K); k += PAIR_TILE)
-        for (int64_t n = 0; n < padded(count); n += LINE) {
-            uint32_t *block = out + k / PAIR_TILE * to.step + n / LINE * to.block;
+    for (int64_t n = 0; n < padded(count); n += LINE)
+        for (int64_t k = 0; k < padded(K); k += PAIR_TILE) {
+            uint32_t *at =
+                out + n / PAIR_TILE * to.panel + n / LINE % 2 * to.half + k / PAIR_TILE * to.step;
             __m512i lines[LINE];
 #pragma GCC unroll 16
             for (int i = 0; i < LINE; i++)
@@ -89,7 +89,7 @@ static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool turn
                 transpose(lines);
 #pragma GCC unroll 16
             for (int i = 0; i < LINE; i++)
-                _mm512_storeu_si512(block + i * to.line, lines[i]);
+                _mm512_storeu_si512(at + i * to.line, lines[i]);
         }
 }
 
@@ -98,7 +98,7 @@ static void pack_a(uint16_t *out, const sr_product *tile) {
     const stored_rows m = {
         tile->a, false, tile->a_stride, turned ? tile->K : tile->M, turned ? tile->M : tile->K,
         !turned};
-    const line_strides to = {LINE, padded(tile->M) * LINE, LINE * LINE};
+    const line_strides to = {LINE, LINE * LINE, 2 * LINE * LINE, padded(tile->K) * LINE};
     pack((uint32_t *)(void *)out, to, &m, turned, tile->M, tile->K);
 }
 
@@ -110,7 +110,7 @@ static void pack_b(uint32_t *out, const sr_product *tile) {
                            turned ? tile->N : tile->K,
                            turned ? tile->K : tile->N,
                            turned};
-    const line_strides to = {LINE, LINE * LINE, padded(tile->K) / 2 * LINE};
+    const line_strides to = {LINE, padded(tile->K) / 2 * LINE, LINE * LINE, padded(tile->K) * LINE};
     pack(out, to, &m, turned, tile->N, tile->K);
 }
 
@@ -136,7 +136,7 @@ static void multiply_edge(pair_product block, int64_t rows, int64_t columns) {
 enum { DEPTH = 512 };
 
 static void multiply(const sr_product *tile, const uint16_t *a, const uint32_t *b) {
-    const int64_t K = padded(tile->K), M = padded(tile->M);
+    const int64_t K = padded(tile->K);
     pairs_begin();
     for (int64_t k = 0; k < K; k += DEPTH)
         for (int64_t column = 0; column < tile->N; column += PAIR_TILE)
@@ -144,9 +144,9 @@ static void multiply(const sr_product *tile, const uint16_t *a, const uint32_t *
                 const pair_product block = {.c = tile->c + row * tile->c_stride + column,
                                             .c_stride = tile->c_stride,
                                             .accumulate = tile->add || k > 0,
-                                            .a = a + k * M + row * PAIR_TILE,
+                                            .a = a + row * K + k * PAIR_TILE,
                                             .a_stride = PAIR_TILE,
-                                            .a_step = M * PAIR_TILE,
+                                            .a_step = PAIR_TILE * PAIR_TILE,
                                             .b = b + column / LINE * (K / 2 * LINE) + k / 2 * LINE,
                                             .b_stride = LINE,
                                             .b_step = K / 2 * LINE,

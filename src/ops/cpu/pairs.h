@@ -6,8 +6,9 @@
 #include "ops/cpu/gemm.h"
 
 typedef struct sr_cpu_pairs {
-    /* Packs A or B of a tile, rounded to bf16; a NaN stays one, subnormal numbers become zero. The
-     * packs have room for M and N rounded up to multiples of 32, times K rounded up likewise. */
+    /* Packs A or B of a tile, rounded to bf16; a NaN stays one, subnormal numbers become zero. A
+     * pack is a sequence of panels, of 32 rows of A or columns of B times K rounded up to a multiple
+     * of 32; the last is padded with zeros. */
     void (*pack_a)(uint16_t *out, const sr_product *tile);
     void (*pack_b)(uint32_t *out, const sr_product *tile);
     /* C of a tile whose operands are packed. */
