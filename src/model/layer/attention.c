@@ -154,6 +154,10 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
         SR_TRY(sr_crossing_open(layer));
+    /* A backend that rounds operands of its own products does so with those of attention; rings of
+     * ranks add keys in float. */
+    if (setup->positions && layer->part.count <= 1 && layer->backend->product == SRNN_BF16)
+        SR_TRY(sr_plan_round(layer->plan));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
