@@ -214,7 +214,8 @@ static void rates_belong_to_their_settings(void **state) {
     static const char *const changes[][2] = {{"0.01, 1000", "0.02, 0.01"},
                                              {"steps: 40", "steps: 80"},
                                              {"norm: norm", "norm: gate"},
-                                             {"length=8", "length=10"}};
+                                             {"length=8", "length=10"},
+                                             {"per: variant", "per: variant, share: 0.25"}};
     sr_study study;
     sr_summary summary;
     write_file(text);
@@ -253,6 +254,38 @@ static void the_cost_is_known_before(void **state) {
     sr_study_free(&study);
 }
 
+/* With a share of 0.3, the rounds have 12 and 6 of 40 steps. */
+static void the_last_round_has_the_share(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    write_changed("per: variant", "per: variant, share: 0.3");
+    const sr_study_options options = {0};
+    const sr_study_request request = {.file = file, .plan_only = true};
+    sr_study_options planned = {0};
+    study = (sr_study){0};
+    assert_int_equal(sr_study_prepare(&study, &planned, &request), SRNN_OK);
+    assert_true(sr_study_tuning_cost(&study, &options).tokens ==
+                2 * (3 * 6 + 4 * 12) * 16.0 * 8);
+    sr_study_free(&study);
+    assert_int_equal(execute(&study, &summary, "norm"), SRNN_OK);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    static const char *const runs[] = {"round-1/runs/recall.norm.lr0.01.1000000000",
+                                       "round-2/runs/recall.norm.lr0.01.1000000001"};
+    for (int round = 0; round < 2; round++) {
+        sr_run_settings s;
+        char path[200];
+        snprintf(path, sizeof path, "%s/tuning/%s/run.yaml", folder, runs[round]);
+        assert_int_equal(sr_run_settings_create(&s), SRNN_OK);
+        assert_int_equal(sr_run_settings_read(&s, path), SRNN_OK);
+        assert_int_equal(s.steps, round ? 12 : 6);
+        assert_int_equal(s.warmup, 0);
+        sr_run_settings_free(&s);
+    }
+    discard();
+}
+
 static void wrong_tuning_is_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -263,6 +296,9 @@ static void wrong_tuning_is_refused(void **state) {
         {"learning-rates: [0.1, 1001]\n", "at most 1000"},
         {"tune: {learning-rate: [0.1, 1], per: seed}\n", "per: variant"},
         {"tune: {per: variant}\n", "needs learning-rate"},
+        {"tune: {learning-rate: [0.1, 1], share: 0}\n", "above 0, at most 1"},
+        {"tune: {learning-rate: [0.1, 1], share: 1.5}\n", "above 0, at most 1"},
+        {"tune: {learning-rate: [0.1, 1], share: half}\n", "above 0, at most 1"},
         {"tune: {rate: [0.1]}\n", "means nothing here"},
         {"tune: {learning-rate: [0.1, 1]}\nlearning-rates: [1, 2]\n", "one of the two"},
         {"optimizers: [adam]\n", "adamw and muon"},
@@ -324,6 +360,7 @@ int main(void) {
         cmocka_unit_test(a_task_without_any_finite_loss_is_named),
         cmocka_unit_test(rates_belong_to_their_settings),
         cmocka_unit_test(the_cost_is_known_before),
+        cmocka_unit_test(the_last_round_has_the_share),
         cmocka_unit_test(wrong_tuning_is_refused),
         cmocka_unit_test(seeds_of_the_tuning_are_refused),
         cmocka_unit_test(optimizers_are_an_axis),

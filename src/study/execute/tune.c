@@ -61,7 +61,8 @@ static json_t *conditions_of(const sr_study *study, size_t task, size_t size, si
     json_t *rates = json_array();
     for (size_t i = 0; i < study->tune_count; i++)
         sr_json_append(rates, json_sprintf("%.12g", study->tune_rates[i]));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "attention",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "share",
+                     json_sprintf("%.12g", study->tune_share), "attention",
                      sr_json_plain_text(v->attention), "study",
                      sr_study_settings_json(&study->settings), "task",
                      sr_study_settings_json(&study->tasks[task].settings), "size",
@@ -195,16 +196,21 @@ static srnn_status set_seeds(sr_study *round, int number) {
     return round->seeds ? SRNN_OK : no_memory();
 }
 
-static int64_t shorter(int64_t steps, int halvings) {
-    const int64_t cut = steps >> halvings;
+/* Of a run's steps in round 1, 2, .. */
+static double share_of(const sr_study *study, int rounds, int number) {
+    return study->tune_share / (double)(1 << (rounds - number));
+}
+
+static int64_t shorter(int64_t steps, double share) {
+    const int64_t cut = (int64_t)((double)steps * share);
     return cut > 0 || steps == 0 ? cut : 1;
 }
 
 /* The whole schedule in fewer steps, on the other half of the validation rows. */
-static void shorten(sr_run_settings *s, int halvings) {
-    s->steps = shorter(s->steps, halvings);
-    s->warmup = s->warmup >> halvings;
-    s->decay = shorter(s->decay, halvings);
+static void shorten(sr_run_settings *s, double share) {
+    s->steps = shorter(s->steps, share);
+    s->warmup = (int64_t)((double)s->warmup * share);
+    s->decay = shorter(s->decay, share);
     s->save_every = 0;
     s->keep = 1;
     s->validate_every = s->steps;
@@ -244,7 +250,7 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
     keep_left(t, round);
     for (size_t i = 0; i < round->run_count; i++) {
         sr_run_settings *s = &round->runs[i].settings;
-        shorten(s, t->rounds - number + 1);
+        shorten(s, share_of(study, t->rounds, number));
         SR_TRY(sr_run_settings_text(&s->test, ""));
     }
     return sr_study_price(round);
@@ -460,7 +466,7 @@ sr_tuning_cost sr_study_tuning_cost(const sr_study *study, const sr_study_option
         for (int number = 1; number <= rounds; number++, left = (left + 1) / 2) {
             const double runs = (double)left * number;
             const double share =
-                (double)shorter(run->steps, rounds - number + 1) / (double)run->steps;
+                (double)shorter(run->steps, share_of(study, rounds, number)) / (double)run->steps;
             cost.runs += runs;
             cost.tokens += runs * share * run->tokens;
             cost.flops += runs * share * run->flops;

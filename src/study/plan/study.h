@@ -121,6 +121,7 @@ typedef struct sr_study {
     size_t rate_count;
     double *tune_rates; /* candidate learning rates for tuning; none: no tuning */
     size_t tune_count;
+    double tune_share; /* of the steps of a run, in the last round of tuning */
     /* Smaller differences do not matter: a comparison ends early once its interval excludes zero,
      * or lies within this margin on both sides. 0: all seeds are run */
     double settle;
