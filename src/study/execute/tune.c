@@ -61,9 +61,11 @@ static json_t *conditions_of(const sr_study *study, size_t task, size_t size, si
     json_t *rates = json_array();
     for (size_t i = 0; i < study->tune_count; i++)
         sr_json_append(rates, json_sprintf("%.12g", study->tune_rates[i]));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "share",
-                     json_sprintf("%.12g", study->tune_share), "attention",
-                     sr_json_plain_text(v->attention), "study",
+    json_t *share = study->tune_share < 0.5 || study->tune_share > 0.5
+                        ? json_sprintf("%.12g", study->tune_share)
+                        : NULL; /* the default was not always recorded */
+    return json_pack("{s:o, s:o*, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "share", share,
+                     "attention", sr_json_plain_text(v->attention), "study",
                      sr_study_settings_json(&study->settings), "task",
                      sr_study_settings_json(&study->tasks[task].settings), "size",
                      sr_study_settings_json(study->size_count ? &study->sizes[size].settings

@@ -90,6 +90,8 @@ typedef struct sr_study_run {
     size_t variant;
     size_t size; /* meaningless if the study has no sizes */
     bool text;   /* it trains on the text of the study */
+    const char *home; /* folder of the study's file, which relative paths in `settings` begin with;
+                       * the study's; NULL: none */
     sr_run_settings settings;
     sr_distil_request request; /* of students and those from scratch; `common` is not set */
 
