@@ -1,4 +1,5 @@
 /* test_tune.c: a study tunes the learning rate of each variant before it compares them. */
+#include "base/clock.h"
 #include "data/rows/shuffle.h"
 #include "files/folder.h"
 #include "files/json.h"
@@ -30,9 +31,10 @@ static void write_file(const char *content) {
     assert_true(fputs(content, out) >= 0 && fclose(out) == 0);
 }
 
-static srnn_status execute(sr_study *study, sr_summary *summary, const char *only) {
+static srnn_status execute_until(sr_study *study, sr_summary *summary, const char *only,
+                                 double deadline) {
     const sr_study_request request = {.file = file, .out = folder, .only = only};
-    sr_study_options options = {.jobs = 2};
+    sr_study_options options = {.jobs = 2, .deadline = deadline};
     sr_run_view views[16];
     *study = (sr_study){0};
     *summary = (sr_summary){0};
@@ -43,6 +45,10 @@ static srnn_status execute(sr_study *study, sr_summary *summary, const char *onl
     return status;
 }
 
+static srnn_status execute(sr_study *study, sr_summary *summary, const char *only) {
+    return execute_until(study, summary, only, 0);
+}
+
 static size_t count_runs(const char *where) {
     sr_names names;
     char path[200];
@@ -51,6 +57,22 @@ static size_t count_runs(const char *where) {
     const size_t count = names.count;
     sr_names_free(&names);
     return count;
+}
+
+/* Of norm's runs in the last round, which have 20 steps. */
+static double slowest_step(void) {
+    static const char *const runs[] = {"lr0.01.1000000000", "lr0.01.1000000001",
+                                       "lr1e-07.1000000000", "lr1e-07.1000000001"};
+    double most = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char path[200];
+        sr_result result;
+        snprintf(path, sizeof path, "%s/tuning/round-2/runs/recall.norm.%s", folder, runs[i]);
+        assert_int_equal(sr_result_read(&result, path), SRNN_OK);
+        assert_int_equal(result.step, 20);
+        most = fmax(most, (result.ended - result.started) / 20);
+    }
+    return most;
 }
 
 static void every_variant_has_a_rate_of_its_own(void **state) {
@@ -72,6 +94,10 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     assert_true(sr_json_number_of(tuning, "runs") == 2 * (3 + 2 * 2));
     assert_int_equal(count_runs("tuning/round-1/runs"), 6);
     assert_int_equal(count_runs("tuning/round-2/runs"), 8);
+    /* A run of the comparison may take as long for each step as the slowest of the last round. */
+    const double step_seconds = sr_json_number_of(norm, "step_seconds");
+    assert_true(fabs(step_seconds / slowest_step() - 1) < 1e-6);
+    assert_true(fabs(study.runs[1].expected_seconds / (40 * step_seconds) - 1) < 1e-6);
     json_decref(tuning);
     for (size_t i = 0; i < study.run_count; i++) {
         assert_true(study.runs[i].settings.learning_rate == 0.01);
@@ -83,6 +109,23 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     assert_int_equal(summary.finished, 4);
     assert_true(summary.cells[0].variants[1].learning_rate == 0.01);
     assert_int_equal(summary.cells[0].variants[1].difference.pairs, 2);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+}
+
+/* No run of the comparison has ended, but those of the tuning have. */
+static void tuning_says_how_long_runs_take(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    char kept[] = "tuned_study/kept", runs[] = "tuned_study/runs";
+    assert_int_equal(rename(runs, kept), 0);
+    assert_int_equal(execute_until(&study, &summary, NULL, sr_clock_seconds() + 1e-3),
+                     SRNN_ERR_INTERRUPTED);
+    if (!strstr(srnn_error_detail(), "runs left: 4, which may take "))
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(sr_folder_remove(runs), SRNN_OK);
+    assert_int_equal(rename(kept, runs), 0);
     sr_summary_free(&summary);
     sr_study_free(&study);
 }
@@ -354,6 +397,7 @@ static void optimizers_are_an_axis(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_has_a_rate_of_its_own),
+        cmocka_unit_test(tuning_says_how_long_runs_take),
         cmocka_unit_test(rounds_are_not_the_comparison),
         cmocka_unit_test(later_variants_are_tuned_alone),
         cmocka_unit_test(no_run_starts_before_its_rate_is_tuned),

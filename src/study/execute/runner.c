@@ -373,12 +373,14 @@ static srnn_status execute(runner *r) {
         atomic_store(&r->boards[i].loss, NAN);
         atomic_store(&r->boards[i].validation, NAN);
         atomic_store(&r->boards[i].accuracy, NAN);
+        atomic_store(&r->boards[i].expected, r->study->runs[i].expected_seconds);
         const sr_run_view *view = &r->views[i];
         atomic_store(&r->boards[i].taker,
                      view->selected && view->ending == SR_ENDING_NONE ? 0 : -1);
-        if (view->ending == SR_ENDING_FINISHED)
-            SR_TRY(expect_again(r, i));
     }
+    for (size_t i = 0; i < r->study->run_count; i++)
+        if (r->views[i].ending == SR_ENDING_FINISHED)
+            SR_TRY(expect_again(r, i));
     const sigset_t child = child_ends();
     sigset_t before;
     sigprocmask(SIG_BLOCK, &child, &before);

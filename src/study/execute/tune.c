@@ -19,6 +19,7 @@ typedef struct place {
     bool *left;     /* (rates): not eliminated yet; owned */
     double *losses; /* (rates): mean over seeds in the last round of each; owned */
     json_t *trials; /* the results of every round; owned */
+    double step_seconds; /* most of a run in the last round */
 } place;
 
 typedef struct tuner {
@@ -80,8 +81,8 @@ static bool names_place(const json_t *object, const sr_study *study, size_t task
            strcmp(sr_json_text_of(object, "size"), size_name(study, size)) == 0;
 }
 
-/* NaN: there is none, or it was tuned from other rates or with other settings. */
-static double found_rate(const json_t *root, const sr_study *study, const sr_study_run *run) {
+/* What was found for a run; NULL: nothing, or with other rates or other settings. */
+static const json_t *found_for(const json_t *root, const sr_study *study, const sr_study_run *run) {
     for (size_t i = 0; i < sr_json_count_of(root, "rates"); i++) {
         const json_t *object = sr_json_element_of(root, "rates", i);
         if (!names_place(object, study, run->task, run->size, run->variant))
@@ -89,9 +90,13 @@ static double found_rate(const json_t *root, const sr_study *study, const sr_stu
         json_t *conditions = conditions_of(study, run->task, run->size, run->variant);
         const bool same = json_equal(json_object_get(object, "conditions"), conditions);
         json_decref(conditions);
-        return same ? sr_json_number_of(object, "learning_rate") : NAN;
+        return same ? object : NULL;
     }
-    return NAN;
+    return NULL;
+}
+
+static bool has_rate(const json_t *root, const sr_study *study, const sr_study_run *run) {
+    return sr_json_number_of(found_for(root, study, run), "learning_rate") > 0;
 }
 
 srnn_status sr_study_take_rates(sr_study *study, const char *folder,
@@ -103,11 +108,14 @@ srnn_status sr_study_take_rates(sr_study *study, const char *folder,
     SR_TRY(read_found(&root, folder));
     for (size_t i = 0; i < study->run_count; i++) {
         sr_study_run *run = &study->runs[i];
-        const double rate = found_rate(root, study, run);
+        const json_t *found = found_for(root, study, run);
+        const double rate = sr_json_number_of(found, "learning_rate");
+        const double step_seconds = sr_json_number_of(found, "step_seconds");
         if (rate > 0)
             run->settings.learning_rate = rate;
         else
             *missing = *missing || sr_study_selects(study, options, run);
+        run->expected_seconds = step_seconds > 0 ? step_seconds * (double)run->steps : 0;
     }
     json_decref(root);
     return SRNN_OK;
@@ -121,7 +129,7 @@ srnn_status sr_study_check_rate(const sr_study *study, const char *folder, const
     SR_TRY(read_found(&root, folder));
     for (size_t i = 0; i < study->run_count; i++)
         if (strcmp(study->runs[i].id, id) == 0)
-            known = found_rate(root, study, &study->runs[i]) > 0;
+            known = has_rate(root, study, &study->runs[i]);
     json_decref(root);
     return known ? SRNN_OK
                  : SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -166,7 +174,7 @@ static srnn_status find_places(tuner *t, const json_t *found) {
         return no_memory();
     for (size_t i = 0; i < t->study->run_count; i++) {
         const sr_study_run *run = &t->study->runs[i];
-        if (sr_study_selects(t->study, t->options, run) && !(found_rate(found, t->study, run) > 0))
+        if (sr_study_selects(t->study, t->options, run) && !has_rate(found, t->study, run))
             SR_TRY(add_place(t, run));
     }
     return SRNN_OK;
@@ -261,7 +269,8 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
 /* ---- the result of a round */
 
 /* The loss that a run ended with; infinite: without one. Its cost counts. */
-static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, const char *folder) {
+static srnn_status read_loss(tuner *t, place *here, double *loss, const sr_study_run *run,
+                             const char *folder) {
     char path[SR_PATH_BYTES];
     sr_record record;
     SR_TRY(sr_study_run_path(path, folder, run->id));
@@ -272,6 +281,9 @@ static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, co
     t->tokens += run->tokens;
     t->flops += run->flops;
     t->seconds += record.seconds;
+    here->step_seconds =
+        fmax(here->step_seconds,
+             (record.result.ended - record.result.started) / (double)record.result.step);
     sr_record_free(&record);
     return status;
 }
@@ -294,7 +306,7 @@ static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_rou
         double loss = INFINITY;
         if (place_of(t, run) != here || run->settings.learning_rate != tried)
             continue;
-        status = read_loss(t, &loss, run, round->folder);
+        status = read_loss(t, here, &loss, run, round->folder);
         sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
         sum += loss;
         count++;
@@ -307,6 +319,8 @@ static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_rou
 
 static srnn_status read_round(tuner *t, const ended_round *round) {
     const size_t rates = t->study->tune_count;
+    for (size_t i = 0; i < t->count; i++)
+        t->places[i].step_seconds = 0;
     for (size_t i = 0; i < t->count * rates; i++)
         if (t->places[i / rates].left[i % rates])
             SR_TRY(read_rate(t, &t->places[i / rates], i % rates, round));
@@ -420,12 +434,13 @@ static json_t *place_json(const tuner *t, const place *p) {
     size_t smaller = 0;
     for (size_t i = 0; i < study->tune_count; i++)
         smaller += study->tune_rates[i] < study->tune_rates[chosen];
-    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:o, s:O}", "task",
+    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:f, s:o, s:O}", "task",
                      sr_json_plain_text(study->tasks[p->task].name), "size",
                      sr_json_plain_text(size_name(study, p->size)), "variant",
                      sr_json_plain_text(study->variants[p->variant].name), "learning_rate",
                      study->tune_rates[chosen], "edge",
-                     smaller == 0 || smaller + 1 == study->tune_count, "conditions",
+                     smaller == 0 || smaller + 1 == study->tune_count, "step_seconds",
+                     p->step_seconds, "conditions",
                      conditions_of(study, p->task, p->size, p->variant), "trials", p->trials);
 }
 

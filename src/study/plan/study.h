@@ -99,6 +99,7 @@ typedef struct sr_study_run {
     size_t parameters;
     int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
+    double expected_seconds; /* by the tuning of its rate; 0: unknown */
     double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
     double cache_bytes; /* keys and values of one sequence of T tokens, all layers; in a hybrid, the
                          * states of layers that have one */
