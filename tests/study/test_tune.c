@@ -308,8 +308,7 @@ static void the_last_round_has_the_share(void **state) {
     sr_study_options planned = {0};
     study = (sr_study){0};
     assert_int_equal(sr_study_prepare(&study, &planned, &request), SRNN_OK);
-    assert_true(sr_study_tuning_cost(&study, &options).tokens ==
-                2 * (3 * 6 + 4 * 12) * 16.0 * 8);
+    assert_true(sr_study_tuning_cost(&study, &options).tokens == 2 * (3 * 6 + 4 * 12) * 16.0 * 8);
     sr_study_free(&study);
     assert_int_equal(execute(&study, &summary, "norm"), SRNN_OK);
     sr_summary_free(&summary);

@@ -16,9 +16,9 @@
 /* A variant, task and size whose rate is tuned. */
 typedef struct place {
     size_t task, size, variant;
-    bool *left;     /* (rates): not eliminated yet; owned */
-    double *losses; /* (rates): mean over seeds in the last round of each; owned */
-    json_t *trials; /* the results of every round; owned */
+    bool *left;          /* (rates): not eliminated yet; owned */
+    double *losses;      /* (rates): mean over seeds in the last round of each; owned */
+    json_t *trials;      /* the results of every round; owned */
     double step_seconds; /* most of a run in the last round */
 } place;
 
@@ -281,9 +281,8 @@ static srnn_status read_loss(tuner *t, place *here, double *loss, const sr_study
     t->tokens += run->tokens;
     t->flops += run->flops;
     t->seconds += record.seconds;
-    here->step_seconds =
-        fmax(here->step_seconds,
-             (record.result.ended - record.result.started) / (double)record.result.step);
+    const double step_seconds = (record.result.ended - record.result.started) / (double)run->steps;
+    here->step_seconds = fmax(here->step_seconds, step_seconds);
     sr_record_free(&record);
     return status;
 }

@@ -88,8 +88,8 @@ typedef struct sr_study_run {
     char *id; /* "recall.norm.1", unique and valid as a folder name; owned */
     size_t task;
     size_t variant;
-    size_t size; /* meaningless if the study has no sizes */
-    bool text;   /* it trains on the text of the study */
+    size_t size;      /* meaningless if the study has no sizes */
+    bool text;        /* it trains on the text of the study */
     const char *home; /* folder of the study's file, which relative paths in `settings` begin with;
                        * the study's; NULL: none */
     sr_run_settings settings;
@@ -100,7 +100,7 @@ typedef struct sr_study_run {
     int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
     double expected_seconds; /* by the tuning of its rate; 0: unknown */
-    double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
+    double state_bytes;      /* fixed-size state of one sequence, all layers; NaN: there is none */
     double cache_bytes; /* keys and values of one sequence of T tokens, all layers; in a hybrid, the
                          * states of layers that have one */
 } sr_study_run;
