@@ -195,7 +195,7 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
     out.delta = call.delta;
     out.sums_rows = call.sums_rows;
     out.decays = call.decays > 1 ? out.F : call.decays;
-    out.scale = 1; /* in the features of queries */
+    out.scale = (float)call.scale;
     out.first = call.first;
     out.q_share = out.k_share = 1;
     out.q_heads = call.H;
@@ -213,8 +213,6 @@ static void take_arrays(sr_chunk_steps *s, bool backward, sr_layout *layout) {
     const bool plain_outputs = direct && has_plain_outputs(call);
     const bool plain_values = direct && !call.scratch.value_factor;
     const bool shares = direct && call.shares_queries;
-    if (direct)
-        out->scale = (float)call.scale;
     if (shares) {
         const bool tiled = call.a.share == SRNN_SHARE_QK_TILED;
         out->q_share = out->k_share = tiled ? 1 : call.H / call.shared;
@@ -253,6 +251,8 @@ sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool backward, sr_lay
     s.call = call;
     s.direct = is_direct(call);
     s.chunk = facts_of(call);
+    if (!s.direct) /* the core applies it: queries times it would be rounded */
+        s.call.scale = 1;
     take_arrays(&s, backward, layout);
     return s;
 }
