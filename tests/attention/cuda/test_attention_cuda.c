@@ -227,8 +227,8 @@ static void what_cancels_in_bf16(void **state) {
         int T, D;
         uint64_t seed;
     } draws[] = {
-        {"gla", "chunks", 1, 8, 39},    {"gla", "chunks", 1, 8, 44},
-        {"gla", "chunks", 17, 16, 18},  {"kda", "chunks", 17, 16, 11},
+        {"gla", "chunks", 1, 8, 39},    {"gla", "chunks", 1, 8, 44},  {"gla", "chunks", 17, 16, 18},
+        {"kda", "chunks", 17, 16, 11},  {"gla", "chunks", 5, 24, 46}, {"gla", "chunks", 19, 40, 29},
         {ORDER_2, "order2", 40, 64, 5},
     };
     for (size_t n = 0; n < sizeof draws / sizeof *draws; n++) {

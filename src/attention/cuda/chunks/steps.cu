@@ -207,7 +207,7 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
     out.delta = call.delta;
     out.sums_rows = call.sums_rows;
     out.decays = call.decays > 1 ? out.F : call.decays;
-    out.scale = 1; /* in the features of queries */
+    out.scale = (float)call.scale;
     out.first = call.first;
     out.q_share = out.k_share = 1;
     out.q_heads = call.H;
@@ -229,8 +229,6 @@ static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *
     const bool folds = shares && folds_values(call, parts);
     const bool plain_values = direct && (!call.scratch.value_factor || folds);
     const bool skips = shares && plain_values && folds_skip(call, parts);
-    if (direct)
-        out->scale = (float)call.scale;
     if (shares) {
         const bool tiled = call.a.share == SRNN_SHARE_QK_TILED;
         out->q_share = out->k_share = tiled ? 1 : call.H / call.shared;
@@ -281,6 +279,8 @@ sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units
     s.chunk = facts_of(call);
     if (units && s.direct && unit_feature(call.a.feature) && !call.shares_queries)
         s.chunk.feature = call.a.feature;
+    if (!s.direct) /* the core applies it: queries times it would be rounded */
+        s.call.scale = 1;
     take_arrays(&s, parts, backward, layout);
     return s;
 }
