@@ -9,22 +9,24 @@
 
 /* What a problem has besides sizes. */
 enum {
-    DELTA = 1,          /* write=delta, keys of unit length */
-    STATES = 2,         /* initial and final state, with gradients */
-    SUMS = 4,           /* row sums */
-    NANS = 8,           /* the second document holds nothing else */
-    ALIKE = 16,         /* keys are nearly collinear: twice the limits */
-    SAME = 32,          /* keys are identical: 2.5 times the limits */
-    REFLECTS = 64,      /* betas up to 2, else 1 */
-    NO_BETAS = 128,     /* every fifth is 0 */
-    NO_KEYS = 256,      /* every seventh is 0 */
-    SOME_STRONG = 512,  /* every third gate, of every fifth channel, is SR_CHUNK_GATE_LEAST */
-    ALL_STRONG = 1024,  /* all gates are */
-    SHARED_KEYS = 2048, /* keys of one head, queries of two, alternating */
-    HALF_NANS = 4096,   /* its gates have them in every other channel alone */
-    SHARED_ROWS = 8192, /* queries and keys of two heads, alternating */
-    IN_BLOCKS = 16384,  /* those of a head side by side instead */
-    FACTORS = 32768,    /* of values, and a skip */
+    DELTA = 1,           /* write=delta, keys of unit length */
+    STATES = 2,          /* initial and final state, with gradients */
+    SUMS = 4,            /* row sums */
+    NANS = 8,            /* the second document holds nothing else */
+    ALIKE = 16,          /* keys are nearly collinear: twice the limits */
+    SAME = 32,           /* keys are identical: 2.5 times the limits */
+    REFLECTS = 64,       /* betas up to 2, else 1 */
+    NO_BETAS = 128,      /* every fifth is 0 */
+    NO_KEYS = 256,       /* every seventh is 0 */
+    SOME_STRONG = 512,   /* every third gate, of every fifth channel, is SR_CHUNK_GATE_LEAST */
+    ALL_STRONG = 1024,   /* all gates are */
+    SHARED_KEYS = 2048,  /* keys of one head, queries of two, alternating */
+    HALF_NANS = 4096,    /* its gates have them in every other channel alone */
+    UNITS = 8192,        /* features are of unit length, rows of many lengths */
+    SMOOTH = 16384,      /* the same, smoothly */
+    SHARED_ROWS = 32768, /* queries and keys of two heads, alternating */
+    IN_BLOCKS = 65536,   /* those of a head side by side instead */
+    FACTORS = 131072,    /* of values, and a skip */
 };
 
 enum decays { NONE, HEAD, CHANNEL };
@@ -98,6 +100,13 @@ static const problem of_delta[] = {
     {1, 1, 1, 97, 64, 128, HEAD, DELTA, 132, whole, -0.1f},
     {1, 1, 1, 129, 128, 128, HEAD, DELTA | STATES, 132, whole, -0.1f},
     {2, 1, 1, 1, 8, 8, HEAD, DELTA | STATES, 132, whole, -1},
+    {1, 2, 2, 130, 64, 64, HEAD, DELTA | STATES | SMOOTH, 1, whole, -0.05f},
+    {1, 2, 1, 70, 24, 40, HEAD, DELTA | STATES | UNITS | NO_KEYS, 1, several, -0.3f},
+    {2, 1, 1, 150, 64, 64, HEAD, DELTA | STATES | NANS | SMOOTH, 132, several, -0.1f},
+    {1, 1, 1, 131, 64, 64, NONE, DELTA | ALIKE | UNITS, 1, whole, 0},
+    {1, 1, 1, 131, 64, 64, HEAD, DELTA | STATES | SOME_STRONG | SMOOTH, 1, whole, 0},
+    {1, 4, 2, 67, 128, 64, HEAD, DELTA | STATES | SMOOTH, 132, several, -0.2f},
+    {1, 1, 1, 129, 128, 128, HEAD, DELTA | STATES | UNITS, 132, whole, -0.1f},
 };
 
 static const problem of_channel_delta[] = {
@@ -131,6 +140,22 @@ static int decays_of(const problem &p) {
     return p.decays == CHANNEL ? p.F : p.decays == HEAD ? 1 : 0;
 }
 
+static srnn_feature feature_of(const problem &p) {
+    return has(p, UNITS)    ? SRNN_FEATURE_UNIT
+           : has(p, SMOOTH) ? SRNN_FEATURE_UNIT_SMOOTH
+                            : SRNN_FEATURE_IDENTITY;
+}
+
+/* The factor of a row that makes its feature. */
+static double unit_of(const problem &p, const array<sr_bf16> &rows, size_t row) {
+    double square = 0;
+    for (size_t f = row * (size_t)p.F; f < (row + 1) * (size_t)p.F; f++)
+        square += rows[f] * rows[f];
+    return has(p, UNITS)    ? 1 / fmax(sqrt(square), 1e-12)
+           : has(p, SMOOTH) ? 1 / sqrt(square + 1e-6)
+                            : 1;
+}
+
 /* ---- numbers ---- */
 
 struct operands {
@@ -162,6 +187,7 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
     c.sums_rows = has(p, SUMS);
     c.decays = decays_of(p);
     c.scale = 0.4f;
+    c.feature = feature_of(p);
     c.first = in.first.there;
     c.q_heads = has(p, SHARED_KEYS | SHARED_ROWS) ? 2 : p.H;
     c.k_heads = has(p, SHARED_KEYS) ? 1 : has(p, SHARED_ROWS) ? 2 : p.Hkv;
@@ -197,6 +223,9 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
 static bool is_hidden(const problem &p, int t) {
     return has(p, NANS) && t >= p.documents[0] && t < p.documents[1];
 }
+
+/* Of keys; the second is near where unit_smooth is smooth. */
+static const float key_lengths[] = {1, 0.005f, 0.3f, 7, 1000};
 
 static void fill(const problem &p, operands &in) {
     in.first.create((size_t)p.B * (size_t)p.T);
@@ -236,8 +265,9 @@ static void fill(const problem &p, operands &in) {
             sum += (double)x[f] * (double)x[f];
         }
         const float factor = has(p, NO_KEYS) && n % 7 == 0 ? 0 : (float)(1 / sqrt(sum));
+        const float length = key_lengths[feature_of(p) == SRNN_FEATURE_IDENTITY ? 0 : n % 5];
         for (size_t f = 0; f < x.size(); f++)
-            key[f] = to_bf16(factor * x[f]);
+            key[f] = to_bf16(length * factor * x[f]);
     }
     const auto hide = [&](auto &x, int columns, size_t step = 1) {
         for (size_t n = 0; n < x.host.size(); n += step)
@@ -264,7 +294,8 @@ struct reference {
     const operands &in;
     expectations &out;
 
-    doubles states, used; /* with tokens 0 .. t-1: (T + 1, F, columns); U: (T, columns) */
+    doubles q_unit, k_unit; /* factors of rows */
+    doubles states, used;   /* with tokens 0 .. t-1: (T + 1, F, columns); U: (T, columns) */
     int b, kv;
 
     int columns() const {
@@ -280,10 +311,12 @@ struct reference {
         return ((size_t)b * (size_t)heads + (size_t)h) * (size_t)p.T + (size_t)t;
     }
     double key(int t, int f) const {
-        return in.k[row(c.k_heads, c.key_head(kv), t) * (size_t)p.F + (size_t)f];
+        const size_t at = row(c.k_heads, c.key_head(kv), t);
+        return k_unit[at] * in.k[at * (size_t)p.F + (size_t)f];
     }
     double query(int h, int t, int f) const {
-        return in.q[row(c.q_heads, c.query_head(h), t) * (size_t)p.F + (size_t)f];
+        const size_t at = row(c.q_heads, c.query_head(h), t);
+        return q_unit[at] * in.q[at * (size_t)p.F + (size_t)f];
     }
     double value(int t, int v) const {
         return v == p.V ? 1
@@ -420,6 +453,26 @@ struct reference {
     }
 };
 
+static doubles units_of(const problem &p, const array<sr_bf16> &rows) {
+    doubles units(rows.host.size() / (size_t)p.F);
+    for (size_t n = 0; n < units.size(); n++)
+        units[n] = unit_of(p, rows, n);
+    return units;
+}
+
+/* Gradients of features to those of their rows. */
+static void backward_units(const problem &p, doubles &d, const array<sr_bf16> &rows) {
+    const size_t F = (size_t)p.F;
+    for (size_t n = 0; n < d.size() / F && feature_of(p) != SRNN_FEATURE_IDENTITY; n++) {
+        const double unit = unit_of(p, rows, n);
+        double along = 0;
+        for (size_t f = n * F; f < (n + 1) * F; f++)
+            along += unit < 1e12 ? unit * unit * rows[f] * d[f] : 0;
+        for (size_t f = n * F; f < (n + 1) * F; f++)
+            d[f] = unit * (d[f] - along * rows[f]);
+    }
+}
+
 static void refer(const problem &p, const sr_chunk_call &c, const operands &in, expectations &out) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
@@ -435,10 +488,12 @@ static void refer(const problem &p, const sr_chunk_call &c, const operands &in, 
     out.d_initial.assign(states, 0);
     for (int b = 0; b < p.B; b++)
         for (int kv = 0; kv < p.Hkv; kv++) {
-            reference r = {p, c, in, out, {}, {}, b, kv};
+            reference r = {p, c, in, out, units_of(p, in.q), units_of(p, in.k), {}, {}, b, kv};
             r.forward();
             r.backward();
         }
+    backward_units(p, out.d_q, in.q);
+    backward_units(p, out.d_k, in.k);
 }
 
 /* ---- comparison ---- */
@@ -517,10 +572,12 @@ static sr_chunk_shape shape_of(const problem &p) {
     return s;
 }
 
-static void run(const sr_chunk_core &core, const problem &p, const sr_chunk_call &call) {
-    const sr_chunk_shape shape = shape_of(p);
+static void run(const sr_chunk_core &core, const problem &p, const sr_chunk_call &call,
+                int capability) {
+    sr_chunk_shape shape = shape_of(p);
     cudaStream_t stream;
     char *workspace;
+    shape.capability = capability;
     assert_true(core.fits(shape));
     RIGHT(cudaStreamCreate(&stream));
     for (int backward = 0; backward < 2; backward++) {
@@ -541,7 +598,7 @@ template <class N> static void compare_again(array<N> &found) {
     assert_memory_equal(once.data(), found.host.data(), once.size() * sizeof(N));
 }
 
-static void test_problem(const sr_chunk_core &core, const problem &p, bool again) {
+static void test_problem(const sr_chunk_core &core, const problem &p, bool again, int capability) {
     const size_t BT = (size_t)p.B * (size_t)p.T, q = BT * (size_t)p.H, k = BT * (size_t)p.Hkv;
     const size_t F = (size_t)p.F, V = (size_t)p.V, states = (size_t)(p.B * p.Hkv) * F * V;
     const size_t gates = k * (p.decays == CHANNEL ? F : 1);
@@ -588,7 +645,7 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     sr_chunk_call call = call_of(p, in, out);
     call.parts = core.parts ? core.parts(shape_of(p)) : 0;
     assert_true(call.parts > 0 || !has(p, FACTORS));
-    run(core, p, call);
+    run(core, p, call, capability);
     refer(p, call, in, expected);
     compare(p, "numerator", out.numerator, expected.numerator, p.V, OUTPUT_LIMIT);
     compare_shared(p, call, "d_q", out.d_q, expected.d_q);
@@ -608,7 +665,7 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     }
     if (!again)
         return;
-    run(core, p, call);
+    run(core, p, call, capability);
     compare_again(out.numerator);
     compare_again(out.d_q);
     compare_again(out.d_k);
@@ -618,9 +675,10 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
 
 /* The first problem twice. */
 template <size_t COUNT>
-static void test_problems(const sr_chunk_core &core, const problem (&problems)[COUNT]) {
+static void test_problems(const sr_chunk_core &core, const problem (&problems)[COUNT],
+                          int capability = 80) {
     for (size_t n = 0; n < COUNT; n++)
-        test_problem(core, problems[n], n == 0);
+        test_problem(core, problems[n], n == 0, capability);
 }
 
 static void test_head(void **state) {
@@ -636,6 +694,11 @@ static void test_channel(void **state) {
 static void test_delta(void **state) {
     (void)state;
     test_problems(sr_chunk_core_delta, of_delta);
+}
+
+static void test_delta_by_wgmma(void **state) {
+    (void)state;
+    test_problems(sr_chunk_core_delta, of_delta, 90);
 }
 
 static void test_channel_delta(void **state) {
@@ -691,7 +754,7 @@ static void test_workspace_of_steps(void **state) {
         facts.Dv = s.V;
         for (const bool backward : {false, true}) {
             sr_layout layout = {};
-            const sr_chunk_steps steps = sr_chunk_steps_of(facts, 0, backward, &layout);
+            const sr_chunk_steps steps = sr_chunk_steps_of(facts, 0, false, backward, &layout);
             assert_false(steps.direct);
             assert_true(layout.used <= sr_chunk_steps_bytes(facts));
         }
@@ -700,9 +763,13 @@ static void test_workspace_of_steps(void **state) {
 
 int main() {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head),          cmocka_unit_test(test_channel),
-        cmocka_unit_test(test_channel_delta), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_what_fits),     cmocka_unit_test(test_workspace_of_steps),
+        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_channel),
+        cmocka_unit_test(test_channel_delta),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_delta_by_wgmma),
+        cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_workspace_of_steps),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -55,7 +55,9 @@ struct sr_chunk_call {
     const int32_t *first; /* (B, T): the first token of the document of t */
 
     /* q (B, H, T, F), k (B, Hkv, T, F), v (B, Hkv, T, V), with features and value factors. Heads of
-     * q and k may repeat: see query_head and key_head. */
+     * q and k may repeat: see query_head and key_head. Where `feature` is unit or unit_smooth the
+     * core makes it: q and k are the rows before, and d_q and d_k their gradients. */
+    srnn_feature feature; /* of a core that makes units; else identity */
     sr_chunk_rows q, k, v;
     int q_share, k_share; /* query head h reads row head h / q_share of q, key head h h / k_share */
     int q_heads, k_heads; /* and then modulo these */

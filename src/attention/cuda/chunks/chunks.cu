@@ -113,8 +113,8 @@ static core_call core_call_of(const sr_attention_call *wanted, bool backward) {
     const sr_axes_call call = sr_axes_call_of(wanted, backward, &layout);
     c.shape = shape_of(&wanted->plan->problem);
     c.core = core_of(c.shape);
-    c.steps =
-        sr_chunk_steps_of(call, c.core->parts ? c.core->parts(c.shape) : 0, backward, &layout);
+    c.steps = sr_chunk_steps_of(call, c.core->parts ? c.core->parts(c.shape) : 0,
+                                c.core->makes_units, backward, &layout);
     const srnn_states *const states = &wanted->plan->states;
     c.steps.chunk.initial = (const float *)states->initial;
     c.steps.chunk.final = (float *)states->final;

@@ -19,6 +19,7 @@ struct sr_chunk_shape {
 
 struct sr_chunk_core {
     const char *name;
+    bool makes_units; /* computes calls whose feature is unit or unit_smooth */
     bool (*fits)(const sr_chunk_shape &shape);
     /* Bytes of device memory that a call needs, at an address that is a multiple of 256. Nothing in
      * it lasts from forward to backward. */

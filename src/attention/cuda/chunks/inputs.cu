@@ -6,6 +6,7 @@
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
 #include "attention/cuda/chunks/tiles.h"
+#include "attention/cuda/chunks/units.h"
 
 /* ---- features ---- */
 
@@ -15,12 +16,6 @@ struct feature_rows_of {
     sr_chunk_rows rows;
     int heads;
 };
-
-SR_DEVICE float feature_inverse(srnn_feature feature, float square) {
-    if (feature == SRNN_FEATURE_UNIT)
-        return 1 / fmaxf(sqrtf(square), (float)SR_AXES_NORM_FLOOR);
-    return rsqrtf(square + (float)SR_AXES_SMOOTH);
-}
 
 /* Other features and their slopes: sr_feature_value and sr_feature_slope in float. */
 SR_DEVICE float feature_value(srnn_feature feature, float x) {
@@ -32,10 +27,6 @@ SR_DEVICE float feature_slope(srnn_feature feature, float x) {
     if (feature == SRNN_FEATURE_RELU)
         return x > 0 ? 1 : 0;
     return feature != SRNN_FEATURE_ELU1 || x > 0 ? 1 : exp2_fast(x * SR_LOG2_E);
-}
-
-SR_DEVICE bool feature_is_unit(srnn_feature feature) {
-    return feature == SRNN_FEATURE_UNIT || feature == SRNN_FEATURE_UNIT_SMOOTH;
 }
 
 /* Features of q or k. Threads as in lanes.h, with the heads of the rows: global -> registers, the
@@ -51,9 +42,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int b = place.b, t = place.t;
     float x[8];
     chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
-    if (feature_is_unit(call.a.feature)) {
+    if (unit_feature(call.a.feature)) {
         const float inverse =
-            feature_inverse(call.a.feature, chunk_row_sum(chunk_dot(x, x), lanes.pieces));
+            unit_inverse(call.a.feature, chunk_row_sum(chunk_dot(x, x), lanes.pieces));
 #pragma unroll
         for (int c = 0; c < 8; c++)
             x[c] *= inverse;
@@ -93,13 +84,11 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     }
     float x[8];
     chunk_load_8(x, chunk_piece(from.x, b, lane.h, t, lane.piece));
-    if (feature_is_unit(call.a.feature)) {
+    if (unit_feature(call.a.feature)) {
         const float square = chunk_row_sum(chunk_dot(x, x), lanes.pieces);
-        const float inverse = feature_inverse(call.a.feature, square);
-        const bool floored =
-            call.a.feature == SRNN_FEATURE_UNIT && !(sqrtf(square) >= (float)SR_AXES_NORM_FLOOR);
+        const float inverse = unit_inverse(call.a.feature, square);
         const float dot = chunk_row_sum(chunk_dot(x, d), lanes.pieces);
-        const float along = floored ? 0 : dot * inverse * inverse;
+        const float along = dot * unit_along(call.a.feature, inverse);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             d[c] = inverse * fmaf(-along, x[c], d[c]);
@@ -328,7 +317,7 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
     float *const gate = (float *)chunk.gate;
     if (gate || call.scratch.value_factor || call.scratch.beta)
         AXES_START(chunk_tokens, tokens * call.Hkv, call, gate, continues);
-    SR_TRY(sr_axes_levels(call, stream));
+    SR_TRY(sr_chunks_levels(call, stream));
     if (chunk.v.data == call.in.v.data)
         return SRNN_OK;
     const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
@@ -393,7 +382,7 @@ srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t 
                           dim3((unsigned)lanes.threads()), 0, stream, call, chunk.d_v, steps.d_skip,
                           factors, lanes));
     }
-    SR_TRY(sr_axes_levels_backward(call, stream));
+    SR_TRY(sr_chunks_levels_backward(call, steps.sums, stream));
     if (call.delta && call.out.write_gate.data)
         AXES_START(chunk_beta_backward, (int64_t)call.B * call.T * call.Hkv, call, chunk.d_beta);
     return call.decays > 0 ? gates_backward(call, chunk, steps.sums, stream) : SRNN_OK;

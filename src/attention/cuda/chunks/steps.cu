@@ -3,6 +3,7 @@
 #include "attention/cuda/chunks/lanes.h"
 #include "attention/cuda/chunks/steps.h"
 #include "attention/cuda/chunks/tiles.h"
+#include "attention/cuda/chunks/units.h"
 
 /* ---- kernels: a thread owns a number, or 8 of a row ---- */
 
@@ -220,7 +221,9 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
 static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *layout) {
     const sr_axes_call &call = s->call;
     sr_chunk_call *const out = &s->chunk;
-    const bool direct = s->direct, identity = call.a.feature == SRNN_FEATURE_IDENTITY;
+    const bool direct = s->direct;
+    const bool own_rows =
+        direct && call.a.feature == out->feature; /* the core reads the caller's */
     const bool plain_outputs = direct && has_plain_outputs(call);
     const bool shares = direct && call.shares_queries;
     const bool folds = shares && folds_values(call, parts);
@@ -241,8 +244,8 @@ static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *
     if (skips)
         out->skip = call.in.skip_weight;
     const int64_t gates = (int64_t)call.B * call.T * call.Hkv * out->decays;
-    out->q = rows_or_array(direct && identity, call.in.q, call, out->q_heads, out->F, layout);
-    out->k = rows_or_array(direct && identity, call.in.k, call, out->k_heads, out->F, layout);
+    out->q = rows_or_array(own_rows, call.in.q, call, out->q_heads, out->F, layout);
+    out->k = rows_or_array(own_rows, call.in.k, call, out->k_heads, out->F, layout);
     out->v = rows_or_array(plain_values, call.in.v, call, call.Hkv, out->V, layout);
     const bool finds_gates = direct && call.decays > 1; /* the core does */
     out->gate = take_floats(gates > 0 && !finds_gates, gates, layout);
@@ -256,7 +259,7 @@ static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *
     }
     out->d_numerator = rows_or_array(plain_outputs, call.o, call, call.H, out->V, layout);
     out->d_row_sum = take_floats(call.sums_rows, (int64_t)call.B * call.T * call.H, layout);
-    const bool own = direct && identity && (!call.shares_queries || out->parts == 1);
+    const bool own = own_rows && (!call.shares_queries || out->parts == 1);
     const int sums = out->parts * out->q_heads; /* rows of d_q and d_k where they are sums */
     out->d_q = rows_or_array(own, call.out.q, call, sums > 0 ? sums : call.H, out->F, layout);
     out->d_k = rows_or_array(own, call.out.k, call, sums > 0 ? sums : call.Hkv, out->F, layout);
@@ -270,12 +273,14 @@ static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *
     s->sums = (float *)sr_layout_take(layout, CHUNK_SUMS, sizeof(float));
 }
 
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool backward,
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units, bool backward,
                                  sr_layout *layout) {
     sr_chunk_steps s = {};
     s.call = call;
     s.direct = is_direct(call);
     s.chunk = facts_of(call);
+    if (units && s.direct && unit_feature(call.a.feature) && !call.shares_queries)
+        s.chunk.feature = call.a.feature;
     take_arrays(&s, parts, backward, layout);
     return s;
 }

@@ -134,4 +134,5 @@ static int parts(const sr_chunk_shape &shape) {
     return (sharing + heads - 1) / heads;
 }
 
-const sr_chunk_core sr_chunk_core_head = {"head", fits, workspace_bytes, forward, backward, parts};
+const sr_chunk_core sr_chunk_core_head = {"head",  false,    fits, workspace_bytes,
+                                          forward, backward, parts};
