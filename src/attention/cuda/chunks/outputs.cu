@@ -335,8 +335,10 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     weights.read(call, lane);
     const auto load = [&](output_words *words, const axes_row &at) {
         words->numerator = chunk_words(chunk_piece(call.saved, at.b, at.h, at.t, lane.piece));
-        if constexpr ((KIND & EXTRAS) == 0)
+        if constexpr (KIND != EXTRAS)
             words->d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
+        if constexpr (KIND == USUAL)
+            load_gate(words, call, at, lane.piece);
     };
     uint32_t own = blockIdx.x * (uint32_t)lanes.slots + (uint32_t)lane.slot;
     axes_row next = output_row_of(call, lane, own);
@@ -346,8 +348,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         const bool exists = own < tokens;
         const axes_row at = next;
         output_words words = ahead;
-        load_gate(&words, call, at, lane.piece); /* not ahead: registers are scarce */
-        if constexpr ((KIND & EXTRAS) != 0)
+        if constexpr (KIND != USUAL) /* not ahead: registers are scarce */
+            load_gate(&words, call, at, lane.piece);
+        if constexpr (KIND == EXTRAS)
             words.d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
         next = output_row_of(call, lane, own + step);
         load(&ahead, next);
@@ -436,7 +439,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
                                         lane.piece));
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                d_skip_weight[c] = fmaf(d_y[c], v[c], d_skip_weight[c]);
+                /* one number for a head's weight: registers are scarce */
+                d_skip_weight[KIND & USUAL ? 0 : c] =
+                    fmaf(d_y[c], v[c], d_skip_weight[KIND & USUAL ? 0 : c]);
         }
     }
     chunk_partial_store(partial, KIND_WEIGHT, d_weight);

@@ -54,27 +54,53 @@ struct gradients_place {
     }
 };
 
-/* sum[row] += the products of rows own .. of a tile with C, its columns from `column` on. One
- * warp. */
-template <int WIDTH>
-SR_DEVICE void add_row_dots(float *sum, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
-                            int column) {
-    const int lane = lane_again();
-    float dot[2] = {};
+/* Where a tile has the numbers of a lane's accumulators: rows own .. and columns from `column` on.
+ * Tiles of one width have them at the same places. */
+template <int WIDTH> struct row_words {
+    int at[PIECES];
+
+    SR_DEVICE row_words(int own, int column) {
+        const int lane = lane_again();
 #pragma unroll
-    for (int e = 0; e < 4 * PIECES; e += 2) {
-        const sr_bf16 *const at =
-            tile + sr_tile<WIDTH>::offset(own + sum_row(e, lane), column / 8 + e / 4) +
-            2 * (lane % 4);
-        const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
-        dot[e % 4 / 2] += fmaf(c[e / 4][e % 4], pair.x, c[e / 4][e % 4 + 1] * pair.y);
+        for (int n = 0; n < PIECES; n++)
+            at[n] = sr_tile<WIDTH>::offset(own + lane / 4, column / 8 + n) + 2 * (lane % 4);
     }
+    /* Of piece n, of the lane's first or second row, eight further, where the swizzle is the
+     * same. */
+    SR_DEVICE float2 get(const sr_bf16 *tile, int n, int half) const {
+        return unpack_bf16(*reinterpret_cast<const uint32_t *>(tile + at[n] + half * 8 * WIDTH));
+    }
+    /* dot[half] += the lane's share of the products of its rows with those of C. */
+    SR_DEVICE void add_dots(float (&dot)[2], const float (&c)[PIECES][4],
+                            const sr_bf16 *tile) const {
+#pragma unroll
+        for (int n = 0; n < PIECES; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float2 pair = get(tile, n, half);
+                dot[half] += fmaf(c[n][2 * half], pair.x, c[n][2 * half + 1] * pair.y);
+            }
+    }
+};
+
+/* sum[row] += the dots of rows own .., of all lanes. One warp. */
+SR_DEVICE void add_row_dots(float *sum, const float (&dot)[2], int own) {
+    const int lane = lane_again();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float all = quad_sum(dot[half]);
         if (lane % 4 == 0)
             sum[own + sum_row(2 * half, lane)] += all;
     }
+}
+
+/* sum[row] += the products of rows own .. of a tile with C, its columns from `column` on. */
+template <int WIDTH>
+SR_DEVICE void add_row_dots(float *sum, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
+                            int column) {
+    float dot[2] = {};
+    row_words<WIDTH>(own, column).add_dots(dot, c, tile);
+    add_row_dots(sum, dot, own);
 }
 
 /* C to columns `column` .. of the rows of a head. */

@@ -134,28 +134,40 @@ SR_DEVICE void read_states(float (&d_q)[F / SR_CHUNK][PIECES][4],
                            shared_memory<F> *shared) {
     const gradients_place &at = shared->at;
     const int own = at.own(), side = at.side();
-    const auto take = [&](float(&sum)[PIECES][4], const sr_bf16 *rows, const sr_bf16 *tile,
-                          const float *factor, float also, float *dots, const sr_bf16 *of,
+    const sr_chunk_tokens &tokens = shared->tokens;
+    float from_state[2] = {}, from_later[2] = {};
+    /* sum += the rows times the part's tile of S or R, times factors of rows */
+    const auto take = [&](float(&sum)[PIECES][4], float(&dot)[2], const sr_bf16 *rows,
+                          const sr_bf16 *tile, const float *factor, float also, const sr_bf16 *of,
                           int part) {
-        float c[PIECES][4];
+        float c[PIECES][4], products[2] = {};
         clear_pieces(c);
         multiply_by_columns<SR_CHUNK, SR_CHUNK>(c, rows, own, 0, tile + part * SR_CHUNK_SQUARE,
                                                 PIECES * side);
-        scale_pieces(c, factor + own, also);
-        add_row_dots<F>(dots, c, of, own, at.column(part));
+        row_words<F>(own, at.column(part)).add_dots(products, c, of);
+        const int lane = lane_again();
 #pragma unroll
-        for (int e = 0; e < 4 * PIECES; e++)
-            sum[e / 4][e % 4] += c[e / 4][e % 4];
+        for (int half = 0; half < 2; half++) {
+            const float weight = factor[own + sum_row(2 * half, lane)] * also;
+            dot[half] = fmaf(weight, products[half], dot[half]);
+#pragma unroll
+            for (int n = 0; n < PIECES; n++) {
+                sum[n][2 * half] = fmaf(weight, c[n][2 * half], sum[n][2 * half]);
+                sum[n][2 * half + 1] = fmaf(weight, c[n][2 * half + 1], sum[n][2 * half + 1]);
+            }
+        }
     };
 #pragma unroll
     for (int part = 0; part < F / SR_CHUNK; part++) {
         if (at.reads_state)
-            take(d_q[part], shared->gradients, shared->state, shared->tokens.before, call.scale,
-                 shared->sums.from_state[side], shared->queries, part);
+            take(d_q[part], from_state, shared->gradients, shared->state, tokens.before, call.scale,
+                 shared->queries, part);
         if (at.reads_later)
-            take(d_k[part], shared->values, shared->later, shared->tokens.until, 1,
-                 shared->sums.from_later[side], shared->keys, part);
+            take(d_k[part], from_later, shared->values, shared->later, tokens.until, 1,
+                 shared->keys, part);
     }
+    add_row_dots(shared->sums.from_state[side], from_state, own);
+    add_row_dots(shared->sums.from_later[side], from_later, own);
     if (!at.reads_state || !at.reads_later)
         return;
     const float both = warp_sum(tile_dot<SR_CHUNK * F>(shared->state, shared->later));

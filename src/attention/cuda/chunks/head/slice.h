@@ -54,14 +54,15 @@ SR_DEVICE void value_gradients(const sr_chunk_call &call, Memory *shared, int h)
         add_row_dots<SR_CHUNK>(shared->values_dot[side], c, shared->values, own, at.column(0));
     if (call.skip) {
         const float factor = call.skip[h];
+        const row_words<SR_CHUNK> words(own, at.column(0));
 #pragma unroll
-        for (int e = 0; e < 4 * PIECES; e += 2) {
-            const int row = own + sum_row(e, lane), column = at.column(0) + sum_column(e, lane);
-            const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(
-                shared->gradients + sr_tile<SR_CHUNK>::offset(row, column / 8) + column % 8));
-            c[e / 4][e % 4] = fmaf(factor, pair.x, c[e / 4][e % 4]);
-            c[e / 4][e % 4 + 1] = fmaf(factor, pair.y, c[e / 4][e % 4 + 1]);
-        }
+        for (int n = 0; n < PIECES; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float2 pair = words.get(shared->gradients, n, half);
+                c[n][2 * half] = fmaf(factor, pair.x, c[n][2 * half]);
+                c[n][2 * half + 1] = fmaf(factor, pair.y, c[n][2 * half + 1]);
+            }
     }
     if (call.d_v.data)
         store_columns(call.d_v, at, h, c, at.column(0), call.V);
