@@ -10,16 +10,18 @@
 template <int F, bool KEEP, bool FEW> struct forward_shape {
     using Slot = delta_slot<F, !KEEP>;
     static constexpr int blocks = FEW ? 1 : 2; /* of a multiprocessor */
-    /* Of both at most as many as slots. */
-    static constexpr SR_BOTH int scorers(int slots) {
-        return KEEP ? 0 : F == 64 && FEW && slots > 1 ? 2 : 1;
+    static constexpr int kinds = KEEP ? 1 : 2; /* of tasks of a span: X, and P */
+
+    /* At most one span a slot. */
+    static constexpr SR_BOTH int workers(int slots) {
+        const int most = F == 64 && FEW ? KEEP ? 4 : 6 : 3;
+        return most < kinds * slots ? most : kinds * slots;
     }
-    static constexpr SR_BOTH int solvers(int slots) {
-        const int most = F == 64 && FEW ? 4 : KEEP ? 3 : 2;
-        return most < slots ? most : slots;
+    static constexpr SR_BOTH int marks(int slots) {
+        return (workers(slots) + kinds - 1) / kinds;
     }
     static constexpr SR_BOTH int warps(int slots) {
-        return SR_DELTA_STRIPS + 1 + scorers(slots) + solvers(slots);
+        return SR_DELTA_STRIPS + 1 + workers(slots);
     }
     static constexpr int threads = warps(SR_DELTA_SLOTS_MOST) * SR_WARP;
 };
@@ -113,7 +115,10 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         float c[8][4];
         delta_strip used, left;
         span_values<Products>(c, state, slot, strip);
-        used.set(c);
+        if constexpr (KEEP)
+            used.set(c);
+        else
+            used.set(c, slot.factors.unit);
         delta_scale_tokens(c, slot.factors.until);
         left.set(c);
         if constexpr (KEEP)
@@ -122,7 +127,7 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
                             call.V, slot.values, used, strip, span, call.V - value);
         else
             Products::store_numerators(call.numerator.row(at.b, at.query, span.t0) + value,
-                                       call.numerator.time, slot, state, used, strip,
+                                       call.numerator.time, slot, state, used, call.scale, strip,
                                        call.V - value);
         state.multiply(slot.factors.across); /* S' = e^c_last S' + U' diag(e^(c_last - c)) K */
         Products::add_rows(state, left.a, slot.keys);
@@ -131,10 +136,44 @@ SR_DEVICE void walk_strip(const sr_chunk_call &call, const delta_places &places,
         state.store(call.final + head * numbers, value, call.F, call.V);
 }
 
+/* ---- workers ---- */
+
+/* X of a span, and the factors of its tokens. */
+template <int F, bool KEEP>
+SR_DEVICE void solve(delta_slot<F, !KEEP> &slot, const sr_chunk_call &call,
+                     const delta_places &places, const forward_head &at) {
+    delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
+    if constexpr (!KEEP)
+        delta_all_squares<F>(slot.of_queries.unit, slot.queries, call.feature);
+    __syncwarp();
+    const float2 sum = slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, call.feature);
+    if constexpr (!KEEP)
+        slot.of_queries.fill(sum, call.scale, call.feature);
+    __syncwarp();
+    delta_solve_span<F>(slot.solved, slot.keys, slot.factors);
+    __syncwarp();
+    if (KEEP && at.slice == 0)
+        keep_solved(places.solved + ((int64_t)(at.b * call.Hkv + at.head) * delta_chunks(call.T) +
+                                     slot.span.t0 / SR_DELTA_CHUNK) *
+                                        SR_DELTA_PAIRS,
+                    slot.solved, slot.span);
+}
+
+/* P of a span, without the factors of queries and keys: strips have them. */
+template <int F, bool KEEP>
+SR_DEVICE void score(delta_slot<F, !KEEP> &slot, const sr_chunk_call &call) {
+    if constexpr (!KEEP) {
+        const float2 sum = delta_running(call.decays > 0 ? slot.gate : nullptr);
+        delta_put(slot.sum, sum.x, sum.y);
+        __syncwarp();
+        delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.sum, slot.sum,
+                        [](int) { return 1.0f; });
+    }
+}
+
 /* A block walks a head from its first span: without KEEP that of a query head, whose state is made
  * again for each head of a group. Warps 0 .. 3 are the strips, whose state stays in registers,
- * then the loader (cp.async, global -> shared), scorers (not with KEEP) and solvers; see
- * walk.h. */
+ * then the loader (cp.async, global -> shared) and workers; see walk.h. */
 template <class Products, int F, bool KEEP, bool FEW>
 __global__ void __launch_bounds__(forward_shape<F, KEEP, FEW>::threads,
                                   forward_shape<F, KEEP, FEW>::blocks)
@@ -144,12 +183,12 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, FEW>::threads,
     using Slot = typename Shape::Slot;
     SR_SHARED(Slot, slots);
     const int warp = of_warp((int)threadIdx.x / SR_WARP);
-    const int scorers = Shape::scorers(slot_count), solvers = Shape::solvers(slot_count);
+    const int workers = Shape::workers(slot_count), marks = Shape::marks(slot_count);
     const int heads = KEEP ? call.Hkv : call.H, index = (int)blockIdx.x;
     forward_head at = {index / heads, index % heads, index % heads, (int)blockIdx.y};
     if (!KEEP)
         at.head = at.query / call.group;
-    const delta_barriers barriers = {slot_count, (KEEP ? 1 : 2) * SR_WARP};
+    const delta_barriers barriers = {slot_count, Shape::kinds * SR_WARP};
     if (warp < SR_DELTA_STRIPS) {
         if constexpr (!FEW)
             Products::strips_begin();
@@ -161,7 +200,7 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, FEW>::threads,
     if (warp == SR_DELTA_STRIPS) {
         const int32_t *const first = call.first + (int64_t)at.b * call.T;
         int t = 0;
-        delta_run_loader<Products>(slots, barriers, solvers, [&](Slot &slot) {
+        delta_run_loader<Products>(slots, barriers, marks, [&](Slot &slot) {
             if (t >= call.T)
                 return false;
             const delta_span span = delta_span_from(first, t, call.T, call.initial != nullptr);
@@ -169,39 +208,15 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, FEW>::threads,
             t = span.t0 + span.past;
             return true;
         });
-    } else if (warp <= SR_DELTA_STRIPS + scorers) {
-        if constexpr (!KEEP)
-            delta_run_worker<Products>(
-                slots, barriers, warp - SR_DELTA_STRIPS - 1, scorers, solvers - scorers,
-                [&](Slot &slot) {
-                    delta_exponents &exponents = slot.exponents;
-                    delta_query_factors &of_queries = slot.of_queries;
-                    delta_all_squares<F>(exponents.key, slot.keys, call.feature);
-                    delta_all_squares<F>(of_queries.unit, slot.queries, call.feature);
-                    __syncwarp();
-                    const float2 units = delta_units(exponents.key, call.feature);
-                    of_queries.fill(exponents.fill(call.decays > 0 ? slot.gate : nullptr, units),
-                                    call.scale, call.feature);
-                    __syncwarp();
-                    delta_scores<F>(slot.scores, slot.queries, slot.keys, exponents,
-                                    of_queries.unit, call.scale);
-                });
     } else {
-        delta_run_worker<Products>(
-            slots, barriers, warp - SR_DELTA_STRIPS - 1 - scorers, solvers, 0, [&](Slot &slot) {
-                delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
-                __syncwarp();
-                slot.factors.fill(call.decays > 0 ? slot.gate : nullptr, call.feature);
-                __syncwarp();
-                delta_solve_span<F>(slot.solved, slot.keys, slot.factors);
-                __syncwarp();
-                if (KEEP && at.slice == 0)
-                    keep_solved(places.solved +
-                                    ((int64_t)(at.b * call.Hkv + at.head) * delta_chunks(call.T) +
-                                     slot.span.t0 / SR_DELTA_CHUNK) *
-                                        SR_DELTA_PAIRS,
-                                slot.solved, slot.span);
-            });
+        const auto work = [&](Slot &slot, int kind) {
+            if (kind == 0)
+                solve<F, KEEP>(slot, call, places, at);
+            else
+                score<F, KEEP>(slot, call);
+        };
+        delta_run_worker<Products>(slots, barriers, warp - SR_DELTA_STRIPS - 1, workers,
+                                   Shape::kinds, marks, work);
     }
 }
 

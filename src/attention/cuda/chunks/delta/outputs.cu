@@ -89,7 +89,8 @@ SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_me
         }
         take(w, j);
         delta_decay(
-            w, i, j, shared.factors.pairs, [=](int row) { return factor * units[row]; }, lane);
+            w, i, j, shared.factors.pairs.sum, shared.factors.pairs.key,
+            [=](int row) { return factor * units[row]; }, lane);
         if (below && i == j)
 #pragma unroll
             for (int n = 0; n < 2; n++)

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(reverse_shape<Products, F>::threads,
         });
     } else {
         delta_run_worker<Products>(
-            slots, barriers, warp - SR_DELTA_STRIPS - 1, scorers, 0, [&](Slot &slot) {
+            slots, barriers, warp - SR_DELTA_STRIPS - 1, scorers, 1, scorers, [&](Slot &slot, int) {
                 delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
                 delta_all_squares<F>(slot.of_queries.unit, slot.queries, call.feature);
                 __syncwarp();
@@ -192,8 +192,9 @@ __global__ void __launch_bounds__(reverse_shape<Products, F>::threads,
                                                        call.feature),
                                      call.scale, call.feature);
                 __syncwarp();
-                delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.pairs,
-                                slot.of_queries.unit, call.scale);
+                delta_scores<F>(slot.scores, slot.queries, slot.keys, slot.factors.pairs.sum,
+                                slot.factors.pairs.key,
+                                [&](int row) { return call.scale * slot.of_queries.unit[row]; });
             });
     }
 }

@@ -316,12 +316,15 @@ struct delta_factors {
 struct delta_query_factors {
     alignas(16) float unit[SR_DELTA_CHUNK]; /* before fill the square */
     float before[SR_DELTA_CHUNK];           /* scale unit e^c */
+    float since[SR_DELTA_CHUNK];            /* e^c */
 
     /* From the lane's sums and squares. One warp; complete after __syncwarp. */
     SR_DEVICE void fill(float2 sum, float scale, srnn_feature feature) {
         const float2 own = delta_units(unit, feature);
+        const float2 decay = make_float2(exp2_fast(sum.x), exp2_fast(sum.y));
         delta_put(unit, own.x, own.y);
-        delta_put(before, scale * own.x * exp2_fast(sum.x), scale * own.y * exp2_fast(sum.y));
+        delta_put(before, scale * own.x * decay.x, scale * own.y * decay.y);
+        delta_put(since, decay.x, decay.y);
     }
 };
 
@@ -376,19 +379,19 @@ SR_DEVICE void delta_triangle(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16 *
     }
 }
 
-/* Multiplies block (i, j) by e^(c_i - c_j) and the factors of its rows and keys; 0 above the
- * diagonal. */
+/* Multiplies block (i, j) by the exponentials of the differences of exponents of its rows and of
+ * its keys, as in delta_exponents, and the factors of its rows; 0 above the diagonal. */
 template <class Factor>
-SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const delta_exponents &pairs,
+SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const float *rows, const float *keys,
                            const Factor &factor, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = 16 * i + delta_row(half, lane);
-        const float own = pairs.sum[row], multiply = factor(row);
+        const float own = rows[row], multiply = factor(row);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const int column = 16 * j + 8 * n + delta_column(0, lane);
-            const float2 key = *reinterpret_cast<const float2 *>(pairs.key + column);
+            const float2 key = *reinterpret_cast<const float2 *>(keys + column);
             float *const x = w[n] + 2 * half;
             x[0] *= multiply * exp2_fast(own - key.x);
             x[1] *= multiply * exp2_fast(own - key.y);
@@ -407,11 +410,11 @@ SR_DEVICE void delta_store_block(sr_bf16 *block, const float (&w)[2][4], int lan
     stmatrix_x4(block + sr_tile<16>::offset(lane % 16, lane / 16), a);
 }
 
-/* A set of the blocks of P of a span. One warp. */
-template <int F, uint32_t SET>
+/* A set of the blocks of P of a span, of exponents and factors as delta_decay. One warp. */
+template <int F, uint32_t SET, class Factor>
 SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                                  const delta_exponents &exponents, const float *units,
-                                  float scale) {
+                                  const float *of_rows, const float *of_keys,
+                                  const Factor &factor) {
     float w[SR_DELTA_BLOCKS][2][4];
     delta_triangle<F, SET>(w, queries, keys, false);
     const int lane = delta_lane();
@@ -421,19 +424,17 @@ SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const 
         for (int j = 0; j <= i; j++) {
             if (!(SET >> delta_block(i, j) & 1))
                 continue;
-            delta_decay(
-                w[delta_block(i, j)], i, j, exponents, [=](int row) { return scale * units[row]; },
-                lane);
+            delta_decay(w[delta_block(i, j)], i, j, of_rows, of_keys, factor, lane);
             delta_store_block(pairs + delta_pairs_at(i, j), w[delta_block(i, j)], lane);
         }
 }
 
-template <int F>
+template <int F, class Factor>
 SR_DEVICE void delta_scores(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                            const delta_exponents &exponents, const float *units, float scale) {
-    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, exponents, units, scale);
-    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, exponents, units,
-                                                             scale);
+                            const float *of_rows, const float *of_keys, const Factor &factor) {
+    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, of_rows, of_keys, factor);
+    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, of_rows, of_keys,
+                                                             factor);
 }
 
 /* ---- the solved triangle ----
@@ -585,7 +586,7 @@ SR_DEVICE void delta_key_blocks(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16
         for (int j = 0; j <= i; j++)
             if (SET >> delta_block(i, j) & 1)
                 delta_decay(
-                    w[delta_block(i, j)], i, j, factors.pairs,
+                    w[delta_block(i, j)], i, j, factors.pairs.sum, factors.pairs.key,
                     [&](int row) { return factors.beta[row] * factors.unit[row]; }, lane);
 }
 
@@ -688,6 +689,19 @@ struct delta_strip {
 #pragma unroll
         for (int m = 0; m < SR_DELTA_STEPS; m++)
             pack_a(a[m], c[2 * m], c[2 * m + 1]);
+    }
+
+    /* The same times the tokens' factors and one for all. */
+    SR_DEVICE void set(const float (&c)[8][4], const float *factor, float all = 1) {
+        const int lane = delta_lane();
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 own = delta_pair(factor, 8 * n + delta_column(0, lane));
+            own.x *= all;
+            own.y *= all;
+            a[n / 2][n % 2 * 2] = pack_bf16(c[n][0] * own.x, c[n][1] * own.y);
+            a[n / 2][n % 2 * 2 + 1] = pack_bf16(c[n][2] * own.x, c[n][3] * own.y);
+        }
     }
 
     SR_DEVICE void get(const sr_bf16 *tile, int strip) {
@@ -881,16 +895,17 @@ struct delta_products {
             }
     }
 
-    /* Numerators of a span to memory: `to` is the strip's column of its first row. 16 tokens at a
-     * time, not transposed, which takes few registers. */
+    /* Numerators of a span to memory, diag(scale unit) (e^c Q S + P U), U with the factors of keys:
+     * `to` is the strip's column of its first row. 16 tokens at a time, not transposed, which takes
+     * few registers. */
     template <int F, class Slot>
     static SR_DEVICE void store_numerators(sr_bf16 *to, int64_t time, Slot &slot,
                                            const delta_state<F> &state, const delta_strip &used,
-                                           int, int columns) {
-        const int lane = delta_lane();
+                                           float scale, int, int columns) {
         const delta_span &span = slot.span;
 #pragma unroll 1
         for (int i = 0; i < SR_DELTA_STEPS; i++) {
+            const int lane = delta_lane();
             float c[2][4] = {};
             uint32_t a[4];
 #pragma unroll
@@ -902,7 +917,7 @@ struct delta_products {
             }
 #pragma unroll
             for (int e = 0; e < 8; e++)
-                c[e / 4][e % 4] *= slot.of_queries.before[16 * i + delta_row(e / 2 % 2, lane)];
+                c[e / 4][e % 4] *= slot.of_queries.since[16 * i + delta_row(e / 2 % 2, lane)];
 #pragma unroll
             for (int j = 0; j < SR_DELTA_STEPS; j++) {
                 if (j > i)
@@ -910,6 +925,10 @@ struct delta_products {
                 a_rows<16>(a, slot.scores + delta_pairs_at(i, j), 0, 0, lane);
                 delta_multiply_strip(c, a, used.a[j]);
             }
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                c[e / 4][e % 4] *=
+                    scale * slot.of_queries.unit[16 * i + delta_row(e / 2 % 2, lane)];
             pack_a(a, c[0], c[1]);
             delta_store_fragment(to + 16 * i * time, time, a, span.from - 16 * i,
                                  span.past - 16 * i, columns, lane);

@@ -6,16 +6,16 @@
  * need no state. A span lives in one of the block's slots of shared memory, which goes round:
  *
  *     loader: waits until the slot is free, copies the span's rows, then tells that it is full
- *     a solver, a scorer: wait until it is full, make X and P of the rows, tell that they are ready
+ *     workers: wait until it is full, one makes X of the rows and one P, tell that they are ready
  *     strips: wait for that, compute, tell that the slot is free
  *
  * Warps that use a slot one after the other meet at one of its barriers, also where a third stands
- * between them: the loader tells the strips that its rows are ready, a solver and a scorer tell the
- * loader that they read them no more. Race detectors need not follow who waits for whom.
+ * between them: the loader tells the strips that its rows are ready, workers tell the loader that
+ * they read them no more. Race detectors need not follow who waits for whom.
  *
- * Spans go to the slots in order, to the solvers in turn, and to the scorers. Spans after the last
- * are marks. Of solvers and scorers there are at most as many as slots, and the loader waits until
- * they have taken a span: so no two spans are waited for at one barrier. */
+ * Spans go to the slots in order, and their tasks to the workers in turn. Spans after the last are
+ * marks. Workers have at most one span a slot at a time, and the loader waits until they have taken
+ * a span: so no two spans are waited for at one barrier. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 
@@ -62,7 +62,7 @@ template <int F, bool SCORES> struct delta_slot {
     sr_bf16 scores[SCORES ? SR_DELTA_PAIRS : 8];
     delta_factors factors;
     delta_query_factors of_queries;
-    delta_exponents exponents; /* the scorer's own */
+    float sum[SR_DELTA_CHUNK]; /* of gates, the scorer's own */
     float gate[SR_DELTA_CHUNK];
     delta_span span;
 };
@@ -74,7 +74,7 @@ enum {
 
 /* Barriers of a slot, and who meets there. */
 struct delta_barriers {
-    int slots, workers; /* solver and scorer of a span: threads */
+    int slots, workers; /* those of a span: threads */
 
     SR_DEVICE void wait_full(int slot) const { /* loader and workers */
         named_barrier_sync(1 + slot, SR_WARP + workers);
@@ -99,12 +99,12 @@ struct delta_barriers {
 };
 
 /* The loader: load(slot) starts the copies of the next span, whose place it leaves in slot.span, or
- * returns false if there are no more; `solvers` marks follow, numbered in span.from. One warp. */
+ * returns false if there are no more; `count` marks follow, numbered in span.from. One warp. */
 template <class Products, class Slot, class Load>
-SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int solvers,
+SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int count,
                                 const Load &load) {
     int item = 0;
-    for (int marks = 0; marks < solvers; item++) {
+    for (int marks = 0; marks < count; item++) {
         Slot &slot = slots[item % barriers.slots];
         if (item >= barriers.slots)
             barriers.wait_free(item % barriers.slots);
@@ -120,28 +120,28 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         if (marks <= 1) /* strips end at the first mark */
             barriers.tell_ready(item % barriers.slots);
     }
-    for (int n = max(0, item - barriers.slots); n < item - solvers; n++)
+    for (int n = max(0, item - barriers.slots); n < item - count; n++)
         barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
 }
 
-/* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One
- * warp. */
+/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`, until
+ * no mark has one for it: work(slot, kind). One warp. */
 template <class Products, class Slot, class Work>
-SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int begin, int every,
-                                int last, const Work &work) {
-    for (int item = begin;; item += every) {
-        const int at = item % barriers.slots;
+SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int worker,
+                                int workers, int kinds, int marks, const Work &work) {
+    for (int task = worker;; task += workers) {
+        const int at = task / kinds % barriers.slots, kind = task % kinds;
         barriers.wait_full(at);
         const delta_span span = slots[at].span;
         if (span.t0 >= 0)
-            work(slots[at]);
+            work(slots[at], kind);
         Products::publish();
         __syncwarp();
         if (span.t0 >= 0 || span.from == 0)
             barriers.tell_ready(at);
         if (span.t0 >= 0)
             barriers.tell_free(at);
-        if (span.t0 < 0 && span.from >= last)
+        if (span.t0 < 0 && kinds * span.from + kind + workers >= kinds * marks)
             return;
     }
 }

@@ -59,10 +59,10 @@ struct wgmma_products {
     template <class Slot>
     static SR_DEVICE void store_numerators(sr_bf16 *to, int64_t time, Slot &slot,
                                            const delta_state<64> &state, const delta_strip &used,
-                                           int strip, int columns) {
+                                           float scale, int strip, int columns) {
         float c[8][4];
         times_rows(c, state, slot.queries);
-        delta_scale_tokens(c, slot.of_queries.before);
+        delta_scale_tokens(c, slot.of_queries.since);
         const uint64_t blocks = wgmma_descriptor_16(slot.scores);
         tokens own;
         own.begin(c);
@@ -74,7 +74,7 @@ struct wgmma_products {
                 wgmma_registers<16, 0>(own.d[i], used.a[j], block(blocks, i, j), 1);
         own.finish(c);
         delta_strip numerators;
-        numerators.set(c);
+        numerators.set(c, slot.of_queries.unit, scale);
         store(to, time, slot.values, numerators, strip, slot.span, columns);
     }
 
