@@ -142,15 +142,14 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
         atomicMax(&note->largest, all);
 }
 
-/* As quantize (global -> registers -> global) with the largest size, unless it is as expected and
- * this need not be done always: then no block does anything. A block owns every gridDim.x-th tile,
- * so that there are few of them; two barriers a tile. */
-template <class N>
+/* As quantize (global -> registers -> global) with the largest size, unless it is as expected: then
+ * no block does anything. A block owns every gridDim.x-th tile, so that there are few of them; two
+ * barriers a tile. */
 static __global__ void __launch_bounds__(THREADS)
-    quantize_again(const sr_fp8_tensor to, const source<N> x, const sr_matrix_note *note,
-                   int tile_count, bool always) {
+    quantize_again(const sr_fp8_tensor to, const source<sr_bf16> x, const sr_matrix_note *note,
+                   int tile_count) {
     __shared__ sr_fp8_tile tile;
-    if (!always && fp8_as_expected<sr_e5m2>(*note))
+    if (fp8_as_expected<sr_e5m2>(*note))
         return;
     for (int i = blockIdx.x; i < tile_count; i += gridDim.x) {
         const sr_fp8_piece own = fp8_piece(x.columns, i);
@@ -160,6 +159,36 @@ static __global__ void __launch_bounds__(THREADS)
         store_across(tile, to, x, own);
         __syncthreads();
     }
+}
+
+/* The codes of a thread's piece of a tile, global -> registers, transposed into shared memory. */
+SR_DEVICE void transpose_tile(sr_fp8_tile &tile, const sr_fp8_tensor &to, int rows, int columns,
+                              const sr_fp8_piece &own) {
+    uint32_t codes[4][2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (own.column < columns && own.row + i < rows) {
+            const uint2 raw = *reinterpret_cast<const uint2 *>(
+                to.along + (int64_t)(own.row + i) * columns + own.column);
+            codes[i][0] = raw.x, codes[i][1] = raw.y;
+        }
+    fp8_store_along(tile, codes, {nullptr, nullptr, columns, rows, columns}, own);
+}
+
+/* What lacks of a gradient whose codes with the scale of the expected size are there: their
+ * transpose; or, where the size is another, both forms, rounded again from floats. A block owns a
+ * tile: global -> registers -> global, with one barrier. */
+static __global__ void __launch_bounds__(THREADS)
+    complete(const sr_fp8_tensor to, const source<float> x, const sr_matrix_note *note) {
+    __shared__ sr_fp8_tile tile;
+    const sr_fp8_piece own = fp8_piece(x.columns, blockIdx.x);
+    if (fp8_as_expected<sr_e5m2>(*note))
+        transpose_tile(tile, to, x.rows, x.columns, own);
+    else
+        quantize_tile<sr_e5m2>(tile, to, x, own,
+                               [&] { return fp8_scaling<sr_e5m2>(note->largest); });
+    __syncthreads();
+    store_across(tile, to, x, own);
 }
 
 /* rounded = what codes stand for. A thread owns eight of them: global -> registers -> global. */
@@ -211,26 +240,28 @@ srnn_status sr_cuda_fp8_expect(sr_backend *backend, sr_matrix_note *note,
     return SRNN_OK;
 }
 
-srnn_status sr_cuda_fp8_again(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
-                              const sr_matrix_note *note, bool always) {
-    const int tiles = (int)sr_fp8_tiles(x.rows, x.columns);
-    const dim3 blocks((unsigned)sr_minimum(tiles, MOST_BLOCKS)), threads(THREADS);
+srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                          sr_matrix_note *note) {
+    const unsigned tiles = sr_fp8_tiles(x.rows, x.columns);
+    const dim3 threads(THREADS);
     const cudaStream_t stream = sr_stream_of(backend);
-    if (x.dtype == SRNN_F32)
-        SR_CUDA(sr_launch(quantize_again<float>, blocks, threads, 0, stream, *to,
-                          source_of<float>(x), note, tiles, always));
-    else
-        SR_CUDA(sr_launch(quantize_again<sr_bf16>, blocks, threads, 0, stream, *to,
-                          source_of<sr_bf16>(x), note, tiles, always));
+    const source<sr_bf16> from = source_of<sr_bf16>(x);
+    SR_TRY(sr_cuda_fp8_expect(backend, note, note));
+    SR_CUDA(sr_launch(quantize_expected, dim3(tiles), threads, 0, stream, *to, from, note));
+    SR_CUDA(sr_launch(quantize_again, dim3((unsigned)sr_minimum(tiles, MOST_BLOCKS)), threads, 0,
+                      stream, *to, from, (const sr_matrix_note *)note, (int)tiles));
     return SRNN_OK;
 }
 
-srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
-                                          sr_matrix_note *note) {
-    SR_TRY(sr_cuda_fp8_expect(backend, note, note));
-    SR_CUDA(sr_launch(quantize_expected, dim3(sr_fp8_tiles(x.rows, x.columns)), dim3(THREADS), 0,
-                      sr_stream_of(backend), *to, source_of<sr_bf16>(x), note));
-    return sr_cuda_fp8_again(backend, to, x, note, false);
+srnn_status sr_cuda_fp8_complete(sr_backend *backend, void *codes, sr_matrix x,
+                                 sr_matrix_note *note) {
+    uint8_t *const along = (uint8_t *)codes;
+    const sr_fp8_tensor to = {along, along + x.rows * x.columns, nullptr, &note->scale,
+                              &note->largest};
+    SR_CUDA(sr_launch(complete, dim3(sr_fp8_tiles(x.rows, x.columns)), dim3(THREADS), 0,
+                      sr_stream_of(backend), to, source_of<float>(x),
+                      (const sr_matrix_note *)note));
+    return SRNN_OK;
 }
 
 srnn_status sr_cuda_fp8_widen(sr_backend *backend, const sr_fp8_tensor *x, int64_t count,

@@ -34,15 +34,15 @@ srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, s
 srnn_status sr_cuda_fp8_expect(sr_backend *backend, sr_matrix_note *note,
                                const sr_matrix_note *before);
 
-/* Where note->largest is not as note->expected, or always: to = x, bf16 or float, measured, as
- * sr_cuda_fp8_quantize to E5M2. */
-srnn_status sr_cuda_fp8_again(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
-                              const sr_matrix_note *note, bool always);
-
-/* The same of a gradient that is not measured, whose largest size should be near that in the note,
- * which it replaces: x is read once, and once more if it is not. */
+/* As sr_cuda_fp8_quantize to E5M2, of a gradient that is not measured, whose largest size should be
+ * near that in the note, which it replaces: x is read once, and once more if it is not. */
 srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                           sr_matrix_note *note);
+
+/* SR_HANDED_CODES of x, float, of which only those along rows are there, with the scale of the
+ * expected size: the others, and where note->largest is not as expected all, with its scale. */
+srnn_status sr_cuda_fp8_complete(sr_backend *backend, void *codes, sr_matrix x,
+                                 sr_matrix_note *note);
 
 /* The scale of numbers of E5M2, and the largest size that was rounded, or NULL. */
 typedef struct sr_fp8_factor {
