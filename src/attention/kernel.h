@@ -106,10 +106,6 @@ static inline int64_t sr_tokens_before(const srnn_plan *plan, int64_t b, int64_t
 /* srnn_states_sizes of a plan that continues. */
 srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* The name of the first kernel of the chunked form that takes initial and leaves final states of
- * the problem, or of problem->kernel; NULL: none does. */
-const char *sr_states_kernel(const srnn_problem *problem);
-
 /* The arrays in memory for what forward saves; NULL: none. */
 sr_saved sr_plan_saved(const srnn_plan *plan, void *saved);
 
