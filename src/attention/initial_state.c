@@ -1,5 +1,6 @@
 /* initial_state.c: attention with an initial and a final state, and their gradients. */
 #include "attention/problem.h"
+#include "attention/states.h"
 #include "equation/facts.h"
 
 #include <string.h>
@@ -70,11 +71,12 @@ static srnn_status check_states(const srnn_plan *plan, const srnn_states *states
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no %s given (NULL)", plan ? "states were" : "plan was");
     SR_TRY(sizes_of(sizes, &plan->problem, plan->continues));
     if (!plan->device->attention->carries_states(plan))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "the %s kernel on %s has no initial and final states: make the plan with "
-                       "SRNN_FORM_CHUNKED; on a GPU for bf16, without row sums, with D and Dv that "
-                       "are multiples of 8",
-                       plan->kernel->name, plan->device->name);
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "the %s kernel on %s has no initial and final states: make the plan with "
+            "SRNN_FORM_CHUNKED; on a GPU with the kernel \"chunks\", for bf16, without row "
+            "sums, with D and Dv that are multiples of 8",
+            plan->kernel->name, plan->device->name);
     if (states->d_initial && !states->initial)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "d_initial was requested without an initial state");
     return SRNN_OK;

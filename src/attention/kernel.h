@@ -110,10 +110,6 @@ srnn_status sr_plan_round(srnn_plan *plan);
 /* srnn_states_sizes of a plan that continues. */
 srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
-/* The name of the first kernel of the chunked form that takes initial and leaves final states of
- * the problem, or of problem->kernel; NULL: none does. */
-const char *sr_states_kernel(const srnn_problem *problem);
-
 /* The arrays in memory for what forward saves; NULL: none. */
 sr_saved sr_plan_saved(const srnn_plan *plan, void *saved);
 

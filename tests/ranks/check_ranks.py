@@ -350,15 +350,15 @@ def case_gpus_context(here):
     for name in ("2x1", "2x2"):
         close(here / "one", here / name)
     same(here / "2x1", here / "again")  # layers that are recomputed give the same bits
-    heads = [*train, "--heads", 2, "--attention", "0:softmax,1:log_linear_mamba2"]  # which change places
+    heads = [*train, "--heads", 2, "--attention", "0:softmax,1:log_linear"]  # which change places
     run(1, "train", "--out", here / "heads", *heads, "--accumulate", 2)
     run(2, "train", "--out", here / "heads-2x1", *heads, "--accumulate", 2, "--context-ranks", 2, "--recompute", "attention")
     run(4, "train", "--out", here / "heads-2x2", *heads, "--context-ranks", 2)
     close(here / "heads", here / "heads-2x1")
-    same(here / "heads-2x1", here / "heads-2x2")
+    close(here / "heads", here / "heads-2x2")
     ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
-    for arguments in (train, heads):
-        code, output = end(start_two("FAKE_NCCL_STOPS=70", "train", "--out", here / f"hung{arguments is heads}", *arguments,
+    for stops, arguments in ((70, train), (20, heads)):
+        code, output = end(start_two(f"FAKE_NCCL_STOPS={stops}", "train", "--out", here / f"hung{stops}", *arguments,
                                      "--context-ranks", 2), 60)
         check(code != 0 and "rank 1 on" in output and "gives no answer" in output, f"exit code {code}\n{output}")
 

@@ -2,6 +2,7 @@
 #include "model/layer/context/crossing.h"
 
 #include "attention/earlier.h"
+#include "attention/states.h"
 #include "equation/facts.h"
 #include "model/layer/context/heads.h"
 #include "model/layer/context/ring.h"
