@@ -422,13 +422,6 @@ srnn_status sr_session_prepare(sr_session *session) {
 
 /* ---- in turn with other sessions */
 
-/* Messages of at most this many bytes. */
-enum { MESSAGE = 1 << 30 };
-
-static size_t message_bytes(size_t all, size_t at) {
-    return all - at < MESSAGE ? all - at : MESSAGE;
-}
-
 static srnn_status make_room(char **memory, size_t bytes) {
     void *room;
     free(*memory);
@@ -445,9 +438,7 @@ static srnn_status take_state(sr_session *session, int layer, const sr_session_r
     const size_t bytes = sr_mixer_state_bytes(&session->states[layer], relay->first);
     bool moved;
     SR_TRY(make_room(&session->received, bytes));
-    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
-        SR_TRY(
-            part->receive(part->context, before, session->received + at, message_bytes(bytes, at)));
+    SR_TRY(part->receive(part->context, before, session->received, bytes));
     SR_TRY(sr_mixer_state_load(&session->states[layer], session->received, relay->first));
     return sr_mixer_state_reserve(&session->states[layer], session->T, &moved);
 }
@@ -459,13 +450,10 @@ static srnn_status hand_on_state(sr_session *session, int layer, const sr_sessio
     const sr_mixer_state *state = &session->states[layer];
     const size_t bytes = sr_mixer_state_bytes(state, state->position);
     char **sent = &session->sent[layer];
-    for (size_t at = 0; *sent && at < bytes; at += MESSAGE)
-        SR_TRY(part->settle(part->context, *sent + at));
+    SR_TRY(*sent ? part->settle(part->context, *sent) : SRNN_OK);
     SR_TRY(make_room(sent, bytes));
     SR_TRY(sr_mixer_state_save(state, *sent));
-    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
-        SR_TRY(part->send(part->context, next, *sent + at, message_bytes(bytes, at)));
-    return SRNN_OK;
+    return part->send(part->context, next, *sent, bytes);
 }
 
 static srnn_status relayed_layers(sr_session *session, const sr_session_relay *relay) {

@@ -31,9 +31,8 @@ static srnn_status backward(void *layer, sr_matrix d_x, const sr_layer_pointers 
                                        crossing);
 }
 
-static srnn_status documents(void *layer, const int64_t *offsets, int64_t count,
-                             const int32_t *before) {
-    return sr_attention_layer_documents(layer, offsets, count, before);
+static srnn_status documents(void *layer, const sr_documents *documents) {
+    return sr_attention_layer_documents(layer, documents);
 }
 
 static void place(void *layer, const int32_t *positions) {
@@ -50,6 +49,10 @@ static size_t crossing_bytes(const void *layer) {
 
 static bool takes_codes(const void *layer, const sr_layer_weights *weights, int64_t rows) {
     return sr_attention_layer_takes_codes(layer, weights, rows);
+}
+
+static bool takes_gradient_codes(const void *layer, const sr_layer_weights *weights, int64_t rows) {
+    return sr_attention_layer_takes_gradient_codes(layer, weights, rows);
 }
 
 static srnn_status state_create(void **state, void *layer) {
@@ -111,6 +114,7 @@ static const sr_mixer_calls calls = {.free = layer_free,
                                      .own_bytes = own_bytes,
                                      .crossing_bytes = crossing_bytes,
                                      .takes_codes = takes_codes,
+                                     .takes_gradient_codes = takes_gradient_codes,
                                      .state_create = state_create,
                                      .state_free = state_free,
                                      .state_reset = state_reset,

@@ -6,6 +6,7 @@
 
 /* Bytes of what crosses a cut of all batch rows, in each direction. */
 typedef struct sr_crossing_bytes {
+    sr_context_way way; /* `state` is 0 unless it is the state */
     size_t state, shift, convs[SR_FORM_CONVS];
 } sr_crossing_bytes;
 
@@ -45,8 +46,9 @@ typedef struct sr_layer_arrays {
     void *state;                 /* as srnn_states.d_initial */
 } sr_layer_arrays;
 
-/* Of layers without a recurrent state, see context/ring.h. */
+/* Of layers whose states do not travel, see context/ring.h and context/heads.h. */
 typedef struct sr_layer_ring sr_layer_ring;
+typedef struct sr_layer_heads sr_layer_heads;
 
 struct sr_attention_layer {
     sr_backend *backend;
@@ -66,7 +68,8 @@ struct sr_attention_layer {
     sr_layer_layout saved, scratch;
     sr_row_part part;
     sr_crossing_layout crossing;
-    sr_layer_ring *ring; /* owned; NULL: rows are whole, or states cross */
+    sr_layer_ring *ring;   /* owned; NULL unless parts of rows exchange keys */
+    sr_layer_heads *heads; /* owned; NULL unless they exchange heads; then there is no plan */
 };
 
 /* Some tokens of every batch row. */

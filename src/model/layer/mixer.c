@@ -7,10 +7,8 @@ void sr_mixer_free(sr_mixer *m) {
     *m = (sr_mixer){0};
 }
 
-srnn_status sr_mixer_documents(const sr_mixer *m, const int64_t *offsets, int64_t documents,
-                               const int32_t *before) {
-    return m->calls->documents ? m->calls->documents(m->layer, offsets, documents, before)
-                               : SRNN_OK;
+srnn_status sr_mixer_documents(const sr_mixer *m, const sr_documents *documents) {
+    return m->calls->documents ? m->calls->documents(m->layer, documents) : SRNN_OK;
 }
 
 void sr_mixer_place(const sr_mixer *m, const int32_t *positions) {
@@ -36,6 +34,12 @@ size_t sr_mixer_crossing_bytes(const sr_mixer *m) {
 
 bool sr_mixer_takes_codes(const sr_mixer *m, const sr_layer_weights *weights, int64_t rows) {
     return m->calls->takes_codes && m->calls->takes_codes(m->layer, weights, rows);
+}
+
+bool sr_mixer_takes_gradient_codes(const sr_mixer *m, const sr_layer_weights *weights,
+                                   int64_t rows) {
+    return m->calls->takes_gradient_codes &&
+           m->calls->takes_gradient_codes(m->layer, weights, rows);
 }
 
 srnn_status sr_mixer_attend(const sr_mixer *m, sr_matrix x, const sr_layer_weights *weights,

@@ -18,12 +18,12 @@ typedef struct sr_mixer_calls {
                             void *saved, void *scratch, const sr_layer_crossing *crossing);
 
     /* NULL: it has nothing of the kind. */
-    srnn_status (*documents)(void *layer, const int64_t *offsets, int64_t documents,
-                             const int32_t *before);
+    srnn_status (*documents)(void *layer, const sr_documents *documents);
     void (*place)(void *layer, const int32_t *positions);
     size_t (*own_bytes)(const void *layer);
     size_t (*crossing_bytes)(const void *layer);
     bool (*takes_codes)(const void *layer, const sr_layer_weights *weights, int64_t rows);
+    bool (*takes_gradient_codes)(const void *layer, const sr_layer_weights *weights, int64_t rows);
 
     /* Fed by pieces. state_create NULL: it is not. */
     srnn_status (*state_create)(void **state, void *layer);
@@ -48,8 +48,7 @@ typedef struct sr_mixer {
 
 void sr_mixer_free(sr_mixer *mixer); /* leaves { 0 } */
 
-srnn_status sr_mixer_documents(const sr_mixer *mixer, const int64_t *offsets, int64_t documents,
-                               const int32_t *before);
+srnn_status sr_mixer_documents(const sr_mixer *mixer, const sr_documents *documents);
 void sr_mixer_place(const sr_mixer *mixer, const int32_t *positions);
 size_t sr_mixer_saved_bytes(const sr_mixer *mixer);
 size_t sr_mixer_scratch_bytes(const sr_mixer *mixer);
@@ -58,6 +57,9 @@ size_t sr_mixer_crossing_bytes(const sr_mixer *mixer);
 
 /* Whether the mixer's input of that many rows may be SR_HANDED_CODES. */
 bool sr_mixer_takes_codes(const sr_mixer *mixer, const sr_layer_weights *weights, int64_t rows);
+/* The same of the gradient of its output. */
+bool sr_mixer_takes_gradient_codes(const sr_mixer *mixer, const sr_layer_weights *weights,
+                                   int64_t rows);
 
 srnn_status sr_mixer_attend(const sr_mixer *mixer, sr_matrix x, const sr_layer_weights *weights,
                             void *saved, const sr_layer_crossing *crossing);

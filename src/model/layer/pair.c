@@ -93,11 +93,10 @@ static size_t own_bytes(const void *layer) {
     return sr_mixer_own_bytes(&p->setup.parts[0]) + sr_mixer_own_bytes(&p->setup.parts[1]);
 }
 
-static srnn_status documents(void *layer, const int64_t *offsets, int64_t count,
-                             const int32_t *before) {
+static srnn_status documents(void *layer, const sr_documents *documents) {
     const pair *p = layer;
     for (int n = 0; n < 2; n++)
-        SR_TRY(sr_mixer_documents(&p->setup.parts[n], offsets, count, before));
+        SR_TRY(sr_mixer_documents(&p->setup.parts[n], documents));
     return SRNN_OK;
 }
 

@@ -20,6 +20,13 @@ bool sr_block_takes_codes(const sr_block *b) {
     return plain_norms(b) && sr_mixer_takes_codes(b->mixer, &weights, b->rows);
 }
 
+bool sr_block_takes_gradient_codes(const sr_block *b) {
+    const sr_layer_weights weights = mixer_weights(b);
+    return sr_block_takes_codes(b) && !has_branches(b) &&
+           sr_mixer_takes_gradient_codes(b->mixer, &weights, b->rows) &&
+           (!has_mlp(b) || sr_block_mlp_of(b)->takes_gradient_codes(b));
+}
+
 /* ---- norms */
 
 /* A norm of any kind; x float. */
@@ -58,8 +65,8 @@ static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
     const sr_matrix d_normed = numbers(b, scratch->d_normed, b->config->C);
     const sr_matrix wide = residual(b, d.wide);
     if (plain_norms(b)) {
-        const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
-                                         scratch->parts, d.measured};
+        const sr_rmsnorm_gradient out = {d.wide,         d.narrow,   sr_block_at(gradient, weight),
+                                         scratch->parts, d.measured, d.codes};
         return backend->rmsnorm_backward(backend, &out, scratch->d_normed, plain);
     }
     if (norm_before(b)) {
@@ -116,7 +123,10 @@ static srnn_status branch_back(const sr_block *b, sr_matrix *d_out, sr_block_gra
     const int64_t C = b->config->C;
     const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
     *d_out = sr_matrix_handed(numbers(b, d.narrow, C),
-                              d.measured ? SR_HANDED_MEASURED : SR_HANDED_NUMBERS, d.measured);
+                              d.codes      ? SR_HANDED_CODES
+                              : d.measured ? SR_HANDED_MEASURED
+                                           : SR_HANDED_NUMBERS,
+                              d.measured);
     if (!has_branches(b))
         return SRNN_OK;
     *d_out = d_branch;

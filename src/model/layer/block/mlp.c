@@ -81,6 +81,11 @@ static bool takes_codes(const sr_block *b) {
                                                              2 - skipped, b->rows, b->config->C);
 }
 
+static bool takes_gradient_codes(const sr_block *b) {
+    const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
+    return !down.bias && b->backend->takes_codes(b->backend, &down, 1, b->rows, b->config->F);
+}
+
 /* What the layers after the activation read. */
 static sr_matrix activated_of(const sr_block *b, const sr_block_saved *s) {
     const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
@@ -88,11 +93,12 @@ static sr_matrix activated_of(const sr_block *b, const sr_block_saved *s) {
     return handed(b, s->activated, F,
                   s->codes && b->config->mlp == SR_MLP_SWIGLU &&
                       b->backend->takes_codes(b->backend, &down, 1, b->rows, F),
-                  s->activated_note);
+                  b->activated_note);
 }
 
-static sr_matrix up_of(const sr_block *b, const sr_block_saved *s) {
-    return handed(b, s->up, inner(b), false, s->activated_note);
+/* With the note that the activation, or its gradient, reads. */
+static sr_matrix up_of(const sr_block *b, const sr_block_saved *s, sr_matrix_note *note) {
+    return handed(b, s->up, inner(b), false, note);
 }
 
 static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
@@ -100,7 +106,7 @@ static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     const int64_t F = b->config->F;
     const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
                                 layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_matrix up = up_of(b, s);
+    const sr_matrix up = up_of(b, s, b->activated_before);
     const int skipped = gated(b) ? 0 : 1;
     SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0}, mlp_input(b, s), layers + skipped,
                                    2 - skipped));
@@ -160,11 +166,12 @@ static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_point
     SR_TRY(backend->linear_backward(backend,
                                     &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
                                                           &down, &d_down, 1}));
-    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s), gradient));
+    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s, b->activated_note), gradient));
     return backend->linear_backward(backend,
                                     &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up,
                                                           mlp_input(b, s), layers + skipped,
                                                           d_layers + skipped, count});
 }
 
-const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add, back, takes_codes};
+const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add,
+                                         back,     takes_codes,   takes_gradient_codes};

@@ -19,6 +19,8 @@ typedef struct sr_block_mlp {
                         const sr_block_scratch *scratch);
     /* Whether it reads its input as SR_HANDED_CODES. */
     bool (*takes_codes)(const sr_block *block);
+    /* Whether the gradient of its output may be SR_HANDED_CODES. */
+    bool (*takes_gradient_codes)(const sr_block *block);
 } sr_block_mlp;
 
 extern const sr_block_mlp sr_block_mlp_plain, sr_block_mlp_experts;

@@ -13,9 +13,9 @@
  * between them: the loader tells the strips that its rows are ready, a solver and a scorer tell the
  * loader that they read them no more. Race detectors need not follow who waits for whom.
  *
- * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span
- * after the last is marked. Of solvers there are at most as many as slots, and the loader waits
- * until a solver has taken a span: so no two spans are waited for at one barrier. */
+ * Spans go to the slots in order, to the solvers in turn, and to the scorers. Spans after the last
+ * are marks. Of solvers and scorers there are at most as many as slots, and the loader waits until
+ * they have taken a span: so no two spans are waited for at one barrier. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 
@@ -39,6 +39,14 @@ srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &sh
 srnn_status sr_delta_outputs(const sr_chunk_call &call, const delta_places &places,
                              cudaStream_t stream);
 
+/* The walks by wgmma: capability 90, F up to 64. */
+srnn_status sr_delta_wgmma_forward(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                   cudaStream_t stream);
+srnn_status sr_delta_wgmma_states(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                  const delta_places &places, cudaStream_t stream);
+srnn_status sr_delta_wgmma_reverse(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                   const delta_places &places, cudaStream_t stream);
+
 /* The least shared memory that a block of the walks, and of the last step, can do with. */
 size_t sr_delta_walk_bytes(int F);
 size_t sr_delta_outputs_bytes(int F, int V);
@@ -47,13 +55,15 @@ size_t sr_delta_outputs_bytes(int F, int V);
 
 /* SCORES: with queries and P. */
 template <int F, bool SCORES> struct delta_slot {
-    alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
+    alignas(1024) sr_bf16 keys[SR_DELTA_CHUNK * F]; /* as wgmma reads it */
     sr_bf16 queries[SCORES ? SR_DELTA_CHUNK * F : 8];
     sr_bf16 values[SR_DELTA_CHUNK * SR_DELTA_SLICE]; /* or gradients of numerators */
-    sr_bf16 solved[SR_DELTA_PAIRS], scores[SCORES ? SR_DELTA_PAIRS : 8];
+    alignas(256) sr_bf16 solved[SR_DELTA_PAIRS];
+    sr_bf16 scores[SCORES ? SR_DELTA_PAIRS : 8];
     delta_factors factors;
-    float sum[SR_DELTA_CHUNK]; /* the scorer's own */
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    delta_query_factors of_queries;
+    delta_exponents exponents; /* the scorer's own */
+    float gate[SR_DELTA_CHUNK];
     delta_span span;
 };
 
@@ -90,7 +100,7 @@ struct delta_barriers {
 
 /* The loader: load(slot) starts the copies of the next span, whose place it leaves in slot.span, or
  * returns false if there are no more; `solvers` marks follow, numbered in span.from. One warp. */
-template <class Slot, class Load>
+template <class Products, class Slot, class Load>
 SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int solvers,
                                 const Load &load) {
     int item = 0;
@@ -105,6 +115,7 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         }
         cp_async_commit();
         cp_async_wait<0>();
+        Products::publish();
         barriers.wait_full(item % barriers.slots);
         if (marks <= 1) /* strips end at the first mark */
             barriers.tell_ready(item % barriers.slots);
@@ -115,7 +126,7 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
 
 /* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One
  * warp. */
-template <class Slot, class Work>
+template <class Products, class Slot, class Work>
 SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int begin, int every,
                                 int last, const Work &work) {
     for (int item = begin;; item += every) {
@@ -124,6 +135,7 @@ SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int
         const delta_span span = slots[at].span;
         if (span.t0 >= 0)
             work(slots[at]);
+        Products::publish();
         __syncwarp();
         if (span.t0 >= 0 || span.from == 0)
             barriers.tell_ready(at);
