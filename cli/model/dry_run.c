@@ -14,6 +14,8 @@ enum { COLUMN = 9 };
 
 /* What crosses in this layer: "state*" where a ring would send less, but compute more. */
 static const char *way_of(const sr_context_cost *cost) {
+    if (cost->refused)
+        return "none";
     switch (cost->way) {
     case SR_CONTEXT_HEADS:
         break;
@@ -65,7 +67,10 @@ static srnn_status print_layers(const sr_model_config *config, const sr_run_sett
         print_layer(config, layer, &cost);
         sum += cost.passed_bytes;
     }
-    printf("all layers: %.6f MB pass between the ranks of a group in a batch\n", 1e-6 * sum);
+    if (isfinite(sum))
+        printf("all layers: %.6f MB pass between the ranks of a group in a batch\n", 1e-6 * sum);
+    else
+        printf("way none: context ranks cannot compute this layer, and training refuses it\n");
     return SRNN_OK;
 }
 

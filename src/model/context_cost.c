@@ -15,9 +15,18 @@ srnn_status sr_context_cost_of(sr_context_cost *cost, const sr_model_config *con
     if (!sr_mixer_row_of(config)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no rows to divide among context ranks",
                        sr_mixer_row_of(config)->title);
-    if (!sr_has_equation(a) || config->parallel)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "layer %d: context ranks divide the rows of layers with one equation", layer);
+    if (!sr_has_equation(a) || config->parallel) {
+        *cost = (sr_context_cost){.refused = true,
+                                  .state_bytes = NAN,
+                                  .input_bytes = NAN,
+                                  .ring_bytes = NAN,
+                                  .ring_forward_bytes = NAN,
+                                  .heads_bytes = NAN,
+                                  .passed_bytes = NAN,
+                                  .state_flops = NAN,
+                                  .pair_flops = NAN};
+        return SRNN_OK;
+    }
     const sr_layer_dims dims = sr_model_config_dims(config, layer);
     const sr_layer_flops flops = sr_attention_layer_flops(config, layer, batch->T);
     const double tokens = (double)batch->B * batch->T / batch->ranks;

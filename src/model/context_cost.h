@@ -14,6 +14,7 @@ typedef struct sr_context_batch {
 
 /* One layer; forward and backward. */
 typedef struct sr_context_cost {
+    bool refused; /* training refuses to divide rows of such a layer; all numbers are NAN */
     sr_context_way way;
     double state_bytes;        /* of the states at one cut, in one direction; NAN: there are none */
     double input_bytes;        /* of the last inputs of convolutions and token shifts, the same */

@@ -126,8 +126,8 @@ static void block(void **state) {
         const sr_tensor_spec *spec = &table.specs[i];
         float *from = numbers("model.blocks.0.", spec->name, spec->count);
         memcpy(weights + spec->start, from, spec->count * sizeof *from);
-        master.attention.slot[spec->slot] = weights + spec->start;
-        gradient.attention.slot[spec->slot] = sums + spec->start;
+        master.mixers[0].slot[spec->slot] = weights + spec->start;
+        gradient.mixers[0].slot[spec->slot] = sums + spec->start;
         free(from);
     }
     float *norm = numbers("model.blocks.0.", "rms_norm.weight", E), d_norm[E] = {0};

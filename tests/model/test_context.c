@@ -519,6 +519,17 @@ static void what_is_missing(void **state) {
     char why[512];
     assert_non_null(strstr(refusal(why, "avey_causal,chunk=4,chunks=3"), "avey"));
     assert_non_null(strstr(refusal(why, "gla,short_conv=16"), "15 tokens before"));
+    static const char *const whole[] = {"layer=conv,position=none,short_conv=3", "softmax+gla"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        const sr_context_batch batch = {.B = B, .T = 32, .ranks = 4, .number = SRNN_F32};
+        sr_model_config config = config_of();
+        sr_context_cost cost;
+        assert_non_null(strstr(refusal(why, whole[i]), "on whole rows"));
+        assert_int_equal(sr_model_config_attention(&config, whole[i]), SRNN_OK);
+        assert_int_equal(sr_context_cost_of(&cost, &config, 0, &batch), SRNN_OK);
+        assert_true(cost.refused);
+        sr_model_config_free(&config);
+    }
 }
 
 int main(void) {

@@ -356,6 +356,7 @@ static void refusals_name_what_is_missing(void **state) {
     } cases[] = {
         {"\"model_type\": \"phimoe\", \"num_local_experts\": 8", "mixture of experts"},
         {"\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 8", "multi-head latent attention"},
+        {"\"model_type\": \"rwkv7\", \"decay_low_rank_dim\": 64", "MLP with a token shift"},
         {"\"model_type\": \"qwen3\", \"quantization_config\": {\"bits\": 4}", "quantised weights"},
         {"\"model_type\": \"qwen3\", \"num_key_value_heads\": 2, \"layer_types\": [\"conv\"]",
          "layers of type \"conv\""},

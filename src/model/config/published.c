@@ -79,6 +79,8 @@ srnn_status sr_published_missing(const json_t *root, const char *path, bool expe
          "attention to later tokens (use_bidirectional_attention)"},
         {json_is_true(sr_config_value(root, "is_encoder_decoder")), "an encoder"},
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
+        {has_number(root, "decay_low_rank_dim"),
+         "RWKV-7's MLP with a token shift, a norm of the embedding and paths of several ranks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
     };

@@ -172,11 +172,22 @@ static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows 
     return sr_gemm(tile);
 }
 
-/* Few rows times bf16 weights, as in generation, read each weight once: where it is. */
+/* Few rows times weights, as in generation, read each weight once: where it is. Those that are float
+ * are rounded first, so that both kinds give the same bits. */
 enum { FEW_ROWS = 8 };
 
 static bool is_few_rows(const sr_product *tile) {
-    return tile->narrow_b && tile->transpose_b && tile->M <= FEW_ROWS;
+    return tile->transpose_b && tile->M <= FEW_ROWS;
+}
+
+/* Row n of B as bf16: itself, or rounded into `room`. */
+static const uint16_t *row_of_b(uint16_t *room, const sr_product *tile, int64_t n,
+                                const sr_cpu_rows *loops) {
+    const int64_t at = n * tile->b_stride;
+    if (tile->narrow_b)
+        return (const uint16_t *)tile->b + at;
+    loops->to_bf16(room, (const float *)tile->b + at, tile->K);
+    return room;
 }
 
 static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
@@ -184,9 +195,10 @@ static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cp
         widen_panel(pack->a, K_STRIDE, NULL, a_panel(tile), loops);
     pack->a_from = tile->a;
     for (int64_t n = 0; n < tile->N; n++) {
+        uint16_t rounded[SR_PACK_DEPTH];
         float sums[FEW_ROWS];
-        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M,
-                             (const uint16_t *)tile->b + n * tile->b_stride, tile->K);
+        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M, row_of_b(rounded, tile, n, loops),
+                             tile->K);
         for (int64_t m = 0; m < tile->M; m++) {
             float *c = tile->c + m * tile->c_stride + n;
             *c = (tile->add ? *c : 0) + sums[m];
