@@ -103,11 +103,8 @@ static void pack_task(void *untyped, int64_t task, int worker) {
 static void round_weights(uint16_t *out, const tile_workspace *w, query_strip strip, int64_t ld) {
     for (int64_t r = 0; r < strip.past - strip.first; r++) {
         vec sum = w->row_sums[strip.first + r];
-        for (int64_t j = 0; j < TILE; j += LANES) {
-            const vec_pattern upper = rounded_up(vec_load(w->s + r * ld + j));
-            store_upper(out + r * TILE + j, upper);
-            sum += second_of_pairs(upper);
-        }
+        for (int64_t j = 0; j < TILE; j += LANES)
+            sum += store_rounded(out + r * TILE + j, vec_load(w->s + r * ld + j));
         w->row_sums[strip.first + r] = sum;
     }
 }
