@@ -172,21 +172,26 @@ static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows 
     return sr_gemm(tile);
 }
 
-/* Few rows times bf16 weights, as in generation, read each weight once: where it is. */
+/* Few rows, as in generation, read each weight once: where it is, if it is stored as bf16. */
 enum { FEW_ROWS = 8 };
 
 static bool is_few_rows(const sr_product *tile) {
-    return tile->narrow_b && tile->transpose_b && tile->M <= FEW_ROWS;
+    return tile->transpose_b && tile->M <= FEW_ROWS;
 }
 
 static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    uint16_t rounded[SR_PACK_DEPTH];
     if (pack->a_from != tile->a)
         widen_panel(pack->a, K_STRIDE, NULL, a_panel(tile), loops);
     pack->a_from = tile->a;
     for (int64_t n = 0; n < tile->N; n++) {
         float sums[FEW_ROWS];
+        const int64_t number = n * tile->b_stride;
+        if (!tile->narrow_b)
+            loops->to_bf16(rounded, (const float *)tile->b + number, tile->K);
         loops->bf16_products(sums, pack->a, K_STRIDE, tile->M,
-                             (const uint16_t *)tile->b + n * tile->b_stride, tile->K);
+                             tile->narrow_b ? (const uint16_t *)tile->b + number : rounded,
+                             tile->K);
         for (int64_t m = 0; m < tile->M; m++) {
             float *c = tile->c + m * tile->c_stride + n;
             *c = (tile->add ? *c : 0) + sums[m];
