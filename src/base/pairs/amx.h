@@ -22,8 +22,9 @@ static inline void pairs_end(void) {
     _tile_release();
 }
 
-/* Two tiles of rows of A and two of columns of B make four of C. */
-static inline void pair_block(const pair_product *p) {
+/* Two tiles of rows of A and two of columns of B make four of C. Inlined, its addresses would be
+ * spilled. */
+static __attribute__((noinline)) void pair_block(const pair_product *p) {
     float *c = p->c, *lower = c + PAIR_HALF * p->c_stride;
     const size_t c_bytes = (size_t)p->c_stride * sizeof *c;
     const size_t a_bytes = (size_t)p->a_stride * sizeof *p->a;
@@ -39,17 +40,19 @@ static inline void pair_block(const pair_product *p) {
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t k = 0; k < p->k; k += PAIR_TILE) {
-        const uint16_t *a = p->a + k / PAIR_TILE * p->a_step;
-        const uint32_t *b = p->b + k / 2 * p->b_stride;
-        _tile_loadd(4, a, a_bytes);
-        _tile_loadd(5, a + PAIR_HALF * p->a_stride, a_bytes);
-        _tile_loadd(6, b, b_bytes);
-        _tile_loadd(7, b + p->b_step, b_bytes);
+    const uint16_t *a0 = p->a, *a1 = a0 + PAIR_HALF * p->a_stride;
+    const uint32_t *b0 = p->b, *b1 = b0 + p->b_step;
+    const int64_t a_step = p->a_step, b_step = PAIR_HALF * p->b_stride;
+    for (int64_t k = p->k; k > 0; k -= PAIR_TILE) {
+        _tile_loadd(4, a0, a_bytes);
+        _tile_loadd(5, a1, a_bytes);
+        _tile_loadd(6, b0, b_bytes);
+        _tile_loadd(7, b1, b_bytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        a0 += a_step, a1 += a_step, b0 += b_step, b1 += b_step;
     }
     _tile_stored(0, c, c_bytes);
     _tile_stored(1, c + PAIR_HALF, c_bytes);

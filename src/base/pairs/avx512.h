@@ -46,7 +46,7 @@ static inline void pair_rows(const pair_product *p) {
     }
 }
 
-static inline void pair_block(const pair_product *p) {
+static void pair_block(const pair_product *p) {
     pair_product rows = *p;
     for (int row = 0; row < PAIR_TILE; row += PAIR_ROWS) {
         pair_rows(&rows);

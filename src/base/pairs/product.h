@@ -42,7 +42,7 @@ static inline void pairs_begin(void);
 static inline void pairs_end(void);
 
 /* PAIR_TILE columns and rows of C; k is that of *p. */
-static inline void pair_block(const pair_product *p);
+static void pair_block(const pair_product *p);
 
 #if defined(__AMX_BF16__)
 #include "base/pairs/amx.h"

@@ -153,6 +153,9 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
     cpu->base.product = settings->bf16 ? SRNN_BF16 : SRNN_F32;
+    /* Rounding the head's weights once more takes as long as multiplying a hundred rows. */
+    if (settings->bf16)
+        cpu->base.logit_numbers = 1 << 24;
     return settings->bf16 && cpu->pairs ? make_pair_packs(cpu) : SRNN_OK;
 }
 

@@ -67,15 +67,15 @@ static void pack_task(void *untyped, int64_t task, int worker) {
      (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
 }
 
-/* Adds the tile's values by their weights. */
-static void add_values(const tile_workspace *w, const query_tile *q, const packed_head *head,
-                       int64_t tile, int64_t keys, int64_t Dv) {
-    const int64_t ld = row_stride(TILE), ld_values = row_stride(Dv);
-    const product_target numerator = {w->numerator, ld_values, true};
-    const product_operand weights = {w->s, ld, 1};
-    const product_rows values = {head->values + packed_tile(head, tile) * TILE * ld_values,
-                                 ld_values};
-    const product_size size = {q->padded, round_up(Dv, COLUMNS), keys};
+/* Adds the tile's values by the weights of a strip. */
+static void add_values(const query_pass *x, const tile_workspace *w, const query_tile *q,
+                       query_strip strip, int64_t tile, int64_t keys) {
+    const int64_t Dv = x->call->plan->core.Dv;
+    const product_target numerator = {w->numerator + strip.first * x->ld.dv, x->ld.dv, true};
+    const product_operand weights = {w->s, x->ld.tile, 1};
+    const product_rows values = {q->head->values + packed_tile(q->head, tile) * x->value_numbers,
+                                 x->ld.dv};
+    const product_size size = {strip.past - strip.first, round_up(Dv, COLUMNS), keys};
     if (tile_hides_keys(&q->pairs, keys) && !rows_are_finite(values.data, values.ld, keys, Dv)) {
         seen_keys seen[TILE];
         tile_seen_keys(seen, &q->pairs);
@@ -84,6 +84,18 @@ static void add_values(const tile_workspace *w, const query_tile *q, const packe
         product(numerator, weights, values, size,
                 tile * TILE == q->at ? PRODUCT_A_LOWER : PRODUCT_FULL);
     }
+}
+
+/* Logits of a strip against a tile of keys. */
+static void multiply_keys(const query_pass *x, const tile_workspace *w, const query_tile *q,
+                          query_strip strip, int64_t tile, int64_t keys) {
+    const tile_strides ld = x->ld;
+    const real *packed = q->head->keys + packed_tile(q->head, tile) * x->key_numbers;
+    product((product_target){w->s, ld.tile, false},
+            (product_operand){w->queries + strip.first * ld.d, ld.d, 1},
+            (product_rows){packed, ld.tile},
+            (product_size){strip.past - strip.first, tile_width(keys), x->call->plan->core.D},
+            tile * TILE == q->at ? PRODUCT_C_LOWER : PRODUCT_FULL);
 }
 
 /* Sums over the keys so far, which earlier ones are added to. Rows whose maximum was subtracted
@@ -104,22 +116,19 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const query_pass *x = untyped;
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->core;
-    const tile_strides ld = x->ld;
     tile_workspace *w = &x->workers[worker];
     query_tile q = query_tile_of(x, task, ROWS);
     query_tile_begin(x, w, &q);
     if (plan->earlier.gap && !plan->earlier.visitors)
         load_rows(w, &q, x->call);
     for (int64_t tile = q.from; tile < q.past; tile++) {
-        const int64_t keys = query_tile_meets(x, &q, tile);
-        if (!keys)
-            continue;
-        product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
-                (product_rows){q.head->keys + packed_tile(q.head, tile) * x->key_numbers, ld.tile},
-                (product_size){q.padded, tile_width(keys), p->D},
-                tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
-        weigh_tile(x, w, &q, q.head, tile, keys);
-        add_values(w, &q, q.head, tile, keys, p->Dv);
+        const int64_t keys = query_tile_meets(x, w, &q, tile);
+        for (query_strip strip = {0, 0}; keys && strip.past < q.padded;) {
+            strip = query_strip_of(&q, keys, strip.past, TILE);
+            multiply_keys(x, w, &q, strip, tile, keys);
+            weigh_strip(x, w, &q, strip, tile, keys);
+            add_values(x, w, &q, strip, tile, keys);
+        }
     }
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);

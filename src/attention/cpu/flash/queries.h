@@ -34,6 +34,7 @@ typedef struct query_tile {
     bool scaled;                   /* row maxima are subtracted */
     tile_pairs pairs;              /* with the current key tile */
     decay_range range;             /* of their decays */
+    tile_decays decays;            /* the decays themselves */
 } query_tile;
 
 /* Prefetches row r's share of the next key tile, so that it is in cache when the weights are
@@ -52,19 +53,32 @@ static inline void prefetch_share(const query_pass *x, const packed_head *head, 
         __builtin_prefetch(values + at, 0, 2);
 }
 
-/* Logits of a tile to weights, in place; their sums and the running maxima. */
-static inline void weigh_tile(const query_pass *x, tile_workspace *w, const query_tile *q,
-                              const packed_head *head, int64_t tile, int64_t keys) {
+/* Some of the queries of a tile, which go through all steps while their logits are in the first
+ * cache. */
+typedef struct query_strip {
+    int64_t first, past; /* padded like the tile */
+} query_strip;
+
+/* The strip from query `first` on, of `rows`; the whole tile where some pair is hidden. */
+static inline query_strip query_strip_of(const query_tile *q, int64_t keys, int64_t first,
+                                         int64_t rows) {
+    const bool whole = tile_hides_keys(&q->pairs, keys) || first + rows > q->padded;
+    return (query_strip){first, whole ? q->padded : first + rows};
+}
+
+/* Logits of a strip against a tile of keys to weights, in place: s has the strip's first row first.
+ * Their sums, and the running maxima. */
+static inline void weigh_strip(const query_pass *x, tile_workspace *w, const query_tile *q,
+                               query_strip strip, int64_t tile, int64_t keys) {
     const tile_strides ld = x->ld;
-    tile_decays decays;
-    tile_decays_set(&decays, w->decay, q->decay, &q->pairs);
+    const int64_t past = strip.past < q->rows ? strip.past : q->rows;
     const bool scaled = q->scaled;
     const bool near = q->decay.rows && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
-    for (int64_t r = 0; r < q->rows; r++) {
+    for (int64_t r = strip.first; r < past; r++) {
         const seen_keys seen = query_sees(&q->pairs, r, keys);
         score_row row = {
-            .s = w->s + r * ld.tile,
+            .s = w->s + (r - strip.first) * ld.tile,
             .low = (int)seen.low,
             .high = (int)seen.high,
             .width = width,
@@ -76,8 +90,8 @@ static inline void weigh_tile(const query_pass *x, tile_workspace *w, const quer
             continue;
         }
         if (q->at + r >= tile * TILE + keys && q->pairs.past > tile * TILE + keys) /* more tiles */
-            prefetch_share(x, head, tile + 1, r);
-        row_set_decay(&row, &decays, r);
+            prefetch_share(x, q->head, tile + 1, r);
+        row_set_decay(&row, &q->decays, r);
         if (x->rule.logit_decay)
             row_decay_logits(&row, &x->rule, NULL);
         vec *const sum = x->sums ? &w->row_sums[r] : NULL;
@@ -93,7 +107,7 @@ static inline void weigh_tile(const query_pass *x, tile_workspace *w, const quer
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sum);
     }
-    clear_rows_from(w->s, ld.tile, q->rows, q->padded);
+    clear_rows_from(w->s, ld.tile, past - strip.first, strip.past - strip.first);
 }
 
 /* A bound on the logits of these rows against the key tiles that they see: |s| <= |q| |k|. */
@@ -166,7 +180,8 @@ static inline void query_tile_begin(const query_pass *x, tile_workspace *w, quer
 }
 
 /* The number of keys in a tile of keys; 0 if the tile's weights are zero. */
-static inline int64_t query_tile_meets(const query_pass *x, query_tile *q, int64_t tile) {
+static inline int64_t query_tile_meets(const query_pass *x, const tile_workspace *w, query_tile *q,
+                                       int64_t tile) {
     const srnn_problem *p = &x->call->plan->core;
     q->pairs = (tile_pairs){q->first, q->at, q->rows, tile, q->keys_seen, p->attention.window};
     if (q->head->decay)
@@ -174,6 +189,7 @@ static inline int64_t query_tile_meets(const query_pass *x, query_tile *q, int64
     q->range = tile_decay(q->decay, &q->pairs);
     if (q->head->decay && !q->scaled && decay_hides(&x->rule, q->range, q->bound))
         return 0;
+    tile_decays_set(&q->decays, w->decay, q->decay, &q->pairs);
     return q->keys_seen - tile * TILE < TILE ? q->keys_seen - tile * TILE : TILE;
 }
 

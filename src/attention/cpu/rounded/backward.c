@@ -111,7 +111,7 @@ static void round_gradients(void *untyped, int64_t task, int worker) {
         for (int64_t d = 0; d < p->Dv; d += LANES) {
             const int count = (int)(p->Dv - d);
             const vec exact = vec_load_part(gradient + d, count);
-            const vec rounded = second_of_pairs(rounded_up(exact));
+            const vec rounded = rounded_of(exact);
             lost += (exact - rounded) * vec_load_part(numerator + d, count);
             vec_store_part(gradient + d, rounded, count);
         }

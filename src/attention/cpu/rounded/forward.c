@@ -99,25 +99,43 @@ static void pack_task(void *untyped, int64_t task, int worker) {
                     (float_rows){values, ld.dv, count, p->Dv});
 }
 
-/* Rounds the tile's weights and sums them. */
-static void round_weights(uint16_t *out, const tile_workspace *w, int64_t rows, int64_t ld) {
-    for (int64_t r = 0; r < rows; r++) {
-        vec sum = w->row_sums[r];
-        for (int64_t j = 0; j < TILE; j += LANES) {
-            const vec_pattern upper = rounded_up(vec_load(w->s + r * ld + j));
-            store_upper(out + r * TILE + j, upper);
-            sum += second_of_pairs(upper);
-        }
-        w->row_sums[r] = sum;
+/* Rounds a strip's weights and sums them. */
+static void round_weights(uint16_t *out, const tile_workspace *w, query_strip strip, int64_t ld) {
+    for (int64_t r = 0; r < strip.past - strip.first; r++) {
+        vec sum = w->row_sums[strip.first + r];
+        for (int64_t j = 0; j < TILE; j += LANES)
+            sum += store_rounded(out + r * TILE + j, vec_load(w->s + r * ld + j));
+        w->row_sums[strip.first + r] = sum;
     }
 }
 
-/* Adds the tile's values by their weights. */
-static void add_values(const context *x, int worker, const query_tile *q, int64_t tile) {
+/* Logits of a strip against a tile of keys. */
+static void multiply_keys(const context *x, int worker, const query_tile *q, query_strip strip,
+                          int64_t tile) {
+    const tile_workspace *w = &x->pass.workers[worker];
+    const int64_t rows = strip.past - strip.first;
+    pair_multiply(&(pair_product){.c = w->s,
+                                  .c_stride = x->pass.ld.tile,
+                                  .a = x->narrow[worker].queries + strip.first * x->widths.d,
+                                  .a_stride = x->widths.d,
+                                  .a_step = PAIR_TILE,
+                                  .b = keys_of(x, q->head, tile),
+                                  .b_stride = TILE,
+                                  .b_step = PAIR_HALF,
+                                  .m = rows,
+                                  .n = TILE,
+                                  .k = x->widths.d,
+                                  .shape = tile * TILE == q->at ? PAIRS_C_LOWER : PAIRS_FULL});
+    multiply_all(w->s, x->pass.ld.tile, rows, TILE, x->logit_factor);
+}
+
+/* Adds the tile's values by the weights of a strip. */
+static void add_values(const context *x, int worker, const query_tile *q, query_strip strip,
+                       int64_t tile) {
     const tile_workspace *w = &x->pass.workers[worker];
     uint16_t *const weights = x->narrow[worker].weights;
-    round_weights(weights, w, q->padded, x->pass.ld.tile);
-    pair_multiply(&(pair_product){.c = w->numerator,
+    round_weights(weights, w, strip, x->pass.ld.tile);
+    pair_multiply(&(pair_product){.c = w->numerator + strip.first * x->pass.ld.dv,
                                   .c_stride = x->pass.ld.dv,
                                   .accumulate = true,
                                   .a = weights,
@@ -126,7 +144,7 @@ static void add_values(const context *x, int worker, const query_tile *q, int64_
                                   .b = values_of(x, q->head, tile),
                                   .b_stride = x->widths.dv,
                                   .b_step = PAIR_HALF,
-                                  .m = q->padded,
+                                  .m = strip.past - strip.first,
                                   .n = x->widths.dv,
                                   .k = TILE,
                                   .shape = tile * TILE == q->at ? PAIRS_A_LOWER : PAIRS_FULL});
@@ -137,31 +155,20 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const query_pass *pass = &x->pass;
     const int D = pass->call->plan->core.D;
     tile_workspace *w = &pass->workers[worker];
-    uint16_t *const queries = x->narrow[worker].queries;
     query_tile q = query_tile_of(pass, task, PAIR_TILE);
     query_tile_begin(pass, w, &q);
     multiply_all(w->queries, pass->ld.d, q.rows, D, 1 / x->logit_factor);
-    round_rows(queries, x->widths.d, q.padded, (float_rows){w->queries, pass->ld.d, q.rows, D});
+    round_rows(x->narrow[worker].queries, x->widths.d, q.padded,
+               (float_rows){w->queries, pass->ld.d, q.rows, D});
     pairs_begin();
     for (int64_t tile = q.from; tile < q.past; tile++) {
-        const int64_t keys = query_tile_meets(pass, &q, tile);
-        if (!keys)
-            continue;
-        pair_multiply(&(pair_product){.c = w->s,
-                                      .c_stride = pass->ld.tile,
-                                      .a = queries,
-                                      .a_stride = x->widths.d,
-                                      .a_step = PAIR_TILE,
-                                      .b = keys_of(x, q.head, tile),
-                                      .b_stride = TILE,
-                                      .b_step = PAIR_HALF,
-                                      .m = q.padded,
-                                      .n = TILE,
-                                      .k = x->widths.d,
-                                      .shape = tile * TILE == q.at ? PAIRS_C_LOWER : PAIRS_FULL});
-        multiply_all(w->s, pass->ld.tile, q.rows, TILE, x->logit_factor);
-        weigh_tile(pass, w, &q, q.head, tile, TILE);
-        add_values(x, worker, &q, tile);
+        const int64_t keys = query_tile_meets(pass, w, &q, tile) ? TILE : 0;
+        for (query_strip strip = {0, 0}; keys && strip.past < q.padded;) {
+            strip = query_strip_of(&q, keys, strip.past, PAIR_TILE);
+            multiply_keys(x, worker, &q, strip, tile);
+            weigh_strip(pass, w, &q, strip, tile, keys);
+            add_values(x, worker, &q, strip, tile);
+        }
     }
     pairs_end();
     for (int64_t r = 0; r < q.rows; r++)

@@ -5,21 +5,17 @@
 #include "attention/cpu/rounded/products.h"
 #include "attention/cpu/shared/tiles.h"
 
-typedef uint16_t narrow_vec __attribute__((vector_size(LANES * sizeof(uint16_t))));
+/* To nearest, ties to even; NaN stays NaN: the rounded numbers as floats, the same stored as bf16, and
+ * two vectors as pairs. */
+static inline vec rounded_of(vec x);
+static inline vec store_rounded(uint16_t *to, vec x);
+static inline vec_pattern pairs_of(vec first, vec second);
 
-/* bf16 in the upper half of each number, to nearest, ties to even; NaN stays NaN. The lower half is
- * not cleared. */
-static inline vec_pattern rounded_up(vec x) {
-    const vec_pattern bits = (vec_pattern)x;
-    const vec_pattern rounded = bits + 0x7fffU + (bits >> 16 & 1U);
-    const vec_pattern is_nan = (vec_pattern)(x != x);
-    return (is_nan & (bits | 0x400000U)) | (~is_nan & rounded);
-}
-
-static inline void store_upper(uint16_t *to, vec_pattern upper) {
-    const narrow_vec narrow = __builtin_convertvector(upper >> 16, narrow_vec);
-    memcpy(to, &narrow, sizeof narrow);
-}
+#ifdef __AVX512BF16__
+#include "attention/cpu/rounded/rounding_avx512.h"
+#else
+#include "attention/cpu/rounded/rounding_plain.h"
+#endif
 
 /* Rows of floats: (count, ld), `columns` numbers each. */
 typedef struct float_rows {
@@ -39,7 +35,7 @@ static inline vec vec_of_rows(const float_rows *rows, int64_t r, int64_t d) {
 static inline void round_rows(uint16_t *out, int64_t stride, int64_t past, float_rows rows) {
     for (int64_t r = 0; r < rows.count; r++)
         for (int64_t d = 0; d < stride; d += LANES)
-            store_upper(out + r * stride + d, rounded_up(vec_of_rows(&rows, r, d)));
+            store_rounded(out + r * stride + d, vec_of_rows(&rows, r, d));
     if (rows.count < past)
         memset(out + rows.count * stride, 0, (size_t)((past - rows.count) * stride) * sizeof *out);
 }
@@ -48,9 +44,8 @@ static inline void round_rows(uint16_t *out, int64_t stride, int64_t past, float
 static inline void round_row_pairs(uint32_t *out, int64_t stride, float_rows rows) {
     for (int64_t r = 0; r < TILE; r += 2)
         for (int64_t d = 0; d < stride; d += LANES) {
-            const vec_pattern first = rounded_up(vec_of_rows(&rows, r, d));
-            const vec_pattern second = rounded_up(vec_of_rows(&rows, r + 1, d));
-            const vec_pattern pairs = (first >> 16) | (second & 0xffff0000U);
+            const vec_pattern pairs =
+                pairs_of(vec_of_rows(&rows, r, d), vec_of_rows(&rows, r + 1, d));
             memcpy(out + r / 2 * stride + d, &pairs, sizeof pairs);
         }
 }

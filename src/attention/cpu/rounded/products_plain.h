@@ -49,7 +49,7 @@ static inline const uint32_t *b_column(const pair_product *p, int column) {
     return p->b + column / PAIR_HALF * p->b_step + column % PAIR_HALF;
 }
 
-static inline void pair_block(const pair_product *p) {
+static void pair_block(const pair_product *p) {
     for (int row = 0; row < PAIR_TILE; row += PAIR_ROWS)
         for (int column = 0; column < PAIR_TILE; column += COLUMNS) {
             pair_product rows = *p;
