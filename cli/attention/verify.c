@@ -487,9 +487,11 @@ static srnn_status verify_all(verification *v) {
     return verify_random(v);
 }
 
-/* A GPU has only one. */
+/* A GPU has only one; those beyond AVX-512 differ in bf16 alone. */
 static void list_levels(verification *v) {
     v->best = sr_cpu_level_used();
+    if (v->dtype != SRNN_BF16 && v->best > SR_CPU_V4)
+        v->best = SR_CPU_V4;
     v->lowest = sr_device_is_host(v->device) ? SR_CPU_BASE : v->best;
     if (!sr_device_is_host(v->device))
         return;
@@ -537,7 +539,7 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--longest", &v.longest, 1, INT_MAX, "N", "no shapes of more tokens"),
         OPTION_DEVICE(&device),
         OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
-                      "numbers to compute with; bf16 on GPUs only"),
+                      "numbers to compute with; bf16 on a CPU only in tiles (flash)"),
     };
     const command_line line = {
         .usage = "softrnn verify [options]",
@@ -557,7 +559,7 @@ int command_verify(int argc, char **argv) {
             "per head. On the "
             "CPU, all of it with the kernels of every instruction set that it "
             "has,\n"
-            "up to SOFTRNN_CPU (base, v3, v4) where that is set.",
+            "up to SOFTRNN_CPU (base, v3, v4, bf16, amx) where that is set.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn verify --quick\n"

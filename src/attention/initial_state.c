@@ -2,6 +2,8 @@
 #include "attention/problem.h"
 #include "equation/facts.h"
 
+#include <string.h>
+
 /* What states of a sequence consist of besides their matrix, or NULL. */
 static const char *carried_besides(const srnn_attention *a, bool continues) {
     if (a->levels != SRNN_LEVELS_NONE)
@@ -44,6 +46,22 @@ srnn_status srnn_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
 
 srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
     return sizes_of(sizes, problem, true);
+}
+
+const char *sr_states_kernel(const srnn_problem *problem) {
+    srnn_plan plan = {.problem = *problem};
+    srnn_problem *p = &plan.problem;
+    p->form = SRNN_FORM_CHUNKED;
+    if (sr_problem_fill(p) != SRNN_OK || sr_problem_check_state(p) != SRNN_OK)
+        return NULL;
+    plan.device = p->device;
+    for (const sr_attention_kernel *const *k = p->device->attention->list(); *k; k++) {
+        plan.kernel = *k;
+        if ((!p->kernel || strcmp(p->kernel, (*k)->name) == 0) &&
+            sr_kernel_serves(*k, p, p->form) && p->device->attention->carries_states(&plan))
+            return (*k)->name;
+    }
+    return NULL;
 }
 
 static srnn_status check_states(const srnn_plan *plan, const srnn_states *states) {

@@ -119,7 +119,7 @@ static void block(void **state) {
     sr_mixer mixer = {0};
     sr_block_pointers master = {0}, gradient = {0};
     assert_int_equal(sr_avey_tensors(&table, "ctxt.", &avey, E), SRNN_OK);
-    assert_int_equal(sr_avey_layer_create(&mixer.avey, cpu, &avey, E, GOLDEN_B * ROWS), SRNN_OK);
+    assert_int_equal(sr_mixer_of_avey(&mixer, cpu, &avey, E, GOLDEN_B * ROWS), SRNN_OK);
     float *weights = calloc(table.numbers, sizeof *weights),
           *sums = calloc(table.numbers, sizeof *sums);
     for (size_t i = 0; i < table.count; i++) {

@@ -5,9 +5,12 @@
  * 4, narrow 2 (float: 4, 4, 4 + 4). */
 #include "ops/cuda/elements.h"
 #include "ops/cuda/fp8/producers.h"
+#include "ops/cuda/fp8/tile.h"
 
 enum {
     RESIDENT_THREADS = 1536, /* blocks of backward per multiprocessor, limited by registers */
+    CODE_ROWS = 16,          /* whose codes are transposed at once */
+    MOST_CODED = 8 * 1024,   /* columns of them that a block can keep in shared memory */
     MOST_THREADS = 512,      /* of a block */
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
@@ -89,18 +92,43 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
     return block_sum(dot, shared);
 }
 
+/* Where d_x goes in 8 bits; along NULL: nowhere. */
+struct coded {
+    sr_fp8_forms to;
+    sr_matrix_note *note;
+};
+
+/* 16 rows from `row` on, of 4 columns from c on, of which this thread wrote the codes: shared
+ * memory -> registers, transposed there, -> global, 16 bytes a column. */
+SR_DEVICE void store_columns(const uint32_t *codes, const sr_fp8_forms &to, int64_t row, int c) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        uint32_t words[4] = {};
+#pragma unroll
+        for (int i = 0; i < CODE_ROWS; i++)
+            words[i / 4] |= (codes[i * (to.columns / 4) + c / 4] >> 8 * n & 0xffu) << 8 * (i % 4);
+        *reinterpret_cast<uint4 *>(to.across + (int64_t)(c + n) * to.rows + row) =
+            make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
 /* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block owns
  * `part_rows` consecutive rows; a thread the same columns in each. For each row: a block sum of
  * d_out w x (shared memory, barriers), then d_x += ... in global memory and d_w accumulated in
  * shared memory, by the column's thread alone. After the last row d_w goes to the block's part in
  * the workspace, for add_parts. Deterministic: rows in order, parts in order. Each warp raises the
- * largest size of d_x where that is wanted, by an atomic maximum, whose order does not show. */
-template <class N, int W>
+ * largest size of d_x where that is wanted, by an atomic maximum, whose order does not show. In 8
+ * bits d_x is rounded with the scale of the size that is expected; every 16 rows each thread
+ * transposes the codes that it wrote to shared memory itself. */
+template <class N, int W, bool codes>
 static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
-                   const sr_rmsnorm norm, int64_t part_rows) {
-    SR_SHARED(float, d_weight); /* (C) */
+                   const sr_rmsnorm norm, int64_t part_rows, const coded in_8_bits) {
+    SR_SHARED(float, d_weight); /* (C), then the codes of 16 rows, (16, C) */
     const int C = (int)norm.C, step = (int)blockDim.x * W;
+    uint32_t *const coded_rows = reinterpret_cast<uint32_t *>(d_weight + C);
+    if (codes && blockIdx.x == 0 && threadIdx.x == 0)
+        in_8_bits.note->scale = fp8_expected_scaling<sr_e5m2>(in_8_bits.note->expected).back;
     const int64_t first = blockIdx.x * part_rows, end = min(first + part_rows, norm.rows);
     for (int c = threadIdx.x * W; c < C; c += step)
 #pragma unroll
@@ -128,8 +156,17 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
             }
             store_numbers<W>(d_weight + c, sum);
             store_numbers<W>(gradient.d_x + row * C + c, d_x);
-            if (gradient.narrow != gradient.d_x)
+            if constexpr (codes) {
+                const float multiply =
+                    fp8_expected_scaling<sr_e5m2>(in_8_bits.note->expected).multiply;
+                const uint32_t word = fp8_four<sr_e5m2>(d_x, multiply);
+                *reinterpret_cast<uint32_t *>(in_8_bits.to.along + row * C + c) = word;
+                coded_rows[row % CODE_ROWS * (C / 4) + c / 4] = word;
+                if (row % CODE_ROWS == CODE_ROWS - 1)
+                    store_columns(coded_rows, in_8_bits.to, row - (CODE_ROWS - 1), c);
+            } else if (gradient.narrow != gradient.d_x) {
                 store_numbers<W>((N *)gradient.narrow + row * C + c, d_x);
+            }
         }
     }
     for (int c = threadIdx.x * W; c < C; c += step) {
@@ -174,35 +211,75 @@ static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
     return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
 }
 
-srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
-                                     const void *d_out, const sr_rmsnorm *norm) {
+/* Rows of a part: as few as the workspace allows; a multiple of what is transposed at once. */
+static int64_t rows_of_part(const sr_backend *backend, const sr_rmsnorm *norm, bool coded) {
+    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
+                                    sr_workspace_floats(backend) / norm->C);
+    const int64_t rows = sr_pieces(norm->rows, most);
+    return coded ? sr_pieces(rows, CODE_ROWS) * CODE_ROWS : rows;
+}
+
+/* Whether d_x is written in 8 bits at once. */
+static bool is_coded(const sr_rmsnorm_gradient *gradient, const sr_rmsnorm *norm) {
+    return gradient->codes && norm->C <= MOST_CODED;
+}
+
+static srnn_status start_back(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                              const void *d_out, const sr_rmsnorm *norm, const coded &to) {
     const sr_place places[] = {{gradient->narrow, norm->C, backend->number},
                                {d_out, norm->C, backend->number},
                                {gradient->d_x, norm->C, SRNN_F32},
                                {norm->x, norm->C, SRNN_F32},
                                {norm->weight, 0, SRNN_F32}};
+    const int64_t part_rows = rows_of_part(backend, norm, to.to.along);
+    const dim3 parts((unsigned)sr_pieces(norm->rows, part_rows));
+    const size_t sums = (size_t)norm->C * sizeof(float);
+    if (to.to.along) {
+        SR_CUDA(sr_launch(norm_rows_back<sr_bf16, 4, true>, parts,
+                          dim3(sr_row_threads(norm->C / 2)), sums + (size_t)(CODE_ROWS * norm->C),
+                          sr_stream_of(backend), *gradient, (const sr_bf16 *)d_out, *norm,
+                          part_rows, to));
+        return SRNN_OK;
+    }
+    return sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W, false>, parts,
+                          dim3(sr_row_threads(2 * norm->C / A::W)), sums, sr_stream_of(backend),
+                          *gradient, (const typename A::N *)d_out, *norm, part_rows, to));
+        return SRNN_OK;
+    });
+}
+
+srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                                     const void *d_out, const sr_rmsnorm *norm) {
     if (norm->rows == 0)
         return SRNN_OK;
     if (norm->C > MOST_COLUMNS)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the gradient of a norm over %lld channels: CUDA has it for %d at most",
                        (long long)norm->C, MOST_COLUMNS);
-    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
-                                    sr_workspace_floats(backend) / norm->C);
-    const int64_t part_rows = sr_pieces(norm->rows, most);
-    const int64_t parts = sr_pieces(norm->rows, part_rows);
     /* More parts than fit the caller's workspace. */
     sr_rmsnorm_gradient parted = *gradient;
+    const sr_matrix d_x = sr_matrix_of(gradient->d_x, norm->rows, norm->C, SRNN_F32);
+    uint8_t *const narrow = (uint8_t *)gradient->narrow;
+    const int64_t numbers = norm->rows * norm->C;
+    coded to = {{narrow, narrow + numbers, norm->C, (int)norm->rows, (int)norm->C},
+                gradient->measured};
     parted.scratch = sr_workspace_of(backend);
-    if (gradient->measured)
+    if (gradient->codes)
+        parted.narrow = parted.d_x;
+    if (!is_coded(gradient, norm))
+        to.to.along = nullptr;
+    if (is_coded(gradient, norm))
+        SR_TRY(sr_cuda_fp8_expect(backend, gradient->measured, gradient->measured));
+    else if (gradient->measured)
         SR_TRY(sr_device_zero(backend->device, gradient->measured, sizeof *gradient->measured));
-    SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
-        using A = decltype(access);
-        SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W>, dim3((unsigned)parts),
-                          dim3(sr_row_threads(2 * norm->C / A::W)), (size_t)norm->C * sizeof(float),
-                          sr_stream_of(backend), parted, (const typename A::N *)d_out, *norm,
-                          part_rows));
-        return SRNN_OK;
-    }));
+    SR_TRY(start_back(backend, &parted, d_out, norm, to));
+    if (gradient->codes) {
+        const sr_fp8_tensor codes = {narrow, narrow + numbers, nullptr, &gradient->measured->scale,
+                                     &gradient->measured->largest};
+        SR_TRY(sr_cuda_fp8_again(backend, &codes, d_x, gradient->measured, !to.to.along));
+    }
+    const int64_t parts = sr_pieces(norm->rows, rows_of_part(backend, norm, to.to.along));
     return sr_cuda_add_parts(backend, gradient->d_weight, parted.scratch, parts, norm->C);
 }

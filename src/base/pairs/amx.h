@@ -1,0 +1,60 @@
+/* amx.h: a block of a product of pairs by AMX. */
+#ifndef SR_BASE_PAIRS_AMX_H
+#define SR_BASE_PAIRS_AMX_H
+
+#include <immintrin.h>
+
+/* Eight tiles of 16 rows of 64 bytes. */
+static inline void pairs_begin(void) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } tiles __attribute__((aligned(64))) = {.palette = 1};
+    for (int tile = 0; tile < 8; tile++) {
+        tiles.row_bytes[tile] = 64;
+        tiles.rows[tile] = PAIR_HALF;
+    }
+    _tile_loadconfig(&tiles);
+}
+
+static inline void pairs_end(void) {
+    _tile_release();
+}
+
+/* Two tiles of rows of A and two of columns of B make four of C. */
+static inline void pair_block(const pair_product *p) {
+    float *c = p->c, *lower = c + PAIR_HALF * p->c_stride;
+    const size_t c_bytes = (size_t)p->c_stride * sizeof *c;
+    const size_t a_bytes = (size_t)p->a_stride * sizeof *p->a;
+    const size_t b_bytes = (size_t)p->b_stride * sizeof *p->b;
+    if (p->accumulate) {
+        _tile_loadd(0, c, c_bytes);
+        _tile_loadd(1, c + PAIR_HALF, c_bytes);
+        _tile_loadd(2, lower, c_bytes);
+        _tile_loadd(3, lower + PAIR_HALF, c_bytes);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t k = 0; k < p->k; k += PAIR_TILE) {
+        const uint16_t *a = p->a + k / PAIR_TILE * p->a_step;
+        const uint32_t *b = p->b + k / 2 * p->b_stride;
+        _tile_loadd(4, a, a_bytes);
+        _tile_loadd(5, a + PAIR_HALF * p->a_stride, a_bytes);
+        _tile_loadd(6, b, b_bytes);
+        _tile_loadd(7, b + p->b_step, b_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, c_bytes);
+    _tile_stored(1, c + PAIR_HALF, c_bytes);
+    _tile_stored(2, lower, c_bytes);
+    _tile_stored(3, lower + PAIR_HALF, c_bytes);
+}
+
+#endif
