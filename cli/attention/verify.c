@@ -436,7 +436,7 @@ static int below(shape_draws *from, int limit) {
 }
 
 static int one_of_widths(shape_draws *from) {
-    static const int widths[] = {1, 3, 8, 15, 16, 24, 32, 40, 48, 64, 64, 72, 96, 128};
+    static const int widths[] = {3, 8, 15, 16, 24, 32, 40, 48, 64, 64, 72, 96, 128};
     return widths[below(from, sizeof widths / sizeof *widths)];
 }
 
@@ -450,7 +450,8 @@ static void draw_documents(shape *s, shape_draws *from) {
     }
 }
 
-/* Shape n from the seed: any sizes, a third of them with documents. */
+/* Shape n from the seed: any sizes, a third of them with documents. Values have several numbers: of
+ * one, a norm leaves the sign. */
 static shape draw_shape(uint64_t seed, uint64_t n) {
     shape_draws from = {seed, n, 0};
     shape s = {.B = 1 + below(&from, 2), .Hkv = 1 + below(&from, 3), .D = one_of_widths(&from)};
