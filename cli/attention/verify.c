@@ -2,6 +2,7 @@
 #include "attention/kernel.h"
 #include "base/cpu_level.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "cli/commands.h"
@@ -72,7 +73,7 @@ static const shape shapes[] = {
     {1, 3, 3, 257, 16, 16, {0}},
 };
 
-enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4, SHAPES_MOST = 64 };
 
 /* What others lose, by pairs or through a state, computed on demand: any computation in float, or
  * plain ones in bf16. */
@@ -104,7 +105,7 @@ typedef struct table_row {
     char name[SR_ATTENTION_TEXT];
     srnn_attention attention;
     uint64_t seed;
-    reference of[SHAPES];
+    reference of[SHAPES_MOST];
 } table_row;
 
 /* Rows are computed so many at a time, all shapes of all at once, so that no core waits for the
@@ -113,6 +114,8 @@ enum { ROWS = 16 };
 
 typedef struct verification {
     method methods[METHODS_MAX];
+    const shape *shapes; /* (shape_count): of the table, or drawn */
+    shape drawn[SHAPES_MOST];
     size_t method_count, shape_count;
     int threads, random, longest;
     srnn_device *device;
@@ -318,11 +321,11 @@ static void verify_task(void *context, int64_t task, int worker) {
     verification *v = context;
     table_row *row = &v->rows[task % v->row_count];
     const size_t n = v->shape_count - 1 - (size_t)(task / v->row_count);
-    const srnn_problem problem = problem_of(v, &row->attention, &shapes[n]);
+    const shape *s = &v->shapes[n];
+    const srnn_problem problem = problem_of(v, &row->attention, s);
     reference *right = &row->of[n];
     (void)worker;
-    if (shapes[n].T > v->longest || !well_conditioned(&row->attention, &shapes[n]) ||
-        !is_computed(v, &problem))
+    if (s->T > v->longest || !well_conditioned(&row->attention, s) || !is_computed(v, &problem))
         return;
     right->problem = problem;
     right->seed = row->seed;
@@ -423,6 +426,43 @@ static void print_header(const verification *v) {
     }
 }
 
+/* Numbers of one shape. */
+typedef struct shape_draws {
+    uint64_t seed, stream, count;
+} shape_draws;
+
+static int below(shape_draws *from, int limit) {
+    return (int)sr_random_below(from->seed, from->stream, from->count++, (uint64_t)limit);
+}
+
+static int one_of_widths(shape_draws *from) {
+    static const int widths[] = {3, 8, 15, 16, 24, 32, 40, 48, 64, 64, 72, 96, 128};
+    return widths[below(from, sizeof widths / sizeof *widths)];
+}
+
+/* Documents of up to T tokens; every row ends with one. */
+static void draw_documents(shape *s, shape_draws *from) {
+    int64_t at = 0;
+    for (int n = 1; at < (int64_t)s->B * s->T; n++) {
+        const int64_t rows = at / s->T, end = (rows + 1) * s->T, cut = at + 1 + below(from, s->T);
+        at = cut < end && OFFSETS_MAX - n > s->B - rows ? cut : end;
+        s->offsets[n] = at;
+    }
+}
+
+/* Shape n from the seed: any sizes, a third of them with documents. Values have several numbers: of
+ * one, a norm leaves the sign. */
+static shape draw_shape(uint64_t seed, uint64_t n) {
+    shape_draws from = {seed, n, 0};
+    shape s = {.B = 1 + below(&from, 2), .Hkv = 1 + below(&from, 3), .D = one_of_widths(&from)};
+    s.H = s.Hkv * (1 + below(&from, 3));
+    s.T = 1 + below(&from, below(&from, 3) ? 70 : 200);
+    s.Dv = below(&from, 2) ? s.D : one_of_widths(&from);
+    if (below(&from, 3) == 0)
+        draw_documents(&s, &from);
+    return s;
+}
+
 /* Random combinations of all axes, from the seed. */
 static srnn_status verify_random(verification *v) {
     for (int i = 0; i < v->random; i++) {
@@ -479,9 +519,10 @@ int command_verify(int argc, char **argv) {
     const char *attention = "all";
     const char *device = "cpu";
     bool quick = false;
-    int dtype = 0;
+    int dtype = 0, drawn = 0;
     int64_t seed = 1;
-    verification v = {.shape_count = SHAPES,
+    verification v = {.shapes = shapes,
+                      .shape_count = SHAPES,
                       .random = 12,
                       .longest = INT_MAX,
                       .on_device = PTHREAD_MUTEX_INITIALIZER};
@@ -494,6 +535,8 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
                        "random combinations in addition to the table"),
         OPTION_FLAG("--quick", &quick, "fewer shapes"),
+        OPTION_INTEGER("--shapes", &drawn, 0, SHAPES_MOST, "N",
+                       "random shapes, from --seed, in place of the usual ones; 0: the usual ones"),
         OPTION_INTEGER("--longest", &v.longest, 1, INT_MAX, "N", "no shapes of more tokens"),
         OPTION_DEVICE(&device),
         OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
@@ -521,7 +564,8 @@ int command_verify(int argc, char **argv) {
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn verify --quick\n"
-                    "  softrnn verify --attention order:4,norm=l2\n",
+                    "  softrnn verify --attention order:4,norm=l2\n"
+                    "  softrnn verify --attention gla --shapes 40 --seed 7\n",
     };
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
@@ -530,6 +574,12 @@ int command_verify(int argc, char **argv) {
     v.dtype = dtype ? SRNN_BF16 : SRNN_F32;
     if (quick)
         v.shape_count = QUICK;
+    for (int n = 0; n < drawn; n++)
+        v.drawn[n] = draw_shape(v.seed, (uint64_t)n);
+    if (drawn) {
+        v.shapes = v.drawn;
+        v.shape_count = (size_t)drawn;
+    }
     srnn_status status = sr_alloc_zero((void **)&v.rows, ROWS, sizeof *v.rows);
     if (status == SRNN_OK)
         status = srnn_device_open(&v.device, device);
