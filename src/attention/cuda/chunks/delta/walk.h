@@ -65,7 +65,10 @@ template <int F, bool SCORES> struct delta_slot {
     float sum[SR_DELTA_CHUNK]; /* of gates, the scorer's own */
     float gate[SR_DELTA_CHUNK];
     delta_span span;
+    int group; /* in reverse: the span of which query head of the group */
 };
+static_assert(3 * sizeof(delta_slot<64, true>) <= 227 * 1024 / 2 - 1024,
+              "Hopper has three slots for each of two blocks");
 
 enum {
     SR_DELTA_SLOTS_MOST = 5, /* three named barriers each */
