@@ -127,8 +127,8 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
 }
 
-/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`, until
- * no mark has one for it: work(slot, kind). One warp. */
+/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`,
+ * until no mark has one for it: work(slot, kind). One warp. */
 template <class Products, class Slot, class Work>
 SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int worker,
                                 int workers, int kinds, int marks, const Work &work) {
