@@ -39,7 +39,10 @@ srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &sh
 srnn_status sr_delta_outputs(const sr_chunk_call &call, const delta_places &places,
                              cudaStream_t stream);
 
-/* The walks by wgmma: capability 90, F up to 64. */
+/* Which calls have walks by wgmma, and these. */
+static inline bool delta_has_wgmma(const sr_chunk_shape &shape) {
+    return shape.capability == 90 && shape.F <= 64;
+}
 srnn_status sr_delta_wgmma_forward(const sr_chunk_call &call, const sr_chunk_shape &shape,
                                    cudaStream_t stream);
 srnn_status sr_delta_wgmma_states(const sr_chunk_call &call, const sr_chunk_shape &shape,
