@@ -578,6 +578,8 @@ static void run(const sr_chunk_core &core, const problem &p, const sr_chunk_call
     cudaStream_t stream;
     char *workspace;
     shape.capability = capability;
+    if (capability == 86)
+        shape.shared_bytes = 99 * 1024;
     assert_true(core.fits(shape));
     RIGHT(cudaStreamCreate(&stream));
     for (int backward = 0; backward < 2; backward++) {
@@ -696,6 +698,14 @@ static void test_delta(void **state) {
     test_problems(sr_chunk_core_delta, of_delta);
 }
 
+/* A slot or two a block, and so fewer workers. */
+static void test_delta_in_little_memory(void **state) {
+    (void)state;
+    for (const problem &p : of_delta)
+        if (p.F <= 64 && p.V <= 64)
+            test_problem(sr_chunk_core_delta, p, false, 86);
+}
+
 static void test_delta_by_wgmma(void **state) {
     (void)state;
     test_problems(sr_chunk_core_delta, of_delta, 90);
@@ -767,6 +777,7 @@ int main() {
         cmocka_unit_test(test_channel),
         cmocka_unit_test(test_channel_delta),
         cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_delta_in_little_memory),
         cmocka_unit_test(test_delta_by_wgmma),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_workspace_of_steps),

@@ -20,10 +20,8 @@ template <int F, bool KEEP, bool FEW> struct forward_shape {
     static constexpr SR_BOTH int marks(int slots) {
         return (workers(slots) + kinds - 1) / kinds;
     }
-    static constexpr SR_BOTH int warps(int slots) {
-        return SR_DELTA_STRIPS + 1 + workers(slots);
-    }
-    static constexpr int threads = warps(SR_DELTA_SLOTS_MOST) * SR_WARP;
+    /* Also where there are fewer workers: registers move between whole warpgroups. */
+    static constexpr int threads = (SR_DELTA_STRIPS + 1 + workers(SR_DELTA_SLOTS_MOST)) * SR_WARP;
 };
 
 struct forward_head {
@@ -208,7 +206,7 @@ __global__ void __launch_bounds__(forward_shape<F, KEEP, FEW>::threads,
             t = span.t0 + span.past;
             return true;
         });
-    } else {
+    } else if (warp <= SR_DELTA_STRIPS + workers) {
         const auto work = [&](Slot &slot, int kind) {
             if (kind == 0)
                 solve<F, KEEP>(slot, call, places, at);
@@ -233,9 +231,8 @@ static srnn_status start_forward(const sr_chunk_call &call, const sr_chunk_shape
     const int heads = call.B * (KEEP ? call.Hkv : call.H);
     const int slices = (call.V + SR_DELTA_SLICE - 1) / SR_DELTA_SLICE;
     SR_CUDA(sr_launch(delta_forward<Products, F, KEEP, FEW>,
-                      dim3((unsigned)heads, (unsigned)slices),
-                      dim3((unsigned)Shape::warps(slots) * SR_WARP), slots * slot, stream, call,
-                      places, slots));
+                      dim3((unsigned)heads, (unsigned)slices), dim3(Shape::threads), slots * slot,
+                      stream, call, places, slots));
     return SRNN_OK;
 }
 

@@ -3,7 +3,7 @@
 
 srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &shape,
                              const delta_places &places, cudaStream_t stream) {
-    if (shape.capability == 90 && shape.F <= 64)
+    if (delta_has_wgmma(shape))
         return sr_delta_wgmma_reverse(call, shape, places, stream);
     return call.F <= 64 ? start_reverse<delta_products, 64>(call, shape, places, stream)
                         : start_reverse<delta_products, 128>(call, shape, places, stream);

@@ -19,16 +19,12 @@ template <class Products, int F> struct reverse_shape {
         const int most = F == 64 ? Products::reverse_scorers : 3;
         return most < slots ? most : slots;
     }
-    static constexpr SR_BOTH int warps(int slots) {
-        return SR_DELTA_STRIPS + 1 + scorers(slots);
-    }
-    static constexpr int threads = warps(SR_DELTA_SLOTS_MOST) * SR_WARP;
+    /* Also where there are fewer scorers: registers move between whole warpgroups. */
+    static constexpr int threads = (SR_DELTA_STRIPS + 1 + scorers(SR_DELTA_SLOTS_MOST)) * SR_WARP;
 };
 
-/* Of a slot: `values` are gradients of numerators, `solved` is not transposed. */
-template <int F> struct reverse_slot : delta_slot<F, true> {
-    int group; /* the span of which query head of the group */
-};
+/* `values` are gradients of numerators, `solved` is not transposed. */
+template <int F> using reverse_slot = delta_slot<F, true>;
 
 struct reverse_head {
     int b, head, slice;
@@ -182,7 +178,7 @@ __global__ void __launch_bounds__(reverse_shape<Products, F>::threads,
             end = group > 0 ? end : span.t0 + span.from;
             return true;
         });
-    } else {
+    } else if (warp <= SR_DELTA_STRIPS + scorers) {
         delta_run_worker<Products>(
             slots, barriers, warp - SR_DELTA_STRIPS - 1, scorers, 1, scorers, [&](Slot &slot, int) {
                 delta_all_squares<F>(slot.factors.unit, slot.keys, call.feature);
@@ -209,9 +205,8 @@ static srnn_status start_reverse(const sr_chunk_call &call, const sr_chunk_shape
     slots = slots > SR_DELTA_SLOTS_MOST ? SR_DELTA_SLOTS_MOST : slots < 1 ? 1 : slots;
     const int slices = (call.V + SR_DELTA_SLICE - 1) / SR_DELTA_SLICE;
     SR_CUDA(sr_launch(delta_reverse<Products, F>,
-                      dim3((unsigned)(call.B * call.Hkv), (unsigned)slices),
-                      dim3((unsigned)Shape::warps(slots) * SR_WARP), slots * slot, stream, call,
-                      places, slots));
+                      dim3((unsigned)(call.B * call.Hkv), (unsigned)slices), dim3(Shape::threads),
+                      slots * slot, stream, call, places, slots));
     return SRNN_OK;
 }
 

@@ -737,7 +737,7 @@ SR_DEVICE void delta_multiply_strip(float (&c)[2][4], const uint32_t (&a)[4],
     mma_m16n8k16(c[1], a, b + 2);
 }
 
-/* Rows of the span from a warp's own columns of a tile to memory, those that are among `columns`. */
+/* Rows of the span from a warp's own columns of a tile to memory, those among `columns`. */
 SR_DEVICE void delta_store_columns(sr_bf16 *rows, int64_t stride, const sr_bf16 *tile, int strip,
                                    const delta_span &span, int columns) {
 #pragma unroll

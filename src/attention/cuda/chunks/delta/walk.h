@@ -39,7 +39,10 @@ srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &sh
 srnn_status sr_delta_outputs(const sr_chunk_call &call, const delta_places &places,
                              cudaStream_t stream);
 
-/* The walks by wgmma: capability 90, F up to 64. */
+/* Which calls have walks by wgmma, and these. */
+static inline bool delta_has_wgmma(const sr_chunk_shape &shape) {
+    return shape.capability == 90 && shape.F <= 64;
+}
 srnn_status sr_delta_wgmma_forward(const sr_chunk_call &call, const sr_chunk_shape &shape,
                                    cudaStream_t stream);
 srnn_status sr_delta_wgmma_states(const sr_chunk_call &call, const sr_chunk_shape &shape,
@@ -65,7 +68,10 @@ template <int F, bool SCORES> struct delta_slot {
     float sum[SR_DELTA_CHUNK]; /* of gates, the scorer's own */
     float gate[SR_DELTA_CHUNK];
     delta_span span;
+    int group; /* in reverse: the span of which query head of the group */
 };
+static_assert(3 * sizeof(delta_slot<64, true>) <= 227 * 1024 / 2 - 1024,
+              "Hopper has three slots for each of two blocks");
 
 enum {
     SR_DELTA_SLOTS_MOST = 5, /* three named barriers each */
@@ -124,8 +130,8 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
 }
 
-/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`, until
- * no mark has one for it: work(slot, kind). One warp. */
+/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`,
+ * until no mark has one for it: work(slot, kind). One warp. */
 template <class Products, class Slot, class Work>
 SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int worker,
                                 int workers, int kinds, int marks, const Work &work) {
