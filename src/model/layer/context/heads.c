@@ -28,6 +28,7 @@ typedef struct moved_set {
 struct sr_layer_heads {
     srnn_plan *plan; /* of the part's heads; NULL: it has none */
     srnn_device *device;
+    share *shares; /* of all parts */
     share own;
     int row_tokens; /* of a whole row */
     moved_set operands, output;
@@ -75,10 +76,6 @@ static int groups_of(const srnn_problem *p, int parts) {
     return best;
 }
 
-static share share_of(const srnn_problem *p, int parts, int part) {
-    return share_in(p, parts, groups_of(p, parts), part);
-}
-
 static srnn_problem problem_of(const srnn_problem *p, share s, int T) {
     srnn_problem own = *p;
     own.B = s.rows;
@@ -123,9 +120,10 @@ static int64_t columns_of(const moved_set *set, share s) {
 
 double sr_heads_numbers_of(const srnn_problem *p, int T, int parts) {
     const moved_set operands = operands_of(p), output = output_of(p);
+    const int groups = groups_of(p, parts);
     double numbers = 0;
     for (int part = 0; part < parts; part++) {
-        const share s = share_of(p, parts, part);
+        const share s = share_in(p, parts, groups, part);
         const int own = sr_row_part_start(T, part + 1, parts) - sr_row_part_start(T, part, parts);
         numbers += (double)s.rows * (T - own) *
                    (double)(columns_of(&operands, s) + columns_of(&output, s));
@@ -136,7 +134,7 @@ double sr_heads_numbers_of(const srnn_problem *p, int T, int parts) {
 /* ---- making */
 
 static share share_at(const sr_attention_layer *layer, int part) {
-    return share_of(&layer->problem, layer->part.count, part);
+    return layer->heads->shares[part];
 }
 
 /* Numbers of the blocks of all parts before `part`, for this part's tokens. */
@@ -201,12 +199,17 @@ srnn_status sr_heads_create(sr_layer_heads **out, const sr_attention_layer *laye
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **out));
     sr_layer_heads *heads = memory;
+    *out = heads;
     heads->device = layer->backend->device;
-    heads->own = share_at(layer, layer->part.index);
+    const int parts = layer->part.count, groups = groups_of(&layer->problem, parts);
+    SR_TRY(sr_alloc(&memory, (size_t)parts, sizeof *heads->shares));
+    heads->shares = memory;
+    for (int part = 0; part < parts; part++)
+        heads->shares[part] = share_in(&layer->problem, parts, groups, part);
+    heads->own = heads->shares[layer->part.index];
     heads->row_tokens = layer->part.T;
     heads->operands = operands_of(&layer->problem);
     heads->output = output_of(&layer->problem);
-    *out = heads;
     return fill(heads, layer);
 }
 
@@ -217,6 +220,7 @@ void sr_heads_free(sr_layer_heads *heads) {
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         sr_device_release(heads->device, buffers[i]);
     srnn_plan_free(heads->plan);
+    free(heads->shares);
     free(heads->sends);
     free(heads->arrivals);
     free(heads->offsets);

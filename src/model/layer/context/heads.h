@@ -14,7 +14,8 @@
 /* Numbers that all parts send for a batch; as many forward as backward. */
 double sr_heads_numbers_of(const srnn_problem *problem, int T, int parts);
 
-/* The plan of the part's heads and their buffers; layers that share the layer share them. */
+/* The plan of the part's heads and their buffers, for layer->heads; layers that share the layer
+ * share them. */
 srnn_status sr_heads_create(sr_layer_heads **heads, const sr_attention_layer *layer);
 void sr_heads_free(sr_layer_heads *heads); /* accepts NULL */
 
