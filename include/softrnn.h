@@ -100,6 +100,7 @@ typedef enum srnn_layer {
     SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
     SRNN_LAYER_GDN2,    /* kda_fla with a gate per channel for what is erased and what is written */
     SRNN_LAYER_RWKV7,   /* token shifts, four low-rank paths, the values of the first layer */
+    SRNN_LAYER_CONV,    /* no equation: short_conv alone mixes, between two gates */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -430,7 +431,7 @@ SRNN_API srnn_status srnn_device_wait(srnn_device *device);
 
 typedef enum srnn_dtype {
     SRNN_F32 = 0,
-    SRNN_F64, /* the CPU only */
+    SRNN_F64,  /* the CPU only */
     SRNN_BF16, /* sums, statistics, states and learned vectors are float; on the CPU plans of the
                   parallel form only, of variants that `softrnn variants --support` names */
 } srnn_dtype;

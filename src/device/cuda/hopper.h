@@ -238,7 +238,17 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The same for a tile of 16 columns, rows of 32 bytes swizzled over 8 rows (two by four), aligned
+ * to 256 bytes; transposed, + 512 bytes is 16 further in the sum. */
+SR_DEVICE uint64_t wgmma_descriptor_16(const void *shared) {
+    uint32_t address = shared_address(shared);
+    asm volatile("" : "+r"(address));
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(256 >> 4) << 16 |
+           (uint64_t)(256 >> 4) << 32 | (uint64_t)3 << 62;
+}
+
 #define SR_REGISTERS_4 "%0, %1, %2, %3"
+#define SR_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SR_REGISTERS_32                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -305,8 +315,15 @@ SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) 
 /* The same with A in registers, each warp's 16 rows as the A of ptx.h. */
 template <int N, int transpose_b>
 SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b, int add) {
-    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
-    if constexpr (N == 64)
+    static_assert(N == 16 || N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
+    if constexpr (N == 16)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %13, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" SR_REGISTERS_8
+                     "}, {%8, %9, %10, %11}, %12, add, 1, 1, %14;\n}"
+                     : SR_SUMS_8(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add),
+                       "n"(transpose_b));
+    else if constexpr (N == 64)
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SR_REGISTERS_32
                      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}"
@@ -337,6 +354,7 @@ SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b,
 }
 
 #undef SR_REGISTERS_4
+#undef SR_REGISTERS_8
 #undef SR_REGISTERS_32
 #undef SR_REGISTERS_64
 #undef SR_REGISTERS_96

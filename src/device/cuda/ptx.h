@@ -108,6 +108,25 @@ SR_DEVICE void stmatrix_x4(void *row, const uint32_t *fragment) {
 #endif
 }
 
+/* The same, each matrix transposed: the inverse of ldmatrix_x4_transposed. */
+SR_DEVICE void stmatrix_x4_transposed(void *row, const uint32_t *fragment) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(shared_address(row)), "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]),
+                   "r"(fragment[3])
+                 : "memory");
+#else
+    const int lane = threadIdx.x % 32;
+    for (int m = 0; m < 4; m++)
+        for (int e = 0; e < 2; e++) {
+            const unsigned long long at =
+                __shfl_sync(SR_FULL_WARP, (unsigned long long)row, 8 * m + 2 * (lane % 4) + e);
+            ((uint16_t *)at)[lane / 4] = (uint16_t)(fragment[m] >> 16 * e);
+        }
+#endif
+}
+
 /* Starts a copy of 16 bytes from global to shared memory, both addresses multiples of 16. Only the
  * first `bytes` (0 .. 16) are read; the rest becomes zero. */
 SR_DEVICE void cp_async_16(void *shared, const void *global, int bytes = 16) {

@@ -50,6 +50,11 @@ static bool takes_codes(const sr_backend *backend, const sr_linear *layers, int 
     return false;
 }
 
+static srnn_status expect_gradients(sr_backend *backend, bool expects) {
+    (void)backend, (void)expects;
+    return SRNN_OK;
+}
+
 static srnn_status hold_codes(sr_backend *backend, size_t *bytes, const void *weights,
                               int64_t numbers) {
     (void)backend, (void)weights, (void)numbers;
@@ -70,6 +75,7 @@ static const sr_backend table = {
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
     .hold_codes = hold_codes,
+    .expect_gradients = expect_gradients,
     .drop_codes = drop_codes,
     .takes_codes = takes_codes,
     .linear_forward = sr_cpu_linear_forward,
@@ -114,6 +120,7 @@ static const sr_backend table = {
     .rank_backward = sr_cpu_rank_backward,
     .add = sr_cpu_add,
     .add_rows = sr_cpu_add_rows,
+    .copy_rows = sr_cpu_copy_rows,
     .cross_entropy = sr_cpu_cross_entropy,
     .divergence = sr_cpu_divergence,
     .square_error = sr_cpu_square_error,

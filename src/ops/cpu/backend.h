@@ -113,6 +113,7 @@ srnn_status sr_cpu_cap_forward(sr_backend *, sr_matrix x, float cap);
 srnn_status sr_cpu_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cpu_copy_rows(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_divergence(sr_backend *, float *losses, const sr_divergence *of);
 srnn_status sr_cpu_square_error(sr_backend *, float *errors, sr_matrix d_x,
                                 const sr_square_error *of);

@@ -508,8 +508,8 @@ struct fragments {
 };
 
 __global__ void load_matrices(fragments *to, uint16_t *stored, const uint16_t *from) {
-    __shared__ __align__(16) uint16_t matrix[16][24],
-        copy[16][24]; /* rows that begin at different banks */
+    __shared__ __align__(16) uint16_t matrix[16][24], copy[16][24],
+        again[16][24]; /* rows that begin at different banks */
     const int lane = threadIdx.x, row = lane % 8 + 8 * (lane / 8 % 2), column = 8 * (lane / 16);
     for (int i = lane; i < 256; i += 32)
         matrix[i / 16][i % 16] = from[i];
@@ -520,24 +520,28 @@ __global__ void load_matrices(fragments *to, uint16_t *stored, const uint16_t *f
     ldmatrix_x2(f.two, &matrix[row][8]);
     ldmatrix_x2_transposed(f.two_transposed, &matrix[row][8]);
     stmatrix_x4(&copy[row][column], f.straight);
+    stmatrix_x4_transposed(&again[row][column], f.transposed);
     __syncwarp();
-    for (int i = lane; i < 256; i += 32)
+    for (int i = lane; i < 256; i += 32) {
         stored[i] = copy[i / 16][i % 16];
+        stored[256 + i] = again[i / 16][i % 16];
+    }
     to[lane] = f;
 }
 
 static void test_matrices(void **state) {
     (void)state;
-    uint16_t host[256], stored[256];
+    uint16_t host[256], stored[2][256];
     fragments found[32];
     for (int i = 0; i < 256; i++)
         host[i] = (uint16_t)(i * 257);
-    uint16_t *from = device_array(host, 256), *back = device_array<uint16_t>(nullptr, 256);
+    uint16_t *from = device_array(host, 256), *back = device_array<uint16_t>(nullptr, 512);
     fragments *to = device_array<fragments>(nullptr, 32);
     RIGHT(sr_launch(load_matrices, dim3(1), dim3(32), 0, stream, to, back, from));
     fetch(found, to, 32);
-    fetch(stored, back, 256);
-    assert_memory_equal(stored, host, sizeof host);
+    fetch(stored[0], back, 512);
+    assert_memory_equal(stored[0], host, sizeof host);
+    assert_memory_equal(stored[1], host, sizeof host);
     for (int lane = 0; lane < 32; lane++)
         for (int m = 0; m < 4; m++) {
             const int g = lane / 4, i = lane % 4, row = 8 * (m % 2), column = 8 * (m / 2);

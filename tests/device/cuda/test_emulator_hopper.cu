@@ -225,6 +225,55 @@ static void products_of_a_warpgroup(void **state) {
         RIGHT(cudaFree(memory));
 }
 
+/* A block of 16 x 16, swizzled over rows of 32 bytes: A B' and A B, A from registers. */
+struct block_memory {
+    alignas(1024) uint8_t a[HOPPER_ROWS * D * 2];
+    alignas(256) sr_bf16 b[16 * 16];
+};
+
+__global__ void multiply_block(float *by_rows, float *by_columns) {
+    SR_SHARED(block_memory, shared);
+    tile_write(shared->a, HOPPER_ROWS, 0);
+    for (int n = (int)threadIdx.x; n < 256; n += HOPPER_GROUP) {
+        const int row = n / 16, piece = n % 16 / 8 ^ row / 4 % 2;
+        shared->b[16 * row + 8 * piece + n % 8] = to_bf16(number(7 + n));
+    }
+    __syncthreads();
+    float rows[8], columns[8];
+    uint32_t a[D / 4];
+    tile_fragments<D>(a, shared->a);
+    wgmma_fence();
+    wgmma_registers<16, 0>(rows, a, wgmma_descriptor_16(shared->b), 0);
+    wgmma_registers<16, 1>(columns, a, wgmma_descriptor_16(shared->b), 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    sums_store<16>(by_rows, rows);
+    sums_store<16>(by_columns, columns);
+}
+
+static void products_with_a_block(void **state) {
+    (void)state;
+    static float rows[HOPPER_ROWS][16], columns[HOPPER_ROWS][16];
+    float *out[2] = {(float *)device_bytes(sizeof rows), (float *)device_bytes(sizeof columns)};
+    for (int blocks = 1; blocks <= 2; blocks++) { /* early and late */
+        RIGHT(sr_launch(multiply_block, dim3((unsigned)blocks), dim3(HOPPER_GROUP),
+                        sizeof(block_memory), nullptr, out[0], out[1]));
+        run_and_fetch(rows, out[0], sizeof rows);
+        run_and_fetch(columns, out[1], sizeof columns);
+        for (int i = 0; i < HOPPER_ROWS; i++)
+            for (int j = 0; j < 16; j++) {
+                float by_row = 0, by_column = 0;
+                for (int k = 0; k < 16; k++) {
+                    by_row += number(i * D + k) * number(7 + j * 16 + k);
+                    by_column += number(i * D + k) * number(7 + k * 16 + j);
+                }
+                assert_true(rows[i][j] == by_row && columns[i][j] == by_column);
+            }
+    }
+    for (float *memory : out)
+        RIGHT(cudaFree(memory));
+}
+
 /* ---- the order of tiles ---- */
 
 static void every_tile_is_drawn_once(void **state) {
@@ -297,6 +346,7 @@ int main(void) {
         cmocka_unit_test(boxes_are_swizzled_and_end_in_zeros),
         cmocka_unit_test(bytes_in_bulk),
         cmocka_unit_test(products_of_a_warpgroup),
+        cmocka_unit_test(products_with_a_block),
         cmocka_unit_test(every_tile_is_drawn_once),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -55,7 +55,9 @@ struct sr_chunk_call {
     const int32_t *first; /* (B, T): the first token of the document of t */
 
     /* q (B, H, T, F), k (B, Hkv, T, F), v (B, Hkv, T, V), with features and value factors. Heads of
-     * q and k may repeat: see query_head and key_head. */
+     * q and k may repeat: see query_head and key_head. Where `feature` is unit or unit_smooth the
+     * core makes it: q and k are the rows before, and d_q and d_k their gradients. */
+    srnn_feature feature; /* of a core that makes units; else identity */
     sr_chunk_rows q, k, v;
     int q_share, k_share; /* query head h reads row head h / q_share of q, key head h h / k_share */
     int q_heads, k_heads; /* and then modulo these */
@@ -64,6 +66,11 @@ struct sr_chunk_call {
     const float *beta;      /* (B, Hkv, T); delta only */
     const float *level;     /* (B, H, T, levels): weights of pairs, by the bit length of i ^ j */
     const float *initial;   /* (B, Hkv, F, V), or NULL: zero */
+
+    /* Of cores that fold (core.h), else NULL. */
+    const float *factor; /* (B, Hkv, T): v counts this many times */
+    double *value_dot;   /* (B, Hkv, T): backward, <v, d_v> without the skip; with `factor` */
+    const float *skip;   /* (H): d_v += this times d_numerator */
 
     /* Forward results. */
     sr_chunk_rows numerator; /* (B, H, T, V) */
@@ -75,18 +82,26 @@ struct sr_chunk_call {
     const float *d_row_sum;    /* (B, H, T); sums_rows only */
     const float *d_final;
     /* And its results: each row and head written once, q (B, H, T, F), k (B, Hkv, T, F) without
-     * sums over heads that share. d_gate of a token that begins a document is 0. */
+     * sums over heads that share; with `parts` (B, q_heads parts, T, F), the parts of sums over
+     * those. d_gate of a token that begins a document is 0. */
+    int parts;
     sr_chunk_rows d_q, d_k, d_v;
     float *d_gate;  /* (B, Hkv, T, decays): of a_t; NULL with `gates` */
     float *d_beta;  /* (B, Hkv, T) */
     float *d_level; /* (B, H, T, levels) */
     float *d_initial;
 
+    /* Divisions cost as much as a copy: none where no heads share rows. */
+    static SR_BOTH int row_head(int h, int share, int heads) {
+        if (share == 1 && h < heads)
+            return h;
+        return h / share % heads;
+    }
     SR_BOTH int query_head(int h) const {
-        return h / q_share % q_heads;
+        return row_head(h, q_share, q_heads);
     }
     SR_BOTH int key_head(int h) const {
-        return h / k_share % k_heads;
+        return row_head(h, k_share, k_heads);
     }
     SR_BOTH int64_t row(int heads, int b, int h, int t) const {
         return ((int64_t)b * heads + h) * T + t;

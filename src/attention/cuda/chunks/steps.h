@@ -28,12 +28,14 @@ struct sr_chunk_steps {
     sr_axes_call call;
     sr_chunk_call chunk;
     bool direct;          /* rows in bf16, without those of axes/ */
-    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward */
+    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward, where the core does not fold it */
     float *sums;          /* partial sums of learned vectors; direct, backward */
 };
 
-/* Takes the arrays from `layout`. */
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool backward, sr_layout *layout);
+/* Takes the arrays from `layout`. Of the core: its `parts`; units: it makes features of unit length,
+ * where it may. */
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units, bool backward,
+                                 sr_layout *layout);
 
 /* Bytes that these take at most for a plan, after those of axes/. */
 size_t sr_chunk_steps_bytes(const sr_axes_call &facts);
@@ -51,6 +53,9 @@ srnn_status sr_chunks_finish_backward(const sr_chunk_steps &steps, cudaStream_t 
 /* Features, factors of values, gates. */
 srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chunk,
                              cudaStream_t stream);
+/* Weights of levels; gradients of what they are made of, by way of `sums`. */
+srnn_status sr_chunks_levels(const sr_axes_call &call, cudaStream_t stream);
+srnn_status sr_chunks_levels_backward(const sr_axes_call &call, float *sums, cudaStream_t stream);
 /* Outputs from numerators. */
 srnn_status sr_chunks_outputs(const sr_axes_call &call, const sr_chunk_call &chunk,
                               cudaStream_t stream);

@@ -113,6 +113,11 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+SR_DEVICE uint64_t wgmma_descriptor_16(const void *shared) {
+    return (uint64_t)(sr_emulator_shared_offset(shared) >> 4) | (uint64_t)(256 >> 4) << 16 |
+           (uint64_t)(256 >> 4) << 32 | (uint64_t)3 << 62;
+}
+
 template <int N, int transpose_a, int transpose_b>
 SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
     const sr_emulated_wgmma product = {d,        nullptr, a, b, transpose_a != 0, transpose_b != 0,

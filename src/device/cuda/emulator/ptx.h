@@ -53,6 +53,11 @@ SR_DEVICE void stmatrix_x4(void *row, const uint32_t *fragment) {
     sr_emulator_collect(sr_emulator_matrices_store, &operand, "stmatrix_x4");
 }
 
+SR_DEVICE void stmatrix_x4_transposed(void *row, const uint32_t *fragment) {
+    sr_emulated_matrices operand = {const_cast<uint32_t *>(fragment), row, 4};
+    sr_emulator_collect(sr_emulator_matrices_store_transposed, &operand, "stmatrix_x4_transposed");
+}
+
 /* ---- asynchronous copies ---- */
 
 SR_DEVICE void cp_async_16(void *shared, const void *global, int bytes = 16) {

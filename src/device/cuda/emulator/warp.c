@@ -140,3 +140,15 @@ void sr_emulator_matrices_store(void *const *operands) {
             memcpy(row_of(operands, m, lane / GROUP, true) + 4 * (lane % GROUP),
                    &((const sr_emulated_matrices *)operands[lane])->fragment[m], 4);
 }
+
+void sr_emulator_matrices_store_transposed(void *const *operands) {
+    const int count = ((const sr_emulated_matrices *)operands[0])->count;
+    for (int m = 0; m < count; m++)
+        for (int lane = 0; lane < LANES; lane++)
+            for (int e = 0; e < 2; e++) {
+                const uint32_t pair = ((const sr_emulated_matrices *)operands[lane])->fragment[m];
+                const uint16_t number = (uint16_t)(pair >> 16 * e);
+                memcpy(row_of(operands, m, 2 * (lane % GROUP) + e, true) + 2 * (lane / GROUP),
+                       &number, sizeof number);
+            }
+}

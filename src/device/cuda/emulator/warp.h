@@ -40,6 +40,7 @@ typedef struct sr_emulated_matrices {
 void sr_emulator_matrices_load(void *const *operands);
 void sr_emulator_matrices_load_transposed(void *const *operands);
 void sr_emulator_matrices_store(void *const *operands);
+void sr_emulator_matrices_store_transposed(void *const *operands);
 
 #ifdef __cplusplus
 }

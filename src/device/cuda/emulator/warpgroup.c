@@ -265,12 +265,16 @@ static float operand_at(uint64_t place, bool transposed, int r, int k) {
     const uint32_t lead = (uint32_t)(place >> 16 & 0x3fff) << 4;
     const uint32_t stride = (uint32_t)(place >> 32 & 0x3fff) << 4;
     const uint32_t row = (uint32_t)r, sum = (uint32_t)k;
-    if (place >> 62 != 1)
-        sr_emulator_fail("a product of a tile that is not swizzled by 128 bytes");
-    const uint32_t offset = transposed
-                                ? sum / 8 * stride + sum % 8 * 128 + row / 64 * lead + row % 64 * 2
-                                : row / 8 * stride + row % 8 * 128 + sum * 2;
-    return bf16_at(swizzled(start + offset));
+    const uint32_t wide = place >> 62 == 1 ? 64 : 16; /* numbers of a row of the tile */
+    if (place >> 62 != 1 && place >> 62 != 3)
+        sr_emulator_fail("a product of a tile that is not swizzled by 128 or 32 bytes");
+    if (wide == 16 && start % 256 != 0)
+        sr_emulator_fail("a narrow tile that does not begin at a multiple of 256 bytes");
+    const uint32_t offset =
+        transposed ? sum / 8 * stride + sum % 8 * 2 * wide + row / wide * lead + row % wide * 2
+                   : row / 8 * stride + row % 8 * 2 * wide + sum * 2;
+    const uint32_t at = start + offset;
+    return bf16_at(wide == 64 ? swizzled(at) : sr_emulated_shared + (at ^ (at >> 7 & 1) << 4));
 }
 
 static void left_side(float a[ROWS][DEPTH], const sr_emulated_wgmma *product, int warp) {

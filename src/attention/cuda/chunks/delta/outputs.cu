@@ -7,6 +7,9 @@
  *     dK = -diag(e^c) dV S' + H K + H' K + sum G' Q + diag(e^(c_last - c)) U R'
  *     dbeta_i = <dV_i, U_i> / beta_i^2
  *
+ * Of features of unit length these are gradients of the features times the rows' factors; the rows'
+ * are without what that has along them.
+ *
  * The gate between tokens t - 1 and t gets what the pairs with i >= t > j have: the products of
  * rows i >= t with their gradients where they are read at c_i, less those of rows j >= t where
  * they are read at -c_j, which cancel where both are after t; and of rows j < t what they have
@@ -50,7 +53,10 @@ template <int F, int V> struct outputs_memory {
     sr_bf16 state[V * F], later[V * F];                          /* S', R' */
     sr_bf16 of_queries[SR_DELTA_PAIRS], of_keys[SR_DELTA_PAIRS]; /* G, H */
     delta_factors factors;
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    delta_query_factors of_query;
+    float gate[SR_DELTA_CHUNK];
+    /* of rows with their gradients, by the sides of columns: queries, then keys */
+    float along[2][outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
     /* what a token's row has at c, and from R; <S, R>; by the sides of columns, by warps */
     float at_sum[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
     float from_later[outputs_shape<F, V>::sides][SR_DELTA_CHUNK];
@@ -62,11 +68,12 @@ template <int F, int V> struct outputs_memory {
 /* ---- a warp's parts ---- */
 
 /* Blocks of G or H in the warp's rows, the other side has the rest: the products of a tile's rows
- * with those of U, decayed, times `factor`. take(block, j) sees them before they are decayed.
- * Parameters, not a struct: they stay in registers. */
+ * with those of U, decayed, times `factor` and the rows' own. take(block, j) sees them before they
+ * are decayed. Parameters, not a struct: they stay in registers. */
 template <int F, int V, class Take>
 SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_memory<F, V> &shared,
-                           const outputs_place &at, float factor, bool below, const Take &take) {
+                           const outputs_place &at, const float *units, float factor, bool below,
+                           const Take &take) {
     constexpr int SIDES = outputs_shape<F, V>::sides;
     const int lane = delta_lane(), i = at.own() / 16;
 #pragma unroll 1
@@ -82,7 +89,8 @@ SR_DEVICE void pair_blocks(sr_bf16 *pairs, const sr_bf16 *rows, const outputs_me
         }
         take(w, j);
         delta_decay(
-            w, i, j, shared.factors.sum, [=](int) { return factor; }, lane);
+            w, i, j, shared.factors.pairs.sum, shared.factors.pairs.key,
+            [=](int row) { return factor * units[row]; }, lane);
         if (below && i == j)
 #pragma unroll
             for (int n = 0; n < 2; n++)
@@ -169,6 +177,37 @@ SR_DEVICE void store_dots(float *to, const float (&dot)[2], int own) {
     }
 }
 
+/* A gradient without what it has along the rows of the tile whose features it belongs to; `dot`:
+ * the warp's share of their products. Both sides of the rows. */
+template <int F, int SIDES, int PIECES>
+SR_DEVICE void take_along(float (&c)[PIECES][4], const float (&dot)[2],
+                          float (&along)[SIDES][SR_DELTA_CHUNK], const sr_bf16 *tile,
+                          const float *units, srnn_feature feature, const outputs_place &at) {
+    const int lane = delta_lane();
+    store_dots(along[at.side()], dot, at.own());
+#pragma unroll
+    for (int n = 0; n < SR_DELTA_STEPS; n++) /* constants: else a block would take all barriers */
+        if (at.own() == 16 * n)
+            named_barrier_sync(1 + n, SIDES * SR_WARP);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = at.own() + delta_row(half, lane);
+        float sum = 0;
+#pragma unroll
+        for (int side = 0; side < SIDES; side++)
+            sum += along[side][row];
+        sum *= unit_along(feature, units[row]);
+#pragma unroll
+        for (int n = 0; n < PIECES; n++) {
+            const uint32_t word = *reinterpret_cast<const uint32_t *>(
+                tile + sr_tile<F>::offset(row, at.side() * PIECES + n) + delta_column(0, lane));
+            const float2 pair = unpack_bf16(word);
+            c[n][2 * half] = fmaf(-sum, pair.x, c[n][2 * half]);
+            c[n][2 * half + 1] = fmaf(-sum, pair.y, c[n][2 * half + 1]);
+        }
+    }
+}
+
 /* The warp's rows and columns of a gradient, those of the span. */
 template <int F, int PIECES>
 SR_DEVICE void store_rows(const sr_chunk_rows &rows, int h, const float (&c)[PIECES][4],
@@ -214,7 +253,7 @@ SR_DEVICE void load_span(outputs_memory<F, V> &shared, const sr_chunk_call &call
     if (at.warp() == 0) {
         if (call.decays > 0)
             delta_load_numbers(shared.gate, call.gate + row, what.span);
-        delta_load_numbers(shared.beta, call.beta + row, what.span);
+        delta_load_numbers(shared.factors.beta, call.beta + row, what.span);
     }
     delta_load<V, THREADS>(shared.used, places.used + row * call.V, call.V, what.span, 0, call.V,
                            thread);
@@ -237,7 +276,7 @@ template <int F, int V>
 SR_DEVICE void key_pairs(outputs_memory<F, V> &shared, const sr_chunk_call &call,
                          const outputs_place &at, const delta_span &span) {
     float *const d_beta = call.d_beta + call.row(call.Hkv, at.b, at.head, span.t0);
-    pair_blocks(shared.of_keys, shared.d_values, shared, at, -1, true,
+    pair_blocks(shared.of_keys, shared.d_values, shared, at, shared.factors.unit, -1, true,
                 [&](const float(&w)[2][4], int j) {
                     const int lane = delta_lane();
                     if (16 * j != at.own())
@@ -292,7 +331,7 @@ SR_DEVICE void store_gates(const outputs_memory<F, V> &shared, const sr_chunk_ca
         from_here += lane + distance < SR_WARP ? above : 0;
         upto_here += lane >= distance ? below : 0;
     }
-    const float before = upto_here - (later[0] + later[1]), rest = both * shared.factors.across();
+    const float before = upto_here - (later[0] + later[1]), rest = both * shared.factors.across;
     const float gradient[2] = {from_here + before + rest,
                                from_here - own[0] + before + later[0] + rest};
     float *const d_gate = call.d_gate + call.row(call.Hkv, at.b, at.head, what.span.t0);
@@ -304,6 +343,25 @@ SR_DEVICE void store_gates(const outputs_memory<F, V> &shared, const sr_chunk_ca
     }
 }
 
+/* Factors of a span once its rows are there. All warps; complete for all. */
+template <int F, int V>
+SR_DEVICE void fill_factors(outputs_memory<F, V> &shared, const sr_chunk_call &call,
+                            const outputs_place &at, bool keys) {
+    if (at.side() == 1)
+        delta_squares<F>(shared.of_query.unit, shared.queries, at.own(), call.feature);
+    else if (keys)
+        delta_squares<F>(shared.factors.unit, shared.keys, at.own(), call.feature);
+    __syncthreads();
+    if (at.warp() == 0) {
+        if (keys)
+            shared.factors.fill(call.decays > 0 ? shared.gate : nullptr, call.feature);
+        shared.of_query.fill(*reinterpret_cast<const float2 *>(shared.factors.pairs.sum +
+                                                               2 * delta_lane()),
+                             call.scale, call.feature);
+    }
+    __syncthreads();
+}
+
 /* All gradients of a span. */
 template <int F, int V>
 SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &call,
@@ -312,13 +370,11 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
     const outputs_place &at = shared.at;
     const outputs_span &what = shared.what;
     const delta_span &span = what.span;
-    const bool gates = call.decays > 0;
+    const bool gates = call.decays > 0, units = unit_feature(call.feature);
     load_span(shared, call, places, at, what);
     cp_async_wait<1>();
     __syncthreads(); /* rows are there */
-    if (at.warp() == 0)
-        shared.factors.fill(gates ? shared.gate : nullptr, shared.beta);
-    __syncthreads();
+    fill_factors(shared, call, at, true);
     key_pairs(shared, call, at, span);
     cp_async_wait<0>();
     __syncthreads(); /* H and states are there */
@@ -341,32 +397,47 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
             cp_async_commit();
             cp_async_wait<0>();
             __syncthreads();
+            fill_factors(shared, call, at, false);
         }
-        pair_blocks(shared.of_queries, shared.d_numerators, shared, at, call.scale, false,
-                    [](const float(&)[2][4], int) {});
+        pair_blocks(shared.of_queries, shared.d_numerators, shared, at, shared.of_query.unit,
+                    call.scale, false, [](const float(&)[2][4], int) {});
         __syncthreads(); /* G is there */
         float d_q[P][4];
         delta_clear(d_q);
         if (what.state)
-            times_state<F, V>(d_q, shared.d_numerators, shared.state, shared.factors.before,
-                              call.scale, at);
+            times_state<F, V>(d_q, shared.d_numerators, shared.state, shared.of_query.before, 1,
+                              at);
         add_pair_rows<F>(d_q, shared.of_queries, shared.keys, at);
-        if (gates)
-            add_dots<F>(dot, d_q, shared.queries, 1, at);
+        if (gates || units) {
+            float own[2] = {};
+            add_dots<F>(own, d_q, shared.queries, 1, at);
+            dot[0] += own[0];
+            dot[1] += own[1];
+            if (units)
+                take_along<F>(d_q, own, shared.along[0], shared.queries, shared.of_query.unit,
+                              call.feature, at);
+        }
         store_rows<F>(call.d_q, query, d_q, span, at, call.F);
         add_pair_columns<F>(d_k, shared.of_queries, shared.queries, at);
     }
+    float along[2] = {}; /* the lane's share of the keys' products with their gradients */
+    if (gates || units)
+        add_dots<F>(along, d_k, shared.keys, 1, at);
     if (gates) {
-        add_dots<F>(dot, d_k, shared.keys, -1, at);
+        dot[0] -= along[0];
+        dot[1] -= along[1];
         store_dots(shared.at_sum[at.side()], dot, at.own());
     }
     if (what.later) {
         float from_later[P][4];
         times_state<F, V>(from_later, shared.used, shared.later, shared.factors.until, 1, at);
-        if (gates) {
+        if (gates || units) {
             float dots[2] = {};
             add_dots<F>(dots, from_later, shared.keys, 1, at);
-            store_dots(shared.from_later[at.side()], dots, at.own());
+            along[0] += dots[0];
+            along[1] += dots[1];
+            if (gates)
+                store_dots(shared.from_later[at.side()], dots, at.own());
         }
 #pragma unroll
         for (int n = 0; n < P; n++)
@@ -374,6 +445,9 @@ SR_DEVICE void span_outputs(outputs_memory<F, V> &shared, const sr_chunk_call &c
             for (int e = 0; e < 4; e++)
                 d_k[n][e] += from_later[n][e];
     }
+    if (units)
+        take_along<F>(d_k, along, shared.along[1], shared.keys, shared.factors.unit, call.feature,
+                      at);
     store_rows<F>(call.d_k, at.head, d_k, span, at, call.F);
     __syncthreads(); /* dots are there, and no warp reads a tile */
     if (gates && at.warp() == 0)

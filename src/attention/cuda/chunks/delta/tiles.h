@@ -4,7 +4,7 @@
  * A span is the tokens of one document in a chunk. Spans are computed one after the other: rows
  * of a tile outside the span are zero, so that nothing of another document is ever multiplied.
  * Inside a span, with c the running sum of its gates, S the state before it and k, q, v its
- * rows:
+ * rows, of features:
  *
  *     A_ij = beta_i e^(c_i - c_j) <k_i, k_j>, j < i;    X = (I + A)^-1
  *     P_ij = scale e^(c_i - c_j) <q_i, k_j>, j <= i
@@ -12,12 +12,17 @@
  *     numerators = scale diag(e^c) Q S + P U
  *     S after it = e^c_last S + K' diag(e^(c_last - c)) U
  *
+ * Features of unit length are rows times a factor, and so are not made: the factors of keys join
+ * those of tokens, as logarithms those of pairs. Gradients are those of the rows, but for what they
+ * have along them.
+ *
  * Betas of almost 0 count as 2^-40, which changes no bit that bf16 could hold: U / beta, which
  * the gradient of beta needs, then exists. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_TILES_H
 
 #include "attention/cuda/chunks/core.h"
+#include "attention/cuda/chunks/units.h"
 #include "attention/cuda/shared/tiles.h"
 
 enum {
@@ -219,39 +224,107 @@ SR_DEVICE float2 delta_running(const float *gates) {
     return make_float2(upto - next, upto);
 }
 
-/* The sums to shared memory; one warp, complete after __syncwarp. */
-SR_DEVICE void delta_sums(float *sum, const float *gates) {
-    *reinterpret_cast<float2 *>(sum + 2 * delta_lane()) = delta_running(gates);
+/* <x, x> of 16 rows of a tile, `row` .. row+15, if features are of unit length: the diagonal of
+ * their products. One warp, complete after __syncwarp. */
+template <int F>
+SR_DEVICE void delta_squares(float *squares, const sr_bf16 *tile, int row, srnn_feature feature) {
+    const int lane = delta_lane();
+    if (!unit_feature(feature))
+        return;
+    float square[2][4] = {};
+#pragma unroll 2
+    for (int k = 0; k < F / 16; k++) {
+        uint32_t a[4];
+        a_rows<F>(a, tile, row, k, lane);
+        const uint32_t b[4] = {a[0], a[2], a[1], a[3]};
+        mma_m16n8k16(square[0], a, b);
+        mma_m16n8k16(square[1], a, b + 2);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (lane / 4 / 2 == lane % 4)
+            squares[row + delta_row(half, lane)] =
+                lane / 4 % 2 ? square[half][2 * half + 1] : square[half][2 * half];
 }
+
+/* Those of all rows of a tile. */
+template <int F>
+SR_DEVICE void delta_all_squares(float *squares, const sr_bf16 *tile, srnn_feature feature) {
+#pragma unroll 1
+    for (int i = 0; i < SR_DELTA_STEPS; i++)
+        delta_squares<F>(squares, tile, 16 * i, feature);
+}
+
+/* The factors that make the features of tokens 2 lane, 2 lane + 1 from their squares. */
+SR_DEVICE float2 delta_units(const float *squares, srnn_feature feature) {
+    if (!unit_feature(feature))
+        return make_float2(1, 1);
+    const float2 square = *reinterpret_cast<const float2 *>(squares + 2 * delta_lane());
+    return make_float2(unit_inverse(feature, square.x), unit_inverse(feature, square.y));
+}
+
+/* A lane's two numbers of an array of tokens. */
+SR_DEVICE void delta_put(float *to, float x, float y) {
+    *reinterpret_cast<float2 *>(to + 2 * delta_lane()) = make_float2(x, y);
+}
+
+/* What pairs of a span need of their tokens. */
+struct delta_exponents {
+    alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
+    float key[SR_DELTA_CHUNK];             /* c less the logarithm of the key's factor */
+
+    /* From gates (NULL: 0) and the factors of the lane's keys: returns the lane's sums. One warp;
+     * complete after __syncwarp. */
+    SR_DEVICE float2 fill(const float *gates, float2 unit) {
+        const float2 running = delta_running(gates);
+        delta_put(sum, running.x, running.y);
+        delta_put(key, running.x - log2_fast(unit.x), running.y - log2_fast(unit.y));
+        return running;
+    }
+};
 
 SR_DEVICE float delta_beta(float wanted) {
     return fabsf(wanted) < SR_DELTA_BETA_LEAST ? SR_DELTA_BETA_LEAST : wanted;
 }
 
+/* Those of keys. */
 struct delta_factors {
-    alignas(16) float sum[SR_DELTA_CHUNK]; /* c, in units of log 2 */
-    float before[SR_DELTA_CHUNK]; /* e^c: weight of the state before the span for a token */
-    float until[SR_DELTA_CHUNK];  /* e^(c_last - c): weight of a token in the state after it */
+    delta_exponents pairs;
+    float unit[SR_DELTA_CHUNK];   /* makes the feature; before fill its square */
+    float before[SR_DELTA_CHUNK]; /* unit e^c: weight of the state before the span for a token */
+    float until[SR_DELTA_CHUNK];  /* unit e^(c_last - c): that of a token in the state after it */
     float beta[SR_DELTA_CHUNK];
+    float across; /* e^c_last */
 
-    SR_DEVICE float across() const {
-        return before[SR_DELTA_CHUNK - 1];
+    /* From gates (NULL: 0) and `beta`, zero outside the span, and squares: returns the lane's sums.
+     * One warp; complete after __syncwarp. */
+    SR_DEVICE float2 fill(const float *gates, srnn_feature feature) {
+        const float2 own = delta_units(unit, feature), here = pairs.fill(gates, own);
+        const float last = shuffle(here.y, SR_WARP - 1);
+        const float2 wanted = *reinterpret_cast<const float2 *>(beta + 2 * delta_lane());
+        delta_put(unit, own.x, own.y);
+        delta_put(before, own.x * exp2_fast(here.x), own.y * exp2_fast(here.y));
+        delta_put(until, own.x * exp2_fast(last - here.x), own.y * exp2_fast(last - here.y));
+        delta_put(beta, delta_beta(wanted.x), delta_beta(wanted.y));
+        if (delta_lane() == 0)
+            across = exp2_fast(last);
+        return here;
     }
+};
 
-    /* From gates (NULL: 0) and betas, zero outside the span. One warp; complete after
-     * __syncwarp. */
-    SR_DEVICE void fill(const float *gates, const float *betas) {
-        const int lane = delta_lane();
-        const float2 running = delta_running(gates);
-        const float here[2] = {running.x, running.y}, last = shuffle(running.y, SR_WARP - 1);
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int at = 2 * lane + e;
-            sum[at] = here[e];
-            before[at] = exp2_fast(here[e]);
-            until[at] = exp2_fast(last - here[e]);
-            beta[at] = delta_beta(betas[at]);
-        }
+/* Those of queries. */
+struct delta_query_factors {
+    alignas(16) float unit[SR_DELTA_CHUNK]; /* before fill the square */
+    float before[SR_DELTA_CHUNK];           /* scale unit e^c */
+    float since[SR_DELTA_CHUNK];            /* e^c */
+
+    /* From the lane's sums and squares. One warp; complete after __syncwarp. */
+    SR_DEVICE void fill(float2 sum, float scale, srnn_feature feature) {
+        const float2 own = delta_units(unit, feature);
+        const float2 decay = make_float2(exp2_fast(sum.x), exp2_fast(sum.y));
+        delta_put(unit, own.x, own.y);
+        delta_put(before, scale * own.x * decay.x, scale * own.y * decay.y);
+        delta_put(since, decay.x, decay.y);
     }
 };
 
@@ -306,22 +379,27 @@ SR_DEVICE void delta_triangle(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16 *
     }
 }
 
-/* Multiplies block (i, j) by e^(c_i - c_j) and the factors of its rows; 0 above the diagonal. */
+/* Multiplies block (i, j) by the exponentials of the differences of exponents of its rows and of
+ * its keys, as in delta_exponents, and the factors of its rows; 0 above the diagonal. */
 template <class Factor>
-SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const float *sum, const Factor &factor,
-                           int lane) {
+SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const float *rows, const float *keys,
+                           const Factor &factor, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = 16 * i + delta_row(half, lane);
-        const float own = sum[row], multiply = factor(row);
+        const float own = rows[row], multiply = factor(row);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int column = 16 * j + 8 * n + delta_column(e, lane);
-                float &x = w[n][2 * half + e];
-                x = column > row ? 0 : x * (multiply * exp2_fast(own - sum[column]));
+        for (int n = 0; n < 2; n++) {
+            const int column = 16 * j + 8 * n + delta_column(0, lane);
+            const float2 key = *reinterpret_cast<const float2 *>(keys + column);
+            float *const x = w[n] + 2 * half;
+            x[0] *= multiply * exp2_fast(own - key.x);
+            x[1] *= multiply * exp2_fast(own - key.y);
+            if (i == j) { /* also instead of infinities */
+                x[0] = column > row ? 0 : x[0];
+                x[1] = column + 1 > row ? 0 : x[1];
             }
+        }
     }
 }
 
@@ -332,10 +410,11 @@ SR_DEVICE void delta_store_block(sr_bf16 *block, const float (&w)[2][4], int lan
     stmatrix_x4(block + sr_tile<16>::offset(lane % 16, lane / 16), a);
 }
 
-/* A set of the blocks of P of a span, from queries, keys and the sums of its gates. One warp. */
-template <int F, uint32_t SET>
+/* A set of the blocks of P of a span, of exponents and factors as delta_decay. One warp. */
+template <int F, uint32_t SET, class Factor>
 SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                                  const float *sum, float scale) {
+                                  const float *of_rows, const float *of_keys,
+                                  const Factor &factor) {
     float w[SR_DELTA_BLOCKS][2][4];
     delta_triangle<F, SET>(w, queries, keys, false);
     const int lane = delta_lane();
@@ -345,17 +424,17 @@ SR_DEVICE void delta_score_blocks(sr_bf16 *pairs, const sr_bf16 *queries, const 
         for (int j = 0; j <= i; j++) {
             if (!(SET >> delta_block(i, j) & 1))
                 continue;
-            delta_decay(
-                w[delta_block(i, j)], i, j, sum, [=](int) { return scale; }, lane);
+            delta_decay(w[delta_block(i, j)], i, j, of_rows, of_keys, factor, lane);
             delta_store_block(pairs + delta_pairs_at(i, j), w[delta_block(i, j)], lane);
         }
 }
 
-template <int F>
+template <int F, class Factor>
 SR_DEVICE void delta_scores(sr_bf16 *pairs, const sr_bf16 *queries, const sr_bf16 *keys,
-                            const float *sum, float scale) {
-    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, sum, scale);
-    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, sum, scale);
+                            const float *of_rows, const float *of_keys, const Factor &factor) {
+    delta_score_blocks<F, SR_DELTA_LAST_ROW>(pairs, queries, keys, of_rows, of_keys, factor);
+    delta_score_blocks<F, SR_DELTA_ALL & ~SR_DELTA_LAST_ROW>(pairs, queries, keys, of_rows, of_keys,
+                                                             factor);
 }
 
 /* ---- the solved triangle ----
@@ -507,8 +586,8 @@ SR_DEVICE void delta_key_blocks(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16
         for (int j = 0; j <= i; j++)
             if (SET >> delta_block(i, j) & 1)
                 delta_decay(
-                    w[delta_block(i, j)], i, j, factors.sum,
-                    [&](int row) { return factors.beta[row]; }, lane);
+                    w[delta_block(i, j)], i, j, factors.pairs.sum, factors.pairs.key,
+                    [&](int row) { return factors.beta[row] * factors.unit[row]; }, lane);
 }
 
 /* X of a span from its keys. One warp; complete after __syncwarp. */
@@ -596,6 +675,11 @@ SR_DEVICE void delta_store_strip(sr_bf16 *rows, int64_t stride, const float (&c)
 
 /* ---- a strip of a transposed state: 16 value columns by all features ---- */
 
+/* Two numbers of an array of tokens, the first of which is even. */
+SR_DEVICE float2 delta_pair(const float *numbers, int token) {
+    return *reinterpret_cast<const float2 *>(numbers + token);
+}
+
 /* A fragments of a transposed strip of 16 values by 64 tokens: one for 16 tokens. As B, a[0], a[2]
  * and a[1], a[3] are the tokens by the first and the last 8 values. */
 struct delta_strip {
@@ -605,6 +689,25 @@ struct delta_strip {
 #pragma unroll
         for (int m = 0; m < SR_DELTA_STEPS; m++)
             pack_a(a[m], c[2 * m], c[2 * m + 1]);
+    }
+
+    /* The same times the tokens' factors and one for all. */
+    SR_DEVICE void set(const float (&c)[8][4], const float *factor, float all = 1) {
+        const int lane = delta_lane();
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            float2 own = delta_pair(factor, 8 * n + delta_column(0, lane));
+            own.x *= all;
+            own.y *= all;
+            a[n / 2][n % 2 * 2] = pack_bf16(c[n][0] * own.x, c[n][1] * own.y);
+            a[n / 2][n % 2 * 2 + 1] = pack_bf16(c[n][2] * own.x, c[n][3] * own.y);
+        }
+    }
+
+    SR_DEVICE void get(const sr_bf16 *tile, int strip) {
+#pragma unroll
+        for (int m = 0; m < SR_DELTA_STEPS; m++)
+            a_columns<SR_DELTA_SLICE>(a[m], tile, 16 * m, strip, delta_lane());
     }
 
     /* Its own columns of a tile of tokens by values, once all lanes have read what was there;
@@ -634,15 +737,16 @@ SR_DEVICE void delta_multiply_strip(float (&c)[2][4], const uint32_t (&a)[4],
     mma_m16n8k16(c[1], a, b + 2);
 }
 
-/* Rows of the span from a warp's own columns of a tile to memory. */
+/* Rows of the span from a warp's own columns of a tile to memory, those that are among `columns`. */
 SR_DEVICE void delta_store_columns(sr_bf16 *rows, int64_t stride, const sr_bf16 *tile, int strip,
                                    const delta_span &span, int columns) {
 #pragma unroll
     for (int n = delta_lane(); n < 2 * SR_DELTA_CHUNK; n += SR_WARP) {
-        const int row = n / 2, chunk = 2 * strip + n % 2;
+        const int row = n / 2, chunk = n % 2;
         if (row >= span.from && row < span.past && 8 * chunk < columns)
             store_vector(rows + row * stride + 8 * chunk,
-                         load_vector(tile + sr_tile<SR_DELTA_SLICE>::offset(row, chunk)));
+                         load_vector(tile +
+                                     sr_tile<SR_DELTA_SLICE>::offset(row, 2 * strip + chunk)));
     }
 }
 
@@ -650,20 +754,22 @@ SR_DEVICE void delta_store_columns(sr_bf16 *rows, int64_t stride, const sr_bf16 
 SR_DEVICE void delta_scale_tokens(float (&c)[8][4], const float *factor) {
     const int lane = delta_lane();
 #pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            c[n][e] *= factor[8 * n + delta_column(e % 2, lane)];
+    for (int n = 0; n < 8; n++) {
+        const float2 own = delta_pair(factor, 8 * n + delta_column(0, lane));
+        c[n][0] *= own.x;
+        c[n][1] *= own.y;
+        c[n][2] *= own.x;
+        c[n][3] *= own.y;
+    }
 }
 
-/* A times `all` and the factors of its columns, tokens 16 m ... */
-SR_DEVICE void delta_scale_columns(uint32_t (&a)[4], const float *factor, float all, int m,
-                                   int lane) {
+/* A times the factors of its columns, tokens 16 m ... */
+SR_DEVICE void delta_scale_columns(uint32_t (&a)[4], const float *factor, int m, int lane) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const int token = 16 * m + 8 * (n / 2) + delta_column(0, lane);
+        const float2 own = delta_pair(factor, 16 * m + 8 * (n / 2) + delta_column(0, lane));
         const float2 pair = unpack_bf16(a[n]);
-        a[n] = pack_bf16(pair.x * (all * factor[token]), pair.y * (all * factor[token + 1]));
+        a[n] = pack_bf16(pair.x * own.x, pair.y * own.y);
     }
 }
 
@@ -734,6 +840,123 @@ template <int F> struct delta_state {
             for (int e = 0; e < 4; e++) {
                 const int f = 8 * n + delta_column(e % 2, lane), v = value + delta_row(e / 2, lane);
                 use(s[n][e], (int64_t)f * values + v, f < features && v < values);
+            }
+    }
+};
+
+/* ---- products of a strip, by mma.sync ----
+ *
+ * c and state are 16 values by tokens and by features, a is 16 values by 64 tokens, pairs are lower
+ * blocks. */
+
+struct delta_products {
+    static constexpr int reverse_scorers = 1; /* 64 features: there are registers for */
+
+    /* Before a barrier behind which products read what the thread has written. */
+    static SR_DEVICE void publish() {
+    }
+
+    /* Before the work of strips, and of other warps: moves registers where that is possible. */
+    static SR_DEVICE void strips_begin() {
+    }
+    static SR_DEVICE void others_begin() {
+    }
+
+    /* c = S' rows'. */
+    template <int F>
+    static SR_DEVICE void times_rows(float (&c)[8][4], const delta_state<F> &state,
+                                     const sr_bf16 *rows) {
+        state.times_rows(c, rows);
+    }
+
+    /* S' += a rows. */
+    template <int F>
+    static SR_DEVICE void add_rows(delta_state<F> &state, const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                   const sr_bf16 *rows) {
+        const int lane = delta_lane();
+#pragma unroll
+        for (int m = 0; m < SR_DELTA_STEPS; m++)
+            add_product<F>(state.s, a[m], rows, 16 * m, 0, lane);
+    }
+
+    /* c = a X', blocks of X transposed. */
+    static SR_DEVICE void times_solved(float (&c)[8][4], const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                       const sr_bf16 *pairs) {
+        const int lane = delta_lane();
+        delta_clear(c);
+#pragma unroll
+        for (int j = 0; j < SR_DELTA_STEPS; j++)
+#pragma unroll
+            for (int i = j; i < SR_DELTA_STEPS; i++) {
+                uint32_t b[4];
+                b_columns<16>(b, pairs + delta_pairs_at(i, j), 0, 0, lane);
+                mma_m16n8k16(c[2 * i], a[j], b);
+                mma_m16n8k16(c[2 * i + 1], a[j], b + 2);
+            }
+    }
+
+    /* Numerators of a span to memory, diag(scale unit) (e^c Q S + P U), U with the factors of keys:
+     * `to` is the strip's column of its first row. 16 tokens at a time, not transposed, which takes
+     * few registers. */
+    template <int F, class Slot>
+    static SR_DEVICE void store_numerators(sr_bf16 *to, int64_t time, Slot &slot,
+                                           const delta_state<F> &state, const delta_strip &used,
+                                           float scale, int, int columns) {
+        const delta_span &span = slot.span;
+#pragma unroll 1
+        for (int i = 0; i < SR_DELTA_STEPS; i++) {
+            const int lane = delta_lane();
+            float c[2][4] = {};
+            uint32_t a[4];
+#pragma unroll
+            for (int k = 0; k < F / 16; k++) {
+                uint32_t known[4];
+                a_rows<F>(a, slot.queries, 16 * i, k, lane);
+                state.operand(known, k);
+                delta_multiply_strip(c, a, known);
+            }
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                c[e / 4][e % 4] *= slot.of_queries.since[16 * i + delta_row(e / 2 % 2, lane)];
+#pragma unroll
+            for (int j = 0; j < SR_DELTA_STEPS; j++) {
+                if (j > i)
+                    break;
+                a_rows<16>(a, slot.scores + delta_pairs_at(i, j), 0, 0, lane);
+                delta_multiply_strip(c, a, used.a[j]);
+            }
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                c[e / 4][e % 4] *=
+                    scale * slot.of_queries.unit[16 * i + delta_row(e / 2 % 2, lane)];
+            pack_a(a, c[0], c[1]);
+            delta_store_fragment(to + 16 * i * time, time, a, span.from - 16 * i,
+                                 span.past - 16 * i, columns, lane);
+        }
+    }
+
+    /* A strip's values to its rows in memory, by way of its columns of a tile. `to` is the strip's
+     * column of the first row of the span's chunk. */
+    static SR_DEVICE void store(sr_bf16 *to, int64_t time, sr_bf16 *tile, const delta_strip &x,
+                                int strip, const delta_span &span, int columns) {
+        x.put(tile, strip);
+        __syncwarp();
+        delta_store_columns(to, time, tile, strip, span, columns);
+    }
+
+    /* c = a pairs: to each token from later ones. */
+    static SR_DEVICE void times_later(float (&c)[8][4], const uint32_t (&a)[SR_DELTA_STEPS][4],
+                                      const sr_bf16 *pairs) {
+        const int lane = delta_lane();
+        delta_clear(c);
+#pragma unroll
+        for (int i = 0; i < SR_DELTA_STEPS; i++)
+#pragma unroll
+            for (int j = 0; j <= i; j++) {
+                uint32_t b[4];
+                b_columns<16>(b, pairs + delta_pairs_at(i, j), 0, 0, lane);
+                mma_m16n8k16(c[2 * j], a[i], b);
+                mma_m16n8k16(c[2 * j + 1], a[i], b + 2);
             }
     }
 };

@@ -6,16 +6,16 @@
  * need no state. A span lives in one of the block's slots of shared memory, which goes round:
  *
  *     loader: waits until the slot is free, copies the span's rows, then tells that it is full
- *     a solver, a scorer: wait until it is full, make X and P of the rows, tell that they are ready
+ *     workers: wait until it is full, one makes X of the rows and one P, tell that they are ready
  *     strips: wait for that, compute, tell that the slot is free
  *
  * Warps that use a slot one after the other meet at one of its barriers, also where a third stands
- * between them: the loader tells the strips that its rows are ready, a solver and a scorer tell the
- * loader that they read them no more. Race detectors need not follow who waits for whom.
+ * between them: the loader tells the strips that its rows are ready, workers tell the loader that
+ * they read them no more. Race detectors need not follow who waits for whom.
  *
- * Spans go to the slots in order, and to the solvers in turn; the scorer makes all P. The span
- * after the last is marked. Of solvers there are at most as many as slots, and the loader waits
- * until a solver has taken a span: so no two spans are waited for at one barrier. */
+ * Spans go to the slots in order, and their tasks to the workers in turn. Spans after the last are
+ * marks. Workers have at most one span a slot at a time, and the loader waits until they have taken
+ * a span: so no two spans are waited for at one barrier. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 #define SR_ATTENTION_CUDA_CHUNKS_DELTA_WALK_H
 
@@ -39,6 +39,14 @@ srnn_status sr_delta_reverse(const sr_chunk_call &call, const sr_chunk_shape &sh
 srnn_status sr_delta_outputs(const sr_chunk_call &call, const delta_places &places,
                              cudaStream_t stream);
 
+/* The walks by wgmma: capability 90, F up to 64. */
+srnn_status sr_delta_wgmma_forward(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                   cudaStream_t stream);
+srnn_status sr_delta_wgmma_states(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                  const delta_places &places, cudaStream_t stream);
+srnn_status sr_delta_wgmma_reverse(const sr_chunk_call &call, const sr_chunk_shape &shape,
+                                   const delta_places &places, cudaStream_t stream);
+
 /* The least shared memory that a block of the walks, and of the last step, can do with. */
 size_t sr_delta_walk_bytes(int F);
 size_t sr_delta_outputs_bytes(int F, int V);
@@ -47,13 +55,15 @@ size_t sr_delta_outputs_bytes(int F, int V);
 
 /* SCORES: with queries and P. */
 template <int F, bool SCORES> struct delta_slot {
-    alignas(128) sr_bf16 keys[SR_DELTA_CHUNK * F];
+    alignas(1024) sr_bf16 keys[SR_DELTA_CHUNK * F]; /* as wgmma reads it */
     sr_bf16 queries[SCORES ? SR_DELTA_CHUNK * F : 8];
     sr_bf16 values[SR_DELTA_CHUNK * SR_DELTA_SLICE]; /* or gradients of numerators */
-    sr_bf16 solved[SR_DELTA_PAIRS], scores[SCORES ? SR_DELTA_PAIRS : 8];
+    alignas(256) sr_bf16 solved[SR_DELTA_PAIRS];
+    sr_bf16 scores[SCORES ? SR_DELTA_PAIRS : 8];
     delta_factors factors;
-    float sum[SR_DELTA_CHUNK]; /* the scorer's own */
-    float gate[SR_DELTA_CHUNK], beta[SR_DELTA_CHUNK];
+    delta_query_factors of_queries;
+    float sum[SR_DELTA_CHUNK]; /* of gates, the scorer's own */
+    float gate[SR_DELTA_CHUNK];
     delta_span span;
 };
 
@@ -64,7 +74,7 @@ enum {
 
 /* Barriers of a slot, and who meets there. */
 struct delta_barriers {
-    int slots, workers; /* solver and scorer of a span: threads */
+    int slots, workers; /* those of a span: threads */
 
     SR_DEVICE void wait_full(int slot) const { /* loader and workers */
         named_barrier_sync(1 + slot, SR_WARP + workers);
@@ -89,12 +99,12 @@ struct delta_barriers {
 };
 
 /* The loader: load(slot) starts the copies of the next span, whose place it leaves in slot.span, or
- * returns false if there are no more; `solvers` marks follow, numbered in span.from. One warp. */
-template <class Slot, class Load>
-SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int solvers,
+ * returns false if there are no more; `count` marks follow, numbered in span.from. One warp. */
+template <class Products, class Slot, class Load>
+SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int count,
                                 const Load &load) {
     int item = 0;
-    for (int marks = 0; marks < solvers; item++) {
+    for (int marks = 0; marks < count; item++) {
         Slot &slot = slots[item % barriers.slots];
         if (item >= barriers.slots)
             barriers.wait_free(item % barriers.slots);
@@ -105,31 +115,33 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
         }
         cp_async_commit();
         cp_async_wait<0>();
+        Products::publish();
         barriers.wait_full(item % barriers.slots);
         if (marks <= 1) /* strips end at the first mark */
             barriers.tell_ready(item % barriers.slots);
     }
-    for (int n = max(0, item - barriers.slots); n < item - solvers; n++)
+    for (int n = max(0, item - barriers.slots); n < item - count; n++)
         barriers.wait_free(n % barriers.slots); /* no thread is left at a barrier */
 }
 
-/* A solver or scorer: work(slot) for spans begin, begin + every ..., until mark `last`. One
- * warp. */
-template <class Slot, class Work>
-SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int begin, int every,
-                                int last, const Work &work) {
-    for (int item = begin;; item += every) {
-        const int at = item % barriers.slots;
+/* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`, until
+ * no mark has one for it: work(slot, kind). One warp. */
+template <class Products, class Slot, class Work>
+SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int worker,
+                                int workers, int kinds, int marks, const Work &work) {
+    for (int task = worker;; task += workers) {
+        const int at = task / kinds % barriers.slots, kind = task % kinds;
         barriers.wait_full(at);
         const delta_span span = slots[at].span;
         if (span.t0 >= 0)
-            work(slots[at]);
+            work(slots[at], kind);
+        Products::publish();
         __syncwarp();
         if (span.t0 >= 0 || span.from == 0)
             barriers.tell_ready(at);
         if (span.t0 >= 0)
             barriers.tell_free(at);
-        if (span.t0 < 0 && span.from >= last)
+        if (span.t0 < 0 && kinds * span.from + kind + workers >= kinds * marks)
             return;
     }
 }

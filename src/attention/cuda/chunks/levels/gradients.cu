@@ -129,12 +129,12 @@ SR_DEVICE void rows_dot(float (&dot)[2], const float (&c)[PIECES][4], const sr_b
 }
 
 /* w and G of a piece of 16 rows and 16 keys from their dot products, to shared memory; what its
- * columns get, and its rows for each level: one, or 0 to 4 where rows and keys are the same tokens.
+ * columns get, and its rows for each level: one, or 0 to 4 where rows and keys are the SAME tokens.
  * Parameters, not a struct: they stay in registers. */
-template <int F, int V>
+template <bool SAME, int F, int V>
 SR_DEVICE void weigh_piece(float (&w)[2][4], float (&d)[2][4], tree_gradients_memory<F, V> *shared,
                            int own, int at, float scale, bool gates) {
-    const int lane = lane_again();
+    const int lane = lane_again(), apart = tree_level(own, at);
     float both[2][4]; /* w dw, without the level's weight */
 #pragma unroll
     for (int m = 0; m < 4; m++) {
@@ -143,11 +143,12 @@ SR_DEVICE void weigh_piece(float (&w)[2][4], float (&d)[2][4], tree_gradients_me
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int e = 2 * half + m % 2, i = own + sum_row(e, lane);
-            const float decay = j > i ? 0 : scale * (gates ? shared->tokens.between(i, j) : 1);
-            const float level = j > i ? 0 : shared->levels[i][tree_level(i, j)];
-            const float weight = j > i ? 0 : w[m / 2][e] * decay;
+            const bool hidden = SAME && j > i;
+            const float decay = hidden ? 0 : scale * (gates ? shared->tokens.between(i, j) : 1);
+            const float level = hidden ? 0 : shared->levels[i][SAME ? tree_level(i, j) : apart];
+            const float weight = hidden ? 0 : w[m / 2][e] * decay;
             both[m / 2][e] = weight * d[m / 2][e];
-            of_column += j == i ? 0 : level * both[m / 2][e];
+            of_column += SAME && j == i ? 0 : level * both[m / 2][e];
             w[m / 2][e] = weight * level;
             d[m / 2][e] *= decay * level;
         }
@@ -162,14 +163,13 @@ SR_DEVICE void weigh_piece(float (&w)[2][4], float (&d)[2][4], tree_gradients_me
     pieces_to_tile<SR_CHUNK>(shared->weights + own * SR_CHUNK, w, at / 8);
     pieces_to_tile<SR_CHUNK>(shared->d_weights + own * SR_CHUNK, d, at / 8);
     float(&of_levels)[SR_CHUNK][TREE_LEVELS] = shared->d_levels[shared->at.side()];
-    const int past = at == own ? 5 : tree_level(own, at) + 1;
 #pragma unroll 1
-    for (int level = at == own ? 0 : past - 1; level < past; level++) {
+    for (int level = SAME ? 0 : apart; level <= (SAME ? 4 : apart); level++) {
         float sums[2] = {};
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             const int i = own + sum_row(e, lane), j = at + sum_column(e, lane);
-            sums[e % 4 / 2] += tree_level(i, j) == level ? both[e / 4][e % 4] : 0;
+            sums[e % 4 / 2] += !SAME || tree_level(i, j) == level ? both[e / 4][e % 4] : 0;
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -190,7 +190,10 @@ SR_DEVICE void weigh_pairs(tree_gradients_memory<F, V> *shared, float scale, boo
         float w[2][4] = {}, d[2][4] = {};
         multiply_by_rows<F, F, F>(w, shared->queries, own, 0, shared->keys, at);
         multiply_by_rows<V, V, V>(d, shared->gradients, own, 0, shared->values, at);
-        weigh_piece(w, d, shared, own, at, scale, gates);
+        if (at == own)
+            weigh_piece<true>(w, d, shared, own, at, scale, gates);
+        else
+            weigh_piece<false>(w, d, shared, own, at, scale, gates);
     }
 }
 
