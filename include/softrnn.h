@@ -431,9 +431,9 @@ SRNN_API srnn_status srnn_device_wait(srnn_device *device);
 
 typedef enum srnn_dtype {
     SRNN_F32 = 0,
-    SRNN_F64, /* the CPU only */
-    SRNN_BF16, /* sums, statistics, states and learned vectors are float; on the CPU the parallel form
-                  of plans only, of variants that `softrnn variants --support` names */
+    SRNN_F64,  /* the CPU only */
+    SRNN_BF16, /* sums, statistics, states and learned vectors are float; on the CPU plans of the
+                  parallel form only, of variants that `softrnn variants --support` names */
 } srnn_dtype;
 
 typedef enum srnn_form {

@@ -1,9 +1,10 @@
 /* product.h: products of bf16 tiles with float sums, by VDPBF16PS or AMX.
  *
- * C (m, n) = or += A (m, k) B (k, n). A is stored by rows of bf16, 32 numbers at a time; B as pairs:
- * row i has, for each column, rows 2 i and 2 i + 1 of B in one number of 32 bits, the first in its
- * lower half. m, n and k are multiples of PAIR_TILE: callers pad with zeros. The compiler's flags
- * say which instructions there are; a file that includes this is one of a level (cpu_level.h). */
+ * C (m, n) = or += A (m, k) B (k, n). A is stored by rows of bf16, 32 numbers at a time; B as
+ * pairs: row i has, for each column, rows 2 i and 2 i + 1 of B in one number of 32 bits, the
+ * first in its lower half. m, n and k are multiples of PAIR_TILE: callers pad with zeros. The
+ * compiler's flags say which instructions there are; a file that includes this is one of a level
+ * (cpu_level.h). */
 #ifndef SR_BASE_PAIRS_PRODUCT_H
 #define SR_BASE_PAIRS_PRODUCT_H
 

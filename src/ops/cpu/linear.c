@@ -154,8 +154,8 @@ static void widen_panel(float *to, int64_t to_stride, const uint16_t *narrow, pa
     }
 }
 
-/* The same where no instruction multiplies bf16: both operands are packed as the floats that it rounds
- * them to. */
+/* The same where no instruction multiplies bf16: both operands are packed as the floats that it
+ * rounds them to. */
 static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
     const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
     if (pack->a_from != tile->a)
@@ -172,25 +172,32 @@ static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows 
     return sr_gemm(tile);
 }
 
-/* Few rows, as in generation, read each weight once: where it is, if it is stored as bf16. */
+/* Few rows times weights, as in generation, read each weight once: where it is. Those that are
+ * float are rounded first, so that both kinds give the same bits. */
 enum { FEW_ROWS = 8 };
 
 static bool is_few_rows(const sr_product *tile) {
     return tile->transpose_b && tile->M <= FEW_ROWS;
 }
 
+/* Row n of B as bf16: itself, or rounded into `room`. */
+static const uint16_t *row_of_b(uint16_t *room, const sr_product *tile, int64_t n,
+                                const sr_cpu_rows *loops) {
+    const int64_t at = n * tile->b_stride;
+    if (tile->narrow_b)
+        return (const uint16_t *)tile->b + at;
+    loops->to_bf16(room, (const float *)tile->b + at, tile->K);
+    return room;
+}
+
 static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
-    uint16_t rounded[SR_PACK_DEPTH];
     if (pack->a_from != tile->a)
         widen_panel(pack->a, K_STRIDE, NULL, a_panel(tile), loops);
     pack->a_from = tile->a;
     for (int64_t n = 0; n < tile->N; n++) {
+        uint16_t rounded[SR_PACK_DEPTH];
         float sums[FEW_ROWS];
-        const int64_t number = n * tile->b_stride;
-        if (!tile->narrow_b)
-            loops->to_bf16(rounded, (const float *)tile->b + number, tile->K);
-        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M,
-                             tile->narrow_b ? (const uint16_t *)tile->b + number : rounded,
+        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M, row_of_b(rounded, tile, n, loops),
                              tile->K);
         for (int64_t m = 0; m < tile->M; m++) {
             float *c = tile->c + m * tile->c_stride + n;

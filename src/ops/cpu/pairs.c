@@ -47,8 +47,8 @@ static __m512i pairs_across(const stored_rows *m, int64_t row, int64_t at) {
     return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
 }
 
-/* Interleaving with the row half a square further down moves the highest bit of a number's row index
- * to the lowest bit of its column index. */
+/* Interleaving with the row half a square further down moves the highest bit of a number's row
+ * index to the lowest bit of its column index. */
 static void transpose(__m512i x[LINE]) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high =
@@ -67,8 +67,8 @@ static void transpose(__m512i x[LINE]) {
     }
 }
 
-/* Where 16 lines of 16 pairs go: strides from line to line, from 16 rows of A or columns of B to the
- * next 16 of a panel, from 32 k to the next, and from panel to panel. */
+/* Where 16 lines of 16 pairs go: strides from line to line, from 16 rows of A or columns of B to
+ * the next 16 of a panel, from 32 k to the next, and from panel to panel. */
 typedef struct line_strides {
     int64_t line, half, step, panel;
 } line_strides;

@@ -1,5 +1,5 @@
-/* keys.h (private): what backward does with a tile of keys and a tile of queries beside the products
- * that differ with the type of their operands. */
+/* keys.h (private): what backward does with a tile of keys and a tile of queries beside the
+ * products that differ with the type of their operands. */
 #ifndef SR_ATTENTION_CPU_FLASH_KEYS_H
 #define SR_ATTENTION_CPU_FLASH_KEYS_H
 
@@ -156,8 +156,8 @@ static inline void weigh_tile(const key_pass *x, const pair_workspace *w, const 
     clear_rows_from(w->d, ld.tile, rows, TILE);
 }
 
-/* True if query tile `own` is one and a query of it sees a key of `tile`: if any does, the first one
- * does. False after a cancellation too. */
+/* True if query tile `own` is one and a query of it sees a key of `tile`: if any does, the first
+ * one does. False after a cancellation too. */
 static inline bool sees_tile(const key_pass *x, const position *at, int64_t own, int64_t tile) {
     const srnn_problem *p = &x->call->plan->core;
     return own < tiles_in(p->T) &&

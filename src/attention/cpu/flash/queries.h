@@ -139,9 +139,9 @@ static inline void write_outputs(const query_pass *x, const tile_workspace *w,
               (sr_row_results){w->numerator, ld.dv, w->row_sum, w->maximum, 0});
 }
 
-/* The tile of task `task`: head by head, so that keys and values stay in cache, and long rows first,
- * so that threads finish together. Rows are padded to a multiple of `block`; their number must not
- * pass TILE then. */
+/* The tile of task `task`: head by head, so that keys and values stay in cache, and long rows
+ * first, so that threads finish together. Rows are padded to a multiple of `block`; their number
+ * must not pass TILE then. */
 static inline query_tile query_tile_of(const query_pass *x, int64_t task, int64_t block) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->core;

@@ -1,5 +1,5 @@
-/* kernel.c: the kernels with products of bf16 numbers: of float problems, and of bf16 problems, whose
- * operands are widened before and whose results are rounded after. */
+/* kernel.c: the kernels with products of bf16 numbers: of float problems, and of bf16 problems,
+ * whose operands are widened before and whose results are rounded after. */
 #include "attention/cpu/rounded/rounded.h"
 #include "attention/cpu/shared/computes.h"
 #include "base/bf16.h"

@@ -5,8 +5,8 @@
 #include "attention/cpu/rounded/products.h"
 #include "attention/cpu/shared/tiles.h"
 
-/* To nearest, ties to even; NaN stays NaN: the rounded numbers as floats, the same stored as bf16, and
- * two vectors as pairs. */
+/* To nearest, ties to even; NaN stays NaN: the rounded numbers as floats, the same stored as
+ * bf16, and two vectors as pairs. */
 static inline vec rounded_of(vec x);
 static inline vec store_rounded(uint16_t *to, vec x);
 static inline vec_pattern pairs_of(vec first, vec second);

@@ -1,5 +1,5 @@
-/* rounded.h (private): the flash kernel with products of bf16 numbers, for one level: SR_ISA are its
- * vectors, SR_ROUNDED what multiplies. */
+/* rounded.h (private): the flash kernel with products of bf16 numbers, for one level: SR_ISA are
+ * its vectors, SR_ROUNDED what multiplies. */
 #ifndef SR_ATTENTION_CPU_ROUNDED_ROUNDED_H
 #define SR_ATTENTION_CPU_ROUNDED_ROUNDED_H
 
