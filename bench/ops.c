@@ -137,7 +137,7 @@ static srnn_status cross_entropy(bench *b) {
     b->bytes = 2 * number_bytes(b) * (double)(rows * b->size.V);
     return b->backend->cross_entropy(b->backend, b->at.losses, b->at.hits,
                                      numbers(b, b->at.logits, rows, b->size.V),
-                                     &(sr_cross_entropy){b->at.ids, 1e-5f, 0});
+                                     &(sr_cross_entropy){.targets = b->at.ids, .scale = 1e-5f});
 }
 
 static srnn_status norm(bench *b) {
@@ -155,8 +155,9 @@ static srnn_status norm_of_one(bench *b) {
 static srnn_status norm_back(bench *b) {
     const sr_rmsnorm of = norm_of(b, b->size.rows);
     const bool narrow = b->backend->number != SRNN_F32;
-    const sr_rmsnorm_gradient gradient = {b->at.d, narrow ? b->at.y : (void *)b->at.d, b->at.m,
-                                          b->at.scratch, NULL};
+    const sr_rmsnorm_gradient gradient = {b->at.d, narrow ? b->at.y : (void *)b->at.d,
+                                          b->at.m, b->at.scratch,
+                                          NULL,    false};
     b->bytes = (12 + (narrow ? 2 : 1) * number_bytes(b)) * (double)(b->size.rows * b->size.C);
     return b->backend->rmsnorm_backward(b->backend, &gradient, b->at.x, &of);
 }

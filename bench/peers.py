@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""peers.py: PyTorch's speed on this GPU, for comparison with ours at the same time.
+"""peers.py: PyTorch's speed on this machine, for comparison with ours at the same time.
 
-Usage: peers.py attention|variants|systems|step [--repeats N]
+Usage: peers.py attention|variants|systems|step|cpu_step [--repeats N] [--threads N] [--precision float|bf16]
 
 attention: scaled_dot_product_attention with each of its backends, causal, bf16, forward and with backward.
 variants:  norm and linear attention written in PyTorch, eager and compiled.
 systems:   the chunked kernels of flash-linear-attention, where it imports: each call as it is, and replayed from a
            CUDA graph, which leaves out the time that Python needs to launch it.
 step:      one training step of the small model (compiled, autocast to bf16, fused AdamW).
-One JSON line per case, in the units of `softrnn bench attention`. Needs PyTorch with CUDA.
+cpu_step:  the same of the midi model on the CPU (oneDNN), eager and, where a C++ compiler is there, compiled.
+One JSON line per case, in the units of `softrnn bench attention`. All but cpu_step need PyTorch with CUDA.
 """
 import argparse
+import contextlib
 import importlib
 import json
 import statistics
+import time
 
 import torch
 import torch.nn.functional as F
@@ -226,14 +229,52 @@ class Model(torch.nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features).float(), targets.reshape(-1))
 
 
+def angles_of(T, D, device):
+    """Cosines and sines of the rotary position."""
+    angles = torch.arange(T, device=device)[:, None] * 10000 ** (-torch.arange(0, D, 2, device=device) / D)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def cpu_seconds(work, repeats):
+    """The shortest of `repeats` calls, after two to warm up."""
+    times = []
+    for _ in range(2 + repeats):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times[2:])
+
+
+def cpu_step(repeats, threads, precision, B=8, T=512, V=32000, C=512, H=8, L=8, inner=1024):
+    """Tokens per second of the midi model on the CPU."""
+    torch.set_num_threads(threads)
+    model = Model(V, C, H, L, inner)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    ids, table = torch.randint(V, (B, T + 1)), angles_of(T, C // H, "cpu")
+    for mode, run in (("eager", model), ("compiled", torch.compile(model))):
+        def train(run=run):
+            with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext():
+                loss = run(ids[:, :-1], ids[:, 1:], table)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        try:
+            taken = cpu_seconds(train, repeats)
+        except Exception as error:  # of any kind: no compiler, no fused optimizer for this device
+            print(json.dumps({"peer": "PyTorch, CPU, " + mode, "error": str(error).strip()[-200:]}), flush=True)
+            continue
+        print(json.dumps({"peer": "PyTorch, CPU, " + mode, "precision": precision, "B": B, "T": T, "V": V,
+                          "threads": threads, "seconds": taken, "tokens_per_second": B * T / taken}), flush=True)
+
+
 def step(repeats, B=36, T=1024, V=32000, C=1024, H=16, L=20, inner=2048):
     """Tokens per second of the compiled model."""
     model = Model(V, C, H, L, inner).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     compiled = torch.compile(model)
     ids = torch.randint(V, (B, T + 1), device="cuda")
-    angles = torch.arange(T, device="cuda")[:, None] * 10000 ** (-torch.arange(0, C // H, 2, device="cuda") / (C // H))
-    table = torch.stack([angles.cos(), angles.sin()])
+    table = angles_of(T, C // H, "cuda")
 
     def train():
         with torch.autocast("cuda", torch.bfloat16):
@@ -253,9 +294,14 @@ def step(repeats, B=36, T=1024, V=32000, C=1024, H=16, L=20, inner=2048):
 def main():
     """One of the jobs above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("attention", "variants", "systems", "step"))
+    parser.add_argument("job", choices=("attention", "variants", "systems", "step", "cpu_step"))
     parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="cpu_step")
+    parser.add_argument("--precision", choices=("float", "bf16"), default="bf16", help="cpu_step")
     arguments = parser.parse_args()
+    if arguments.job == "cpu_step":
+        cpu_step(arguments.repeats, arguments.threads, arguments.precision)
+        return
     {"attention": attention, "variants": variants, "systems": systems, "step": step}[arguments.job](arguments.repeats)
 
 

@@ -1,12 +1,13 @@
 /* train_step.c: times one training step against the matrix-product rate of the same run.
  *
- * Usage: train_step [ATTENTION [HIDDEN LAYERS HEADS MLP VOCAB BATCH LENGTH]]. Prints one JSON
- * line. */
+ * Usage: train_step [ATTENTION [HIDDEN LAYERS HEADS MLP VOCAB BATCH LENGTH [float|bf16]]]. Prints
+ * one JSON line. */
 #include "base/clock.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROUNDS = 8, PRODUCT_M = 2048, PRODUCT_N = 1024, PRODUCT_K = 1024 };
 
@@ -68,9 +69,12 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
         (6.0 * (double)sr_model_multiplying(model) + 6.0 * c->L * c->C * T) * B * T;
     const double peak = 2.0 * PRODUCT_M * PRODUCT_N * PRODUCT_K / product;
     printf("{\"bench\": \"train_step\", \"attention\": \"%s\", \"hidden\": %d, \"layers\": %d, "
-           "\"batch\": %d, \"length\": %d, \"seconds\": %.6f, \"gflops\": %.1f, "
+           "\"batch\": %d, \"length\": %d, \"precision\": \"%s\", \"threads\": %d, "
+           "\"seconds\": %.6f, \"tokens_per_second\": %.0f, \"gflops\": %.1f, "
            "\"product_gflops\": %.1f, \"share\": %.3f}\n",
-           attention, c->C, c->L, B, T, step, flops / step / 1e9, peak / 1e9, flops / step / peak);
+           attention, c->C, c->L, B, T, model->backend->product == SRNN_BF16 ? "bf16" : "float",
+           model->backend->threads, step, (double)B * T / step, flops / step / 1e9, peak / 1e9,
+           flops / step / peak);
     sr_trainer_free(trainer);
     sr_device_release(model->backend->device, buffer);
     return status;
@@ -95,7 +99,8 @@ int main(int argc, char **argv) {
                               .eos = -1};
     sr_backend *backend = NULL;
     sr_model *model = NULL;
-    srnn_status status = sr_backend_create(&backend, &(sr_backend_settings){.threads = 0});
+    const sr_backend_settings numbers = {.bf16 = argc > 9 && strcmp(argv[9], "bf16") == 0};
+    srnn_status status = sr_backend_create(&backend, &numbers);
     if (status == SRNN_OK)
         status = sr_model_config_attention(&config, attention);
     if (status == SRNN_OK)

@@ -100,6 +100,7 @@ typedef enum srnn_layer {
     SRNN_LAYER_2MAMBA,  /* one projection and one convolution of q, k and v */
     SRNN_LAYER_GDN2,    /* kda_fla with a gate per channel for what is erased and what is written */
     SRNN_LAYER_RWKV7,   /* token shifts, four low-rank paths, the values of the first layer */
+    SRNN_LAYER_CONV,    /* no equation: short_conv alone mixes, between two gates */
 } srnn_layer;
 
 typedef enum srnn_share {
@@ -430,8 +431,9 @@ SRNN_API srnn_status srnn_device_wait(srnn_device *device);
 
 typedef enum srnn_dtype {
     SRNN_F32 = 0,
-    SRNN_F64,  /* the CPU only */
-    SRNN_BF16, /* GPUs only; sums, statistics, states and learned vectors are float */
+    SRNN_F64, /* the CPU only */
+    SRNN_BF16, /* sums, statistics, states and learned vectors are float; on the CPU the parallel form
+                  of plans only, of variants that `softrnn variants --support` names */
 } srnn_dtype;
 
 typedef enum srnn_form {
@@ -453,9 +455,9 @@ typedef struct srnn_problem {
      * b has the number b*T + t. (documents + 1) increasing numbers from 0 to B*T; no document
      * crosses a row. A token sees its own document only. NULL: every row is one document. Copied by
      * srnn_plan_create. NaN or infinity at one position reaches only what may see it, with the
-     * kernels of the CPU; those of GPUs multiply whole tiles, in which it may reach up to 127
-     * tokens around it, and with those for Hopper every token of a document that has a part in such
-     * a tile. */
+     * kernels of the CPU in float and double; others multiply whole tiles, in which it may reach up
+     * to 127 tokens around it, and with those for Hopper every token of a document that has a part
+     * in such a tile. */
     const int64_t *offsets;
     int64_t documents;
 

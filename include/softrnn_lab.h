@@ -61,7 +61,7 @@ SRNN_API int srnl_model_ends(const srnl_model *model, int32_t token);
 SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
 
 /* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like
- * srnn_attention_print. */
+ * srnn_attention_print. "A+B": two mixers side by side. */
 SRNN_API size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size);
 
 /* logits (B, T, V) for ids (B, T), each row a sequence of its own. */

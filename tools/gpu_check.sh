@@ -2,52 +2,74 @@
 # gpu_check.sh: all checks and timings that need a GPU, and a record of them.
 #
 # Usage: tools/gpu_check.sh [RECORD]                  (docs/gpu/H200.json)
+#        tools/gpu_check.sh --list                    names of the steps
 #
 # Environment: BUILD    an existing build with CUDA; else `make cuda` makes build-cuda
 #              DATA     tokens for the timed steps, from `softrnn data prepare`; else a synthetic task
-#              RESULTS  folder for logs; else a new one
+#              RESULTS  folder for results and logs: build-cuda/gpu-check
+#              ONLY     a pattern (verify_*, or 'memcheck_*|racecheck_*'): steps whose names match
+#              BUDGET   seconds after which no step begins
 #              PRESET, STEPS    of the compared runs: mini, 200
 #              JOBS     concurrent checks: 4; timings run alone
-#              RIGHT=no, SPEED=no    skip the checks, skip the timings
-# Continues after a failed step; the exit code is 1 if there was one.
+# Runs the steps that have not passed yet in RESULTS, so that a check can be made in several calls, each as long as a GPU is
+# lent; a step that was killed runs again. Continues after a failed step. Once all have run, writes the record; before, the
+# missing ones are named. The exit code is 0 if all have passed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+shopt -s extglob
 
 record=${1:-docs/gpu/H200.json}
-results=${RESULTS:-$(mktemp -d)}
+list=no
+[ "$record" = --list ] && list=yes
 data=${DATA:-recall}
 preset=${PRESET:-mini}
 steps=${STEPS:-200}
-build=${BUILD:-}
+build=${BUILD:-build-cuda}
+results=${RESULTS:-$build/gpu-check}
 jobs=${JOBS:-4}
-mkdir -p "$results" "$(dirname "$record")"
-: >"$results/steps.jsonl"
-: >"$results/started"
+names=()
 
-# step NAME COMMAND...: runs it, with its output in NAME.log, and records the outcome.
-step() {
+# run_step NAME COMMAND...: runs it, with its output in NAME.log; NAME.json is the outcome.
+run_step() {
     local name=$1 start=$SECONDS passed=true
     shift
-    echo "$name" >>"$results/started"
+    rm -f "$results/$name.json"
     "$@" >"$results/$name.log" 2>&1 || passed=false
-    printf '{"name": "%s", "passed": %s, "seconds": %d}\n' "$name" $passed $((SECONDS - start)) \
-        >>"$results/steps.jsonl"
+    printf '{"passed": %s, "seconds": %d}\n' $passed $((SECONDS - start)) >"$results/$name.new"
+    mv "$results/$name.new" "$results/$name.json"
     echo "$name: $([ $passed = true ] && echo passed || echo "FAILED, see $results/$name.log"), $((SECONDS - start)) s"
+}
+# is_due NAME: whether this call runs the step, of which the record will know in any case.
+is_due() {
+    names+=("$1")
+    [ $list = no ] && [ $SECONDS -lt "${BUDGET:-1000000}" ] && [[ $1 == @(${ONLY:-*}) ]] &&
+        ! grep -qs '"passed": true' "$results/$1.json"
+}
+# step NAME COMMAND...: runs alone.
+step() {
+    is_due "$1" || return 0
+    wait
+    run_step "$@"
 }
 # check NAME COMMAND...: a step that is not timed, concurrent with others.
 check() {
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
-    step "$@" &
+    is_due "$1" || return 0
+    run_step "$@" &
 }
 
-if [ -z "$build" ]; then
-    build=build-cuda
-    step build make cuda
+if [ $list = no ]; then
+    mkdir -p "$results/runs" "$(dirname "$record")"
+    sources=$(tools/gpu_record.py hash)
+    if [ "$(cat "$results/sources" 2>/dev/null || echo "$sources")" != "$sources" ]; then
+        echo "gpu_check.sh: $results has results of other CUDA sources: remove it, or choose another folder by RESULTS" >&2
+        exit 1
+    fi
+    echo "$sources" >"$results/sources"
+    [ -n "${BUILD:-}" ] || step build make cuda
 fi
 softrnn=$build/cli/softrnn
 runs=$results/runs
-rm -rf "$runs"
-mkdir -p "$runs"
 
 machine() {
     local gpu
@@ -57,7 +79,7 @@ import json, sys
 print(json.dumps({"gpu": sys.argv[1], "softrnn": sys.argv[2], "nvcc": sys.argv[3]}))
 END
 }
-machine >"$results/machine.json"
+[ $list = yes ] || machine >"$results/machine.json"
 
 # ---- correctness
 
@@ -65,6 +87,7 @@ machine >"$results/machine.json"
 train() {
     local name=$1
     shift
+    rm -rf "${runs:?}/$name"
     "$softrnn" train --out "$runs/$name" --data recall --preset "$preset" --batch 8 --length 256 \
         --validate-every 0 "$@"
 }
@@ -119,6 +142,7 @@ sanitized() {
 # Steps of training with every kernel in them. Races within cuBLASLt's own kernels (nvjet) are ignored.
 sanitized_training() {
     local words="$results/${1}_words"
+    rm -rf "${runs:?}/$1"
     compute-sanitizer --tool "$1" --print-limit 1000000 \
         "$softrnn" train --out "$runs/$1" --data recall --preset tiny --batch 2 --length 64 --steps 2 \
         --validate-every 0 --device cuda --precision bf16 >"$words" 2>&1
@@ -131,7 +155,8 @@ check_all() {
     local sanitizer tool variant test
     sanitizer=$(command -v compute-sanitizer)
     [ -z "$sanitizer" ] || check racecheck_order:2 sanitized racecheck order:2
-    for test in test_attention_mma test_attention_cuda test_attention_hopper test_ops_cuda test_model_cuda test_layers_cuda; do
+    for test in test_attention_mma test_attention_cuda test_attention_hopper test_chunk_states test_ops_cuda test_ops_devices \
+        test_model_cuda test_layers_cuda test_lesson_cuda test_muon test_qk_clip; do
         [ ! -x "$build/tests/$test" ] || check "$test" "$build/tests/$test"
     done
     check verify_bf16 "$softrnn" verify --device cuda --dtype bf16 --random 500
@@ -147,25 +172,40 @@ check_all() {
             # racecheck misreads bar.arrive, by which the warps of the delta rule's core meet: docs/PERFORMANCE.md
             [ "$tool-$variant" = racecheck-gated_delta_net ] || check "${tool}_$variant" sanitized "$tool" $variant
         done
+        [ "$tool" = racecheck ] || for variant in kda log_linear rat power; do
+            check "${tool}_$variant" sanitized "$tool" $variant
+        done
         check "${tool}_training" sanitized_training "$tool"
     done
     [ -z "$sanitizer" ] || check memcheck_order:2 sanitized memcheck order:2
     wait
 }
-if [ "${RIGHT:-yes}" = yes ]; then
-    check_all
-fi
+check_all
 
 # ---- speed, compared with PyTorch if it is installed
 
-# small VARIANT [PRECISION OPTIONS...]: the speed of a training step of the small model, its last line.
+# mlp_hidden VARIANT: the width that gives the small model softmax's 275.3 M parameters, within 0.3 %.
+mlp_hidden() {
+    case $1 in
+    mamba2) echo 1264 ;;
+    gated_delta_net) echo 1696 ;;
+    kda) echo 1952 ;;
+    *) echo 2048 ;;
+    esac
+}
+# small VARIANT [PRECISION OPTIONS...]: the speed of a training step of the small model, its last line. One model remains, to
+# decode with.
 small() {
-    "$softrnn" train --out "$runs/small_$1" --data "$data" --preset small --attention "$1" --batch 36 \
-        --length 1024 --steps 12 --validate-every 0 --device cuda --precision "${2:-bf16}" "${@:3}" &&
-        tail -n 1 "$runs/small_$1/timings.jsonl"
+    rm -rf "${runs:?}/small_$1"
+    "$softrnn" train --out "$runs/small_$1" --data "$data" --preset small --attention "$1" \
+        --mlp-hidden "$(mlp_hidden "$1")" --batch 36 --length 1024 --steps 12 --validate-every 0 \
+        --device cuda --precision "${2:-bf16}" "${@:3}" &&
+        tail -n 1 "$runs/small_$1/timings.jsonl" || return 1
+    [ "$1" = softmax ] || rm -rf "${runs:?}/small_$1"
 }
 # decode TEXTS: tokens per second of the small model, with this many texts at a time.
 decode() {
+    [ -d "$runs/small_softmax" ] || small softmax || return 1
     for text in $(seq "$1"); do echo "Once upon a time $text"; done >"$runs/prompts"
     "$softrnn" generate --model "$runs/small_softmax" --prompts "$runs/prompts" --batch "$1" --greedy \
         --tokens 500 --device cuda --bf16 --stats 2>&1 >/dev/null |
@@ -187,25 +227,21 @@ attention() {
     done
     python3 bench/peers.py attention
 }
-if [ "${SPEED:-yes}" = yes ]; then
-    step attention attention
-    for variant in softmax norm gated_softmax linear_elu mamba2 gla gated_delta_net kda forget; do
-        step "step_$variant" small "$variant"
-        [ "$variant" = softmax ] && step decode_1 decode 1 && step decode_64 decode 64
-        rm -rf "$runs/small_$variant"
-    done
-    for variant in softmax norm gated_softmax linear_elu; do
-        step "step_fp8_$variant" small "$variant" fp8 --fp8-head
-        rm -rf "$runs/small_$variant"
-    done
-    step step_peer python3 bench/peers.py step
-fi
+step attention attention
+for variant in softmax norm gated_softmax linear_elu mamba2 gla gated_delta_net kda forget; do
+    step "step_$variant" small "$variant"
+done
+step decode_1 decode 1
+step decode_64 decode 64
+for variant in softmax norm gated_softmax linear_elu; do
+    step "step_fp8_$variant" small "$variant" fp8 --fp8-head
+done
+step step_peer python3 bench/peers.py step
 
-# A killed step has recorded nothing.
-while read -r name; do
-    grep -qF "{\"name\": \"$name\"," "$results/steps.jsonl" ||
-        printf '{"name": "%s", "passed": false, "seconds": 0}\n' "$name" >>"$results/steps.jsonl"
-done <"$results/started"
-tools/gpu_record.py write "$record" "$results"
-echo "$record: sources $(tools/gpu_record.py hash | cut -c 1-12), logs in $results"
-! grep -q '"passed": false' "$results/steps.jsonl"
+if [ $list = yes ]; then
+    printf '%s\n' "${names[@]}"
+    exit
+fi
+printf '%s\n' "${names[@]}" >"$results/steps"
+tools/gpu_record.py write "$record" "$results" || exit 1
+echo "$record: sources ${sources:0:12}, logs in $results"

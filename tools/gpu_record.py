@@ -5,8 +5,9 @@ Usage: gpu_record.py hash
        gpu_record.py write RECORD RESULTS
 
 hash:  prints the hash of the sources that only a GPU can run.
-write: makes the record from the results of tools/gpu_check.sh: one JSON line per step in steps.jsonl, a log of each,
-       facts about the machine in machine.json.
+write: makes the record from the results of tools/gpu_check.sh: the names of all steps in steps, the outcome of each in
+       NAME.json, its output in NAME.log, facts about the machine in machine.json. Fails while steps are missing, without
+       a record, and if one has failed.
 """
 import datetime
 import hashlib
@@ -42,17 +43,25 @@ def lines_of(path):
 
 
 def write(record, results):
-    """Collects the steps; a step's JSON lines are its numbers."""
+    """Collects the steps, of which none may be missing; a step's JSON lines are its numbers. Returns the message of what
+    is missing or has failed."""
+    with open(os.path.join(results, "steps"), encoding="utf-8") as names:
+        names = names.read().split()
+    missing = [name for name in names if not os.path.exists(os.path.join(results, name + ".json"))]
+    if missing:
+        return f"{record} is not written: {len(missing)} of {len(names)} steps have yet to run: {' '.join(missing)}"
     with open(os.path.join(results, "machine.json"), encoding="utf-8") as machine:
         out = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
                "cuda_sources": source_hash(), "machine": json.load(machine), "steps": {}}
-    for step in lines_of(os.path.join(results, "steps.jsonl")):
-        step["numbers"] = lines_of(os.path.join(results, step["name"] + ".log"))
-        out["steps"][step.pop("name")] = step
-    out["passed"] = all(step["passed"] for step in out["steps"].values())
+    for name in names:
+        out["steps"][name] = lines_of(os.path.join(results, name + ".json"))[0]
+        out["steps"][name]["numbers"] = lines_of(os.path.join(results, name + ".log"))
+    failed = [name for name in names if not out["steps"][name]["passed"]]
+    out["passed"] = not failed
     with open(record, "w", encoding="utf-8") as file:
         json.dump(out, file, indent=1)
         file.write("\n")
+    return f"failed: {' '.join(failed)}" if failed else None
 
 
 def main():
@@ -60,7 +69,7 @@ def main():
     if sys.argv[1:] == ["hash"]:
         print(source_hash())
     elif len(sys.argv) == 4 and sys.argv[1] == "write":
-        write(sys.argv[2], sys.argv[3])
+        sys.exit(write(sys.argv[2], sys.argv[3]))
     else:
         sys.exit(__doc__)
 

@@ -217,7 +217,7 @@ static int command_bench_attention(int argc, char **argv) {
         OPTION_FLAG("--backward", &request.backward, "time forward with backward too"),
         OPTION_DEVICE(&device),
         OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
-                      "numbers to compute with; bf16 on GPUs only"),
+                      "numbers to compute with; bf16 on a CPU only in tiles (flash)"),
         OPTION_INTEGER("--repeats", &request.repeats, 1, 1000, "N", "rounds; the best counts"),
         OPTION_TEXT("--against", &request.against, "SPEC",
                     "also time the parallel form of this variant, and compare"),

@@ -14,15 +14,17 @@ enum { COLUMN = 9 };
 
 /* What crosses in this layer: "state*" where a ring would send less, but compute more. */
 static const char *way_of(const sr_context_cost *cost) {
+    if (cost->refused)
+        return "none";
     switch (cost->way) {
-    case SR_CONTEXT_NONE:
+    case SR_CONTEXT_HEADS:
         break;
     case SR_CONTEXT_STATE:
         return cost->ring_bytes < cost->passed_bytes ? "state*" : "state";
     case SR_CONTEXT_RING:
         return "ring";
     }
-    return "none";
+    return "heads";
 }
 
 /* A number that is not finite is not there. */
@@ -34,8 +36,8 @@ static void print_number(double value) {
 }
 
 static void print_layer(const sr_model_config *config, int layer, const sr_context_cost *cost) {
-    char text[SR_ATTENTION_TEXT];
-    srnn_attention_print(text, sizeof text, &config->attention[layer]);
+    char text[2 * SR_ATTENTION_TEXT];
+    sr_mixer_row_of(config)->print(text, sizeof text, config, layer);
     printf("%5d", layer);
     print_number(1e-6 * (cost->state_bytes + cost->input_bytes));
     print_number(1e-6 * cost->passed_bytes);
@@ -45,12 +47,14 @@ static void print_layer(const sr_model_config *config, int layer, const sr_conte
     printf("  %-6s  %s\n", way_of(cost), text);
 }
 
-static srnn_status print_layers(const sr_model_config *config, const sr_run_settings *s) {
+static srnn_status print_layers(const sr_model_config *config, const sr_run_settings *s,
+                                srnn_device *device) {
     const sr_context_batch batch = {.B = s->B,
                                     .T = s->T,
                                     .ranks = s->context_ranks,
                                     .number =
-                                        s->precision == SR_PRECISION_BF16 ? SRNN_BF16 : SRNN_F32};
+                                        s->precision == SR_PRECISION_BF16 ? SRNN_BF16 : SRNN_F32,
+                                    .device = device};
     double sum = 0;
     printf("a batch of %d x %d tokens on %d context ranks, forward and backward; operations of a "
            "rank forward\n",
@@ -77,7 +81,14 @@ static srnn_status print_model(const sr_model_config *config, const sr_run_setti
         printf("%.3f M parameters, %d layers\n", 1e-6 * (double)table.numbers, config->L);
     sr_tensor_table_free(&table);
     SR_TRY(status);
-    return sr_mixer_row_of(config)->attends ? print_layers(config, s) : SRNN_OK;
+    if (!sr_mixer_row_of(config)->attends)
+        return SRNN_OK;
+    srnn_device *device = NULL; /* what its kernels take from other ranks decides */
+    if (s->context_ranks > 1)
+        SR_TRY(srnn_device_open(&device, *s->device ? s->device : NULL));
+    const srnn_status printed = print_layers(config, s, device);
+    srnn_device_close(device);
+    return printed;
 }
 
 srnn_status dry_run(sr_run_settings *settings) {

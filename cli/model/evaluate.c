@@ -29,7 +29,7 @@ typedef struct evaluation_request {
     const char *model, *attention, *tokenizer, *data, *text, *tokens, *last_words, *logits;
     int B, T, stream, split, layout, longer, context_ranks;
     int64_t batches, seed;
-    double validation_share;
+    double validation_share, rank_patience;
     bool json;
 } evaluation_request;
 
@@ -325,6 +325,8 @@ static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
     sr_backend *backend;
     sr_model *model;
     numbers.threads = sr_ranks_threads(ranks, numbers.threads);
+    if (r->context_ranks > 1) /* all are at the same batch */
+        ranks->patience = r->rank_patience;
     SR_TRY(sr_backend_create(&backend, &numbers));
     srnn_status status = model_open_read_only(&model, backend, r->model, r->attention);
     if (status == SRNN_OK) {
@@ -373,6 +375,7 @@ static int refuse_idle(const evaluation_request *r, int argc, char *const *argv)
         {"--stream", r->text, "--text"},
         {"--batch", rows, "--text or --data"},
         {"--context-ranks", rows && !r->stream, "--data, or --text in rows (without --stream)"},
+        {"--rank-patience", r->context_ranks > 1, "--context-ranks"},
         {"--batch", !r->stream, "a text in rows (without --stream)"},
         {"--length", !r->stream, "a text in rows (without --stream)"},
         {"--length", rows && !task, "--text, or --data that is not a task (recall:length=48)"},
@@ -391,7 +394,8 @@ int command_eval(int argc, char **argv) {
                             .context_ranks = 1,
                             .split = SR_SPLIT_VALIDATION,
                             .seed = 1,
-                            .validation_share = 0.1};
+                            .validation_share = 0.1,
+                            .rank_patience = 600};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -423,6 +427,8 @@ int command_eval(int argc, char **argv) {
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTION_INTEGER("--context-ranks", &r.context_ranks, 1, 1 << 20, "N",
                        "ranks that share the tokens of each row, as train has them"),
+        OPTION_NUMBER("--rank-patience", &r.rank_patience, 0, 1e9, "SECONDS",
+                      "that they wait for each other before they give up; 0: for ever"),
         OPTIONS_NUMBERS(&r.numbers),
         OPTION_FLAG("--json", &r.json, "one object instead of lines"),
     };

@@ -23,7 +23,7 @@ typedef struct generation_request {
     const char *stops[STREAM_STOPS];
     int tokens, batch, form, prefill_chunk, context_ranks;
     int64_t seed, state_megabytes;
-    double temperature, top_p;
+    double temperature, top_p, rank_patience;
     int top_k;
     bool greedy, stats, no_begin;
 } generation_request;
@@ -37,6 +37,18 @@ typedef enum ending {
     ENDING_INTERRUPT,
     ENDINGS,
 } ending;
+
+/* What a run's seconds go to, in this order; those after the weights recur with every batch. */
+typedef enum phase {
+    PHASE_DEVICE = 0, /* opening it and the libraries it needs */
+    PHASE_WEIGHTS,
+    PHASE_TOKENIZER,
+    PHASE_MEMORY, /* of the session */
+    PHASE_PROMPTS,
+    PHASE_TOKENS,
+    PHASE_END,
+    PHASES,
+} phase;
 
 /* Streams of a batch are always at the same position: while one still reads its prompt, another may
  * already generate. */
@@ -54,13 +66,21 @@ typedef struct generator {
     float *logits; /* (batch, V) */
     int32_t *next; /* (batch): the most probable tokens, for greedy decoding */
     sr_tokens encoded;
-    int64_t produced; /* tokens, over all prompts */
-    double seconds;   /* spent on producing them */
+    int64_t produced;      /* tokens, over all prompts */
+    double phases[PHASES]; /* seconds */
+    double lap;            /* the clock when the last phase ended */
     int64_t endings[ENDINGS];
     sr_ranks *ranks; /* share the prompts, */
     sr_relay *relay; /* or, if not NULL, feed each in turn, after which the first continues it */
     FILE *out;       /* destination of texts */
 } generator;
+
+/* A phase ends here, and the next one begins. */
+static void end_phase(generator *g, phase which) {
+    const double now = sr_clock_seconds();
+    g->phases[which] += now - g->lap;
+    g->lap = now;
+}
 
 static int piece_of(const generator *g) {
     const int most = g->model->config.positions, chunk = g->request->prefill_chunk;
@@ -108,7 +128,9 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     sr_backend_settings numbers = r->numbers;
     numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
     SR_TRY(sr_backend_create(&g->backend, &numbers));
+    end_phase(g, PHASE_DEVICE);
     SR_TRY(model_open_read_only(&g->model, g->backend, r->model, r->attention));
+    end_phase(g, PHASE_WEIGHTS);
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
@@ -116,7 +138,10 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
                                          .top_p = r->top_p,
                                          .seed = (uint64_t)r->seed};
     SR_TRY(sr_sampler_create(&g->sampler, &sampler, g->model->config.V));
-    return open_streams(g);
+    end_phase(g, PHASE_TOKENIZER);
+    SR_TRY(open_streams(g));
+    end_phase(g, PHASE_MEMORY);
+    return SRNN_OK;
 }
 
 static void generator_close(generator *g) {
@@ -205,9 +230,13 @@ static srnn_status feed_in_turn(generator *g, size_t at, size_t count, size_t sh
     return left == 0 && is_greedy(g) ? sr_session_chosen(g->session, g->next) : SRNN_OK;
 }
 
-/* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. */
+/* Feeds, in pieces, the first tokens of all prompts, up to the length of the shortest. Ranks that
+ * feed in turn wait for each other here with patience; elsewhere for the first one to finish the
+ * texts, which may take any time. */
 static srnn_status feed_prompts(generator *g, size_t shortest) {
     const size_t piece = (size_t)piece_of(g);
+    if (g->relay)
+        g->ranks->patience = g->request->rank_patience;
     for (size_t at = 0; at < shortest;) {
         const size_t count = shortest - at < piece ? shortest - at : piece;
         for (int b = 0; b < g->batch; b++)
@@ -219,8 +248,12 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
         SR_TRY(g->relay ? feed_in_turn(g, at, count, shortest) : feed(g, (int)count));
         at += count;
     }
-    const sr_row_part *part = g->relay ? sr_relay_part(g->relay) : NULL;
-    return part ? part->settle(part->context, NULL) : SRNN_OK;
+    if (!g->relay)
+        return SRNN_OK;
+    const sr_row_part *part = sr_relay_part(g->relay);
+    SR_TRY(part->settle(part->context, NULL));
+    g->ranks->patience = 0;
+    return SRNN_OK;
 }
 
 /* The token of a stream at a position: of its prompt, or the next generated one. */
@@ -310,7 +343,7 @@ static srnn_status generate_batch(generator *g, int count) {
     SR_TRY(feed_prompts(g, shortest));
     if (g->relay && g->ranks->rank > 0)
         return SRNN_OK;
-    const double begin = sr_clock_seconds();
+    end_phase(g, PHASE_PROMPTS);
     print_streams(g, &printing, count);
     bool ahead = false;
     for (size_t position = shortest;; position++) {
@@ -331,7 +364,7 @@ static srnn_status generate_batch(generator *g, int count) {
         if (!ahead)
             SR_TRY(feed(g, 1));
     }
-    g->seconds += sr_clock_seconds() - begin;
+    end_phase(g, PHASE_TOKENS);
     return SRNN_OK;
 }
 
@@ -436,14 +469,15 @@ static srnn_status add_ranks(generator *g) {
         return SRNN_OK;
     SR_TRY(sr_alloc_zero(&memory, (size_t)g->ranks->count, sizeof(work)));
     work *all = memory, *own = &all[g->ranks->rank];
-    *own = (work){.produced = g->produced, .seconds = g->seconds};
+    *own = (work){.produced = g->produced, .seconds = g->phases[PHASE_TOKENS]};
     memcpy(own->endings, g->endings, sizeof own->endings);
     const srnn_status status = sr_ranks_gather(g->ranks, all, sizeof *all);
     for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
         if (r == g->ranks->rank)
             continue;
         g->produced += all[r].produced;
-        g->seconds = all[r].seconds > g->seconds ? all[r].seconds : g->seconds;
+        if (all[r].seconds > g->phases[PHASE_TOKENS])
+            g->phases[PHASE_TOKENS] = all[r].seconds;
         for (int i = 0; i < ENDINGS; i++)
             g->endings[i] += all[r].endings[i];
     }
@@ -462,13 +496,22 @@ static int batch_for(const generation_request *r, const sr_bytes *lines) {
 }
 
 static void print_stats(const generator *g) {
+    const double seconds = g->phases[PHASE_TOKENS];
     fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
-            (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
+            (long long)g->produced, seconds > 0 ? (double)g->produced / seconds : 0.0,
             (double)sr_session_state_bytes(g->session) / 1024,
             sr_session_is_recurrent(g->session) ? "of fixed size" : "growing with the text");
     fprintf(stderr, "softrnn: texts ended: %lld by --tokens, %lld by the model, %lld by --stop\n",
             (long long)g->endings[ENDING_TOKENS], (long long)g->endings[ENDING_TOKEN],
             (long long)g->endings[ENDING_STOP]);
+}
+
+static void print_phases(const generator *g) {
+    static const char *const names[PHASES] = {"device",  "weights", "tokenizer", "memory",
+                                              "prompts", "tokens",  "end"};
+    fputs("softrnn: seconds:", stderr);
+    for (int p = 0; p < PHASES; p++)
+        fprintf(stderr, " %s %.3f%s", names[p], g->phases[p], p + 1 < PHASES ? "," : "\n");
 }
 
 /* Warns of texts that were cut short by the model's positions. */
@@ -500,12 +543,15 @@ static srnn_status generate_all(generator *g, const generation_request *r, const
 }
 
 static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
-    generator g = {.ranks = ranks, .out = stdout};
+    generator g = {.ranks = ranks, .out = stdout, .lap = sr_clock_seconds()};
     sr_bytes lines = {0};
     srnn_status status = r->prompts ? whole_file_read(&lines, r->prompts) : SRNN_OK;
     if (status == SRNN_OK)
         status = generate_all(&g, r, &lines);
     generator_close(&g);
+    end_phase(&g, PHASE_END);
+    if (status == SRNN_OK && r->stats && ranks->rank == 0)
+        print_phases(&g);
     sr_bytes_free(&lines);
     return status;
 }
@@ -571,7 +617,8 @@ int command_generate(int argc, char **argv) {
                             .seed = 1,
                             .state_megabytes = 1024,
                             .prefill_chunk = 128,
-                            .context_ranks = 1};
+                            .context_ranks = 1,
+                            .rank_patience = 600};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--attention", &r.attention, "TEXT",
@@ -603,10 +650,13 @@ int command_generate(int argc, char **argv) {
         OPTION_INTEGER("--context-ranks", &r.context_ranks, 1, 1 << 20, "N",
                        "all N ranks feed each prompt, piece by piece in turn; the first continues "
                        "it"),
+        OPTION_NUMBER("--rank-patience", &r.rank_patience, 0, 1e9, "SECONDS",
+                      "that they wait for each other's pieces before they give up; 0: for ever"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
         OPTIONS_NUMBERS(&r.numbers),
-        OPTION_FLAG("--stats", &r.stats, "speed and size of the state, on stderr"),
+        OPTION_FLAG("--stats", &r.stats,
+                    "speed, size of the state and what the time went to, on stderr"),
     };
     const command_line line = {
         .usage = "softrnn generate --model DIR [options]",

@@ -13,17 +13,17 @@ from ._variants import Variant
 Shape = Tuple[int, ...]
 
 
-def chunked(options: Options) -> Options:
-    """A state is what the chunked form hands on; another form that was given is the library's to judge."""
-    return options._replace(form="chunked") if options.form == "auto" else options
-
-
-def state_shape(variant: Variant, dtype: str, shapes: Sequence[Shape], options: Options, place: Place) -> Shape:
-    """(B, heads, F, W), as in softrnn.h; raises for a variant without such a state."""
+def with_states(variant: Variant, dtype: str, shapes: Sequence[Shape], options: Options, place: Place) -> Tuple[Options, Shape]:
+    """The options of a call with states, which are those of the chunked form and of a kernel that takes them; and the shape
+    of a state, (B, heads, F, W), as in softrnn.h. Another form or kernel that was given is the library's to judge. Raises for a
+    variant without such a state."""
+    options = options._replace(form="chunked") if options.form == "auto" else options
     problem, _keep = make_problem(variant, sizes_of(variant, dtype, *shapes[:3]), options.checked(), place)
     sizes = ffi.new("int64_t[4]")
     check(lib.srnn_states_sizes(sizes, problem))
-    return tuple(sizes)
+    if place is not CPU and options.kernel is None:
+        options = options._replace(kernel="chunks")  # the one of a GPU that takes states, not always the fastest without
+    return options, tuple(sizes)
 
 
 def check_state(shape: Shape, dtype: str, expected: Shape, expected_type: str) -> None:
@@ -54,10 +54,9 @@ def backward(plan: Plan, d_o: int, saved: int, initial: int, d_final: int, d_ini
 def attention(variant: Variant, values: Sequence[Any], documents: Optional[Any], options: Options, initial: Optional[Any],
               wanted: bool) -> Any:
     """NumPy arrays: o, and the final state if it is wanted."""
-    options = chunked(options)
     arrays, dtype = _numpy._arrays(variant, values)
     offsets = _numpy.as_offsets(documents)
-    shape = state_shape(variant, arrays[0].dtype.name, [array.shape for array in arrays], options, CPU)
+    options, shape = with_states(variant, arrays[0].dtype.name, [array.shape for array in arrays], options, CPU)
     if initial is not None:
         initial = np.ascontiguousarray(_numpy.as_array(initial, "initial_state"))
         check_state(initial.shape, initial.dtype.name, shape, arrays[0].dtype.name)

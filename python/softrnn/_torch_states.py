@@ -8,7 +8,7 @@ from . import _torch
 from ._library import ArgumentTypeError, UnsupportedError
 from ._numpy import as_offsets
 from ._plans import Options, Plan, pool
-from ._states import backward, check_state, chunked, forward, state_shape
+from ._states import backward, check_state, forward, with_states
 from ._torch import Tensor
 from ._variants import Variant
 
@@ -81,13 +81,12 @@ def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any]
     if _torch.is_traced((*tensors, initial)):
         raise UnsupportedError("initial_state and return_state cannot be traced or transformed (torch.compile, vmap, func.grad): "
                                "call softrnn.attention outside")
-    options = chunked(options)
     _torch._check_tensors(variant.operands, tensors)
     _check_types(variant, tensors)
     tensors = [_torch._plain(tensor) for tensor in tensors]
     q = tensors[0]
-    shape = state_shape(variant, _torch._NAMES[q.dtype], [tuple(tensor.shape) for tensor in tensors], options,
-                        _torch._place(q.device))
+    options, shape = with_states(variant, _torch._NAMES[q.dtype], [tuple(tensor.shape) for tensor in tensors], options,
+                                 _torch._place(q.device))
     if initial is not None:
         _torch._check_tensors(("q", "initial_state"), (q, initial))
         check_state(initial.shape, str(initial.dtype), shape, str(_state_type(q.dtype)))

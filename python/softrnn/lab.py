@@ -189,9 +189,15 @@ class Tokenizer:
         return bytes(ffi.buffer(characters, count[0])).decode("utf-8", "replace")
 
 
+def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
+            sort_keys: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
 def _jinja() -> Any:
     """Templates as transformers renders them: they come with a model, so they run in a sandbox."""
     try:
+        from jinja2.ext import Extension
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise ImportError("chat templates need jinja2: pip install jinja2") from error
@@ -199,8 +205,17 @@ def _jinja() -> Any:
     def refuse(message: str) -> None:
         raise ArgumentError(f"the chat template refuses these messages: {message}")
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    class Generation(Extension):
+        """{% generation %} marks what an assistant wrote, for training; its text is as it is."""
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=["jinja2.ext.loopcontrols", Generation])
+    environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = time.strftime
     return environment
@@ -245,9 +260,12 @@ class Model:
         _tell_leak(self._attention(0))
 
     @property
-    def attention(self) -> List[Variant]:
-        """The variant of each layer; none where the model has no attention (Avey)."""
-        return [parse(written) for written in map(self._attention, range(self.layers)) if not written.startswith("avey")]
+    def attention(self) -> List[Any]:
+        """The variant of each layer, two as a tuple where mixers stand side by side; none where the model has no
+        attention (Avey)."""
+        layers = [[parse(one) for one in re.split(r"\+(?!\d)", written)]
+                  for written in map(self._attention, range(self.layers)) if not written.startswith("avey")]
+        return [layer[0] if len(layer) == 1 else tuple(layer) for layer in layers]
 
     def _attention(self, layer: int) -> str:
         size = lab.srnl_model_attention(self._model[0], layer, ffi.NULL, 0) + 1
@@ -346,7 +364,7 @@ class Model:
         return Model, self._arguments
 
     def __repr__(self) -> str:
-        kinds = list(dict.fromkeys(map(str, self.attention))) or [self._attention(0)]
+        kinds = list(dict.fromkeys(map(self._attention, range(self.layers))))
         return f"<softrnn.lab.Model {self.where}: {self.layers} layers of {', '.join(kinds)}, {self.parameters} parameters>"
 
 

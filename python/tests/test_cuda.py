@@ -110,6 +110,28 @@ class Cuda(unittest.TestCase):
             torch.testing.assert_close(torch.cat(parts, 2), softrnn.attention(**x, attention=attention), atol=tolerance,
                                        rtol=tolerance)
 
+    def test_pieces_with_states(self):
+        """Rows cut into pieces, with gradients through states, as whole ones in float32 on the CPU."""
+        plain = "score=linear,normaliser=none,position=none"  # the fastest kernel of which takes no states
+        for attention in (plain, "gla", "gated_delta_net"):
+            given = {n: torch.from_numpy(a).bfloat16() if a.ndim > 2 else torch.from_numpy(a)
+                     for n, a in operands(attention, dtype="float32", B=2, H=2, Hkv=2, T=135, D=64, Dv=64).items()}
+            found = []
+            for cuts, place in (((0, 37, 101, 135), lambda t: t.cuda()), ((0, 135), lambda t: t.float())):
+                x = {n: place(a).requires_grad_() for n, a in given.items()}
+                state, outputs = None, []
+                for start, end in zip(cuts, cuts[1:]):
+                    piece = {n: a[:, :, start:end] if a.ndim > 2 else a for n, a in x.items()}
+                    o, state = softrnn.attention(attention=attention, initial_state=state, return_state=True, **piece)
+                    outputs.append(o)
+                self.assertEqual(state.dtype, torch.float32)
+                o = torch.cat(outputs, 2)
+                (o.float().sin().sum() + state.cos().sum()).backward()
+                found.append({"o": o, "state": state, **{n: a.grad for n, a in x.items()}})
+            for name, expected in found[1].items():
+                error = (found[0][name].detach().cpu().float() - expected.detach()).norm() / expected.detach().norm()
+                self.assertLess(error, 3e-2, f"{attention}: {name}")
+
     def test_autocast(self):
         x = {n: torch.from_numpy(a).cuda().requires_grad_()
              for n, a in operands("gated_softmax", dtype="float32", T=40, D=32, Dv=32).items()}

@@ -172,8 +172,9 @@ class Lab(unittest.TestCase):
         folder = Path(model.where)
         (folder / "chat_template.jinja").write_text(
             "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-            "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}<assistant>")
-        self.assertEqual(model.chat_prompt("hi"), "<user>hi<assistant>")
+            "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}<assistant>"
+            "{% generation %}{{ [1, 2]|tojson(separators=(',', ':')) }}{% endgeneration %}")
+        self.assertEqual(model.chat_prompt("hi"), "<user>hi<assistant>[1,2]")
         self.assertIsInstance(model.chat("hi", tokens=3), str)
         with self.assertRaisesRegex(softrnn.ArgumentError, "too many"):
             model.chat_prompt([{"role": "user", "content": "x"}] * 3)
@@ -181,6 +182,13 @@ class Lab(unittest.TestCase):
     def test_parts_of_published_families(self):
         run = softrnn.lab.train(self.folder / "parts", data=self.text, attention="1*softmax,qk_norm=head,1*norm", **SMALL)
         self.assertIn("qk_norm=head", run.model.attention[0].text)
+
+    def test_two_mixers_side_by_side(self):
+        run = softrnn.lab.train(self.folder / "pair", data=self.text, attention="softmax+gla,norm_epsilon=1e-05", **SMALL)
+        first, second = run.model.attention[0]
+        self.assertEqual(first.text, "score=exp")
+        self.assertIn("layer=gla", second.text)
+        self.assertIn("+score=linear", repr(run.model))
 
     def test_prefix_tokens(self):
         run = softrnn.lab.train(self.folder / "front", data=self.text, attention="linear_elu,prefix_tokens=3", **SMALL)

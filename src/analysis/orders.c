@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "equation/facts.h"
 #include "files/json.h"
+#include "model/mixers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -182,8 +183,8 @@ static srnn_status run_texts(json_t *record, const sr_orders_request *r) {
 static json_t *model_of(const sr_model_config *c) {
     json_t *attentions = json_array();
     for (int layer = 0; layer < c->L; layer++) {
-        char text[SR_ATTENTION_TEXT];
-        srnn_attention_print(text, sizeof text, &c->attention[layer]);
+        char text[2 * SR_ATTENTION_TEXT];
+        sr_mixer_row_of(c)->print(text, sizeof text, c, layer);
         sr_json_append(attentions, json_string(text));
     }
     return json_pack("{si, si, si, si, si, si, so}", "layers", c->L, "heads", c->H, "kv_heads",

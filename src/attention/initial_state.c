@@ -1,6 +1,9 @@
 /* initial_state.c: attention with an initial and a final state, and their gradients. */
 #include "attention/problem.h"
+#include "attention/states.h"
 #include "equation/facts.h"
+
+#include <string.h>
 
 /* What states of a sequence consist of besides their matrix, or NULL. */
 static const char *carried_besides(const srnn_attention *a, bool continues) {
@@ -46,17 +49,34 @@ srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem) {
     return sizes_of(sizes, problem, true);
 }
 
+const char *sr_states_kernel(const srnn_problem *problem) {
+    srnn_plan plan = {.problem = *problem};
+    srnn_problem *p = &plan.problem;
+    p->form = SRNN_FORM_CHUNKED;
+    if (sr_problem_fill(p) != SRNN_OK || sr_problem_check_state(p) != SRNN_OK)
+        return NULL;
+    plan.device = p->device;
+    for (const sr_attention_kernel *const *k = p->device->attention->list(); *k; k++) {
+        plan.kernel = *k;
+        if ((!p->kernel || strcmp(p->kernel, (*k)->name) == 0) &&
+            sr_kernel_serves(*k, p, p->form) && p->device->attention->carries_states(&plan))
+            return (*k)->name;
+    }
+    return NULL;
+}
+
 static srnn_status check_states(const srnn_plan *plan, const srnn_states *states) {
     int64_t sizes[4];
     if (!plan || !states)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no %s given (NULL)", plan ? "states were" : "plan was");
     SR_TRY(sizes_of(sizes, &plan->problem, plan->continues));
     if (!plan->device->attention->carries_states(plan))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "the %s kernel on %s has no initial and final states: make the plan with "
-                       "SRNN_FORM_CHUNKED; on a GPU for bf16, without row sums, with D and Dv that "
-                       "are multiples of 8",
-                       plan->kernel->name, plan->device->name);
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "the %s kernel on %s has no initial and final states: make the plan with "
+            "SRNN_FORM_CHUNKED; on a GPU with the kernel \"chunks\", for bf16, without row "
+            "sums, with D and Dv that are multiples of 8",
+            plan->kernel->name, plan->device->name);
     if (states->d_initial && !states->initial)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "d_initial was requested without an initial state");
     return SRNN_OK;

@@ -103,6 +103,10 @@ static inline int64_t sr_tokens_before(const srnn_plan *plan, int64_t b, int64_t
                : plan->documents[plan->row_documents[b]].before;
 }
 
+/* The operands of the plan's products may be rounded to bf16 from now on, where the device has a
+ * kernel that does so. Before the first call. */
+srnn_status sr_plan_round(srnn_plan *plan);
+
 /* srnn_states_sizes of a plan that continues. */
 srnn_status sr_states_sizes(int64_t sizes[4], const srnn_problem *problem);
 
@@ -234,6 +238,10 @@ typedef struct sr_attention_kernels {
 
     /* Whether it takes earlier keys (sr_earlier_keys). NULL: none does. */
     bool (*takes_earlier)(const srnn_plan *plan);
+
+    /* The plan's kernel for float with operands of its products rounded to bf16, see sr_plan_round.
+     * NULL, or returns NULL: there is none. */
+    const sr_attention_kernel *(*rounded)(const srnn_plan *plan);
 } sr_attention_kernels;
 
 /* How many running sums a carry has in all. */

@@ -161,6 +161,11 @@ static srnn_status choose_kernel(srnn_plan *plan) {
 
 /* ---- plans ---- */
 
+static srnn_status take_scratch(srnn_plan *plan) {
+    plan->scratch_bytes = plan->kernel->scratch(plan);
+    return sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
+}
+
 static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     srnn_problem *p = &plan->problem;
     *p = *problem;
@@ -180,8 +185,18 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
         SR_TRY(sr_problem_check_state(p));
     SR_TRY(choose_kernel(plan));
     sr_plan_fill_core(plan);
-    plan->scratch_bytes = plan->kernel->scratch(plan);
-    return sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
+    return take_scratch(plan);
+}
+
+srnn_status sr_plan_round(srnn_plan *plan) {
+    const sr_attention_kernels *kernels = plan->device->attention;
+    const sr_attention_kernel *rounded = kernels->rounded ? kernels->rounded(plan) : NULL;
+    if (!rounded)
+        return SRNN_OK;
+    sr_device_release(plan->device, plan->scratch);
+    plan->scratch = NULL;
+    plan->kernel = rounded;
+    return take_scratch(plan);
 }
 
 srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem) {

@@ -68,6 +68,9 @@ srnn_status sr_problem_fill(srnn_problem *p) {
     if (!p->device)
         p->device = sr_device_cpu();
     SR_TRY(srnn_attention_check(&p->attention));
+    if (!sr_has_equation(&p->attention))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "layer=conv has no equation to be computed: only "
+                                             "models have such layers");
     SR_TRY(check_sizes(p));
     SR_TRY(sr_cpu_level_check());
     p->threads = sr_thread_count(p->threads ? p->threads : p->device->threads);

@@ -2,7 +2,8 @@
  * operations and GEMMs.
  *
  * The best that the machine has, unless SOFTRNN_CPU requests a lower one: base, v3 or v4, after the
- * levels of the x86-64 psABI (base is its second). */
+ * levels of the x86-64 psABI (base is its second); bf16 and amx, which add to v4 what multiplies
+ * bf16 numbers. Computations in float are those of v4 there. */
 #ifndef SR_BASE_CPU_LEVEL_H
 #define SR_BASE_CPU_LEVEL_H
 
@@ -12,9 +13,11 @@ typedef enum sr_cpu_level {
     SR_CPU_BASE = 0, /* x86-64-v2; on other machines the only one */
     SR_CPU_V3,       /* AVX2, FMA and the rest of x86-64-v3 */
     SR_CPU_V4,       /* AVX-512 F, BW, CD, DQ, VL */
+    SR_CPU_BF16,     /* AVX512_BF16 */
+    SR_CPU_AMX,      /* AMX_TILE and AMX_BF16 */
 } sr_cpu_level;
 
-/* "base", "v3", "v4". */
+/* "base", "v3", "v4", "bf16", "amx". */
 const char *sr_cpu_level_name(sr_cpu_level level);
 
 /* The best level that this machine supports completely. */

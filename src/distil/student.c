@@ -26,10 +26,16 @@ srnn_status sr_student_config(sr_model_config *config, const sr_model_config *te
     *config = (sr_model_config){0};
     if (!sr_mixer_row_of(teacher)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a model of Avey has no attention to replace");
+    if (teacher->parallel)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "layers with two mixers side by side cannot be "
+                                             "replaced yet");
     SR_TRY(replace_all(config, teacher, s));
     if (!sr_mixer_row_of(config)->attends)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "a model of Avey has no attention: it cannot take the place of a layer's");
+    if (config->parallel)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a student's layers have one mixer, not two side by "
+                                             "side");
     for (int layer = 0; layer < config->L; layer++)
         if (!replaced[layer]) {
             config->attention[layer] = teacher->attention[layer];

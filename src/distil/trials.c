@@ -105,7 +105,7 @@ static srnn_status run_with(sr_trials *t, sr_trial *trial, sr_pass *pass, int64_
     for (int64_t number = 0; number < t->batches; number++) {
         sr_batch batch;
         SR_TRY(read_batch(t, &batch, number));
-        SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents, NULL));
+        SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents));
         if (trial->isolated)
             SR_TRY(sr_pass_isolate(pass, trial->isolated));
         SR_TRY(add_batch(t, trial, pass, counts));

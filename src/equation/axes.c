@@ -37,7 +37,7 @@ static const sr_axis axes[] = {
      .of = SR_AXIS_OF_LAYER,
      .offset = FIELD(wiring.layer),
      .words = WORDS("plain", "power", "mamba2", "mamba_layer", "mamba_block", "gla", "delta_net",
-                    "rat", "grela", "nala", "kda", "kda_fla", "2mamba", "gdn2", "rwkv7")},
+                    "rat", "grela", "nala", "kda", "kda_fla", "2mamba", "gdn2", "rwkv7", "conv")},
     {.name = "share", .offset = FIELD(share), .words = WORDS("kv", "qk", "qk_tiled")},
     {.name = "scale", .offset = FIELD(scale), .words = WORDS("inverse_sqrt", "one")},
     {.name = "feature",

@@ -202,8 +202,29 @@ static srnn_status check_rows(const srnn_attention *a) {
     return SRNN_OK;
 }
 
+bool sr_has_equation(const srnn_attention *a) {
+    return a->wiring.layer != SRNN_LAYER_CONV;
+}
+
+/* What a layer without an equation may say. */
+static srnn_status check_conv(const srnn_attention *a) {
+    const srnn_attention all = {.position = SRNN_POSITION_NONE,
+                                .wiring = {.layer = SRNN_LAYER_CONV,
+                                           .short_conv = a->wiring.short_conv,
+                                           .conv_activation = a->wiring.conv_activation,
+                                           .block_norm = a->wiring.block_norm}};
+    if (a->wiring.short_conv > 0 && sr_attention_same(a, &all))
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "attention: layer=conv mixes tokens by its convolution alone: it needs "
+                   "position=none and short_conv, may have conv_activation and block_norm, and "
+                   "nothing else");
+}
+
 srnn_status srnn_attention_check(const srnn_attention *a) {
     SR_TRY(sr_attention_check_values(a));
+    if (!sr_has_equation(a))
+        return check_conv(a);
     SR_TRY(check_decay(a));
     SR_TRY(check_rows(a));
     const bool rope = a->position == SRNN_POSITION_ROPE;
@@ -426,6 +447,8 @@ static bool is_polynomial(srnn_score score) {
 bool srnn_attention_has_state(const srnn_attention *a) {
     const bool series = is_polynomial(a->score) && a->cap == 0 && a->clamp == 0;
     const bool all_keys = a->pool == 0 && a->window == 0;
+    if (!sr_has_equation(a))
+        return true;
     return series && all_keys && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
 }
 
@@ -467,7 +490,7 @@ static bool next_multisets(size_t *count, size_t D, size_t n) {
 }
 
 size_t srnn_attention_state_numbers(const srnn_attention *a, int D, int Dv) {
-    if (!srnn_attention_has_state(a) || D < 1 || Dv < 1)
+    if (!srnn_attention_has_state(a) || !sr_has_equation(a) || D < 1 || Dv < 1)
         return 0;
     size_t multisets = 1, rows = 0, numbers;
     const int width = sr_feature_width(a, D);

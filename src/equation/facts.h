@@ -31,6 +31,9 @@ enum { SR_ATTENTION_TEXT = 768 }; /* capacity for any text form */
 /* SRNN_OK if the value of every field exists, regardless of combinations. */
 srnn_status sr_attention_check_values(const srnn_attention *attention);
 
+/* False if the layer mixes tokens by its convolution alone: nothing of the equation is read. */
+bool sr_has_equation(const srnn_attention *attention);
+
 /* True if everything beyond the plain equation is done to rows before and after the loop over
  * pairs, and that loop is the plain one: one decay per head on the weights, every key visible,
  * values unchanged. False if the decay has a rate: the gradients of a_log and dt_bias are sums over

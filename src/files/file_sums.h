@@ -21,10 +21,11 @@ srnn_status sr_file_sum_make(sr_file_sum *sum, const char *folder, const char *n
 srnn_status sr_file_sums_make(json_t **sums, const char *folder, const sr_file_sum *known,
                               size_t count);
 
-/* Which files to read: those whose names do not begin with `except` (NULL: all), and of these every
- * `count`-th from number `index` on (count 0: all), to share the work. */
+/* Which files to read: those whose names do not begin with `except` (NULL: all), and begin with
+ * `only` (NULL: all), and of these every `count`-th from number `index` on (count 0: all), to share
+ * the work. */
 typedef struct sr_file_sums_part {
-    const char *except;
+    const char *except, *only;
     size_t index, count;
 } sr_file_sums_part;
 

@@ -27,11 +27,12 @@ static void processor_name(char *name, size_t size) {
     snprintf(name, size, "%.*s", (int)strcspn(begin, "\n"), begin);
 }
 
-/* The level of the x86-64 psABI that kernels are selected for; on other machines the machine's
- * name. */
+/* The level of the x86-64 psABI that kernels are selected for, and what multiplies bf16; on other
+ * machines the machine's name. */
 static const char *instruction_set(const char *machine) {
 #if defined(__x86_64__)
-    static const char *const words[] = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+    static const char *const words[] = {"x86-64-v2", "x86-64-v3", "x86-64-v4",
+                                        "x86-64-v4 avx512_bf16", "x86-64-v4 amx_bf16"};
     (void)machine;
     return words[sr_cpu_level_used()];
 #else

@@ -39,10 +39,11 @@ srnn_status sr_pass_isolate(sr_pass *pass, const bool *layers) {
     int64_t *offsets = memory;
     for (int64_t row = 0; row <= pass->rows; row++)
         offsets[row] = row;
+    const sr_documents each = {.offsets = offsets, .count = pass->rows};
     srnn_status status = SRNN_OK;
     for (int layer = 0; layer < sr_model_config_attention_layers(&pass->model->config); layer++)
         if (layers[layer] && status == SRNN_OK) {
-            status = sr_mixer_documents(pass->kinds.of_layer[layer], offsets, pass->rows, NULL);
+            status = sr_mixer_documents(pass->kinds.of_layer[layer], &each);
             sr_mixer_place(pass->kinds.of_layer[layer], pass->starts);
         }
     free(offsets);

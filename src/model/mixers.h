@@ -33,8 +33,8 @@ typedef struct sr_mixer_row {
     double (*flops)(const sr_model_config *config, double T);
 } sr_mixer_row;
 
-/* FLOPs of one attention layer, forward, per token of a row of T: of the pairs that a token sees,
- * and of writing a state and reading it (INFINITY: there is none). */
+/* FLOPs of a layer's (first) mixer, forward, per token of a row of T: of the pairs that a token
+ * sees, and of writing a state and reading it (INFINITY: there is none). */
 typedef struct sr_layer_flops {
     double pairs, state;
 } sr_layer_flops;

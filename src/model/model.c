@@ -11,8 +11,9 @@
 
 /* The tensor lies at `at`. */
 static void point(sr_model_pointers *pointers, const sr_tensor_spec *spec, void *at) {
-    if (spec->slot < SR_LAYER_SLOTS)
-        pointers->block[spec->layer].attention.slot[spec->slot] = at;
+    const int mixer = spec->slot / SR_LAYER_SLOTS;
+    if (spec->slot < SR_MIXER_SLOTS)
+        pointers->block[spec->layer].mixers[mixer].slot[spec->slot % SR_LAYER_SLOTS] = at;
     else if (spec->slot < SR_BLOCK_SLOTS)
         pointers->block[spec->layer].slot[spec->slot - SR_BLOCK_INPUT_NORM] = at;
     else if (spec->slot == SR_MODEL_EMBEDDING)
@@ -125,7 +126,8 @@ srnn_status sr_model_narrow(sr_model *model) {
 
 /* Whether only products read the tensor, from the working copy. */
 static bool only_enters_products(const sr_tensor_spec *spec) {
-    const int slot = spec->slot, projection = slot - SR_LAYER_PROJECTIONS;
+    const int slot = spec->slot < SR_MIXER_SLOTS ? spec->slot % SR_LAYER_SLOTS : spec->slot;
+    const int projection = slot - SR_LAYER_PROJECTIONS;
     const bool projects = slot < SR_LAYER_CONVS && projection % 2 == 0; /* biases follow weights */
     return projects || slot == SR_LAYER_OUTPUT || slot == SR_BLOCK_GATE_WEIGHT ||
            slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT ||

@@ -5,9 +5,10 @@
 #include "model/config/config.h"
 #include "ops/backend.h"
 
-/* The tensors of a decoder layer around its attention, numbered after the attention's own. */
+/* The tensors of a decoder layer around its mixers, numbered after theirs: those of the second
+ * mixer from SR_LAYER_SLOTS on. */
 typedef enum sr_block_slot {
-    SR_BLOCK_INPUT_NORM = SR_LAYER_SLOTS, /* norms have a weight, and a bias after it */
+    SR_BLOCK_INPUT_NORM = SR_MIXER_SLOTS, /* norms have a weight, and a bias after it */
     SR_BLOCK_MLP_NORM = SR_BLOCK_INPUT_NORM + 2,
     SR_BLOCK_MIXER_POST_NORM = SR_BLOCK_MLP_NORM + 2, /* of what the mixer made */
     SR_BLOCK_MLP_POST_NORM = SR_BLOCK_MIXER_POST_NORM + 2,
@@ -30,8 +31,8 @@ typedef enum sr_block_slot {
 
 /* One decoder layer's tensors in an arena, NULL where it has none. */
 typedef struct sr_block_pointers {
-    sr_layer_pointers attention;
-    void *slot[SR_BLOCK_SLOTS - SR_LAYER_SLOTS];
+    sr_layer_pointers mixers[2];
+    void *slot[SR_BLOCK_SLOTS - SR_MIXER_SLOTS];
 } sr_block_pointers;
 
 static inline void *sr_block_at(const sr_block_pointers *block, sr_block_slot slot) {

@@ -101,8 +101,10 @@ static srnn_status head_losses(sr_pass *pass) {
     return SRNN_OK;
 }
 
-/* Losses of the rows of a tile from `first` on; its logits become the gradient of the product. */
-static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t first) {
+/* Losses of the rows of a tile from `first` on; the gradient of its product goes to `codes`, data
+ * not NULL, or in the place of the logits. */
+static srnn_status logits_gradient(sr_pass *pass, sr_matrix codes, sr_matrix logits,
+                                   int64_t first) {
     sr_backend *backend = pass->backend;
     const sr_matrix capped = sr_matrix_of(pass->capped, logits.rows, logits.columns, logits.dtype);
     if (pass->capped)
@@ -112,10 +114,19 @@ static srnn_status logits_gradient(sr_pass *pass, sr_matrix logits, int64_t firs
     if (pass->setup.lesson.objective == SR_OBJECTIVE_TEXT)
         SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
                                       &(sr_cross_entropy){pass->targets + first, pass->scale,
-                                                          pass->setup.lesson.z_loss}));
+                                                          pass->setup.lesson.z_loss, codes}));
     else
         SR_TRY(sr_lesson_diverge(pass, logits, first, pass->scale));
     return sr_ends_logits_back(pass->model, logits, capped);
+}
+
+/* Where the gradient of these logits goes in 8 bits; data NULL: nowhere. */
+static sr_matrix codes_of_logits(const sr_pass *pass, const sr_linear *head, sr_matrix logits) {
+    const sr_backend *backend = pass->backend;
+    const bool taken = pass->d_logits &&
+                       backend->takes_codes(backend, head, 1, logits.rows, pass->model->config.C);
+    logits.data = taken ? pass->d_logits : NULL;
+    return sr_matrix_handed(logits, SR_HANDED_CODES, pass->d_logits_note);
 }
 
 /* Losses of all rows, the gradient of the head's weights and of pass->normed. */
@@ -128,9 +139,12 @@ static srnn_status head_gradients(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(sr_pass_logits_tile(pass, &logits, &normed, first));
-        SR_TRY(logits_gradient(pass, logits, first));
+        const sr_matrix codes = codes_of_logits(pass, &head, logits);
+        SR_TRY(logits_gradient(pass, codes, logits, first));
         const sr_matrix d_rows = sr_matrix_rows(d_normed, first, logits.rows);
-        const sr_linear_backward call = {d_rows, logits, normed, &head, &d_head, 1};
+        const sr_linear_backward call = {d_rows,  codes.data ? codes : logits,
+                                         normed,  &head,
+                                         &d_head, 1};
         SR_TRY(backend->linear_backward(backend, &call));
     }
     return SRNN_OK;
@@ -182,9 +196,16 @@ static srnn_status layers_backward(sr_pass *pass) {
     for (int layer = L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
-        const sr_rmsnorm_gradient d_norm = {pass->d_x, pass->contexts ? pass->d_x : pass->d.narrow,
-                                            pass->gradient.norm, scratch.parts, pass->d.measured};
+        const sr_rmsnorm_gradient d_norm = {pass->d_x,
+                                            pass->contexts ? pass->d_x : pass->d.narrow,
+                                            pass->gradient.norm,
+                                            scratch.parts,
+                                            pass->d.measured,
+                                            pass->d.codes};
         if (layer == L - 1) {
+            if (pass->d.measured) /* no gradient came before */
+                SR_TRY(sr_device_zero(pass->backend->device, pass->d.measured,
+                                      sizeof *pass->d.measured));
             SR_TRY(sr_ends_norm_back(pass->model, &d_norm, pass->gradient.norm_bias, pass->d_normed,
                                      &norm));
             if (pass->contexts)
@@ -239,10 +260,15 @@ static srnn_status whole_gradients(sr_pass *pass) {
 /* Everything between a loaded batch and its gradients; what is recorded. */
 static srnn_status gradients(void *context) {
     sr_pass *pass = context;
-    if (!sr_lesson_is_layerwise(pass))
-        return whole_gradients(pass);
-    SR_TRY(sr_lesson_layers(pass));
-    return count_losses(pass);
+    sr_backend *backend = pass->backend;
+    SR_TRY(backend->expect_gradients(backend, true));
+    if (!sr_lesson_is_layerwise(pass)) {
+        SR_TRY(whole_gradients(pass));
+    } else {
+        SR_TRY(sr_lesson_layers(pass));
+        SR_TRY(count_losses(pass));
+    }
+    return backend->expect_gradients(backend, false);
 }
 
 static srnn_status check_train(const sr_pass *pass) {

@@ -10,7 +10,8 @@ typedef struct sr_pass_setup {
     bool train;             /* gradients are wanted */
     sr_recompute recompute; /* with train: less memory, more time, the same bits */
 
-    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. */
+    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. Those of parts
+     * of rows are given with sr_pass_documents. */
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
@@ -40,11 +41,9 @@ typedef struct sr_pass sr_pass;
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
 
-/* Other documents from now on, as in the setup. Takes no memory. `before` (B): the number of tokens
- * before the row that belong to its first document, where rows are parts; NULL: all that the rows
- * have before their part. */
-srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents,
-                              const int32_t *before);
+/* Other documents from now on, as in the setup; those of whole rows also where the pass has parts.
+ * Takes no memory. */
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
 
 /* In these layers (L) every token is a document of its own until the next sr_pass_documents: they
  * see what a state that is zeroed before each token leaves. Layers that share their attention with

@@ -2,6 +2,7 @@
 #include "model/pass_parts.h"
 
 #include "base/memory.h"
+#include "model/ends.h"
 
 #include <stdlib.h>
 
@@ -107,6 +108,22 @@ static srnn_status take_measure(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(take(pass, &memory, 1, sizeof *pass->d.measured));
     pass->d.measured = memory;
+    pass->d.codes = true;
+    for (int layer = 0; layer < pass->model->config.L; layer++)
+        pass->d.codes = pass->d.codes && sr_block_takes_gradient_codes(&pass->blocks[layer]);
+    return SRNN_OK;
+}
+
+/* Activations of a layer in 8 bits are expected to be as large as those of the layer before. */
+static srnn_status take_notes(sr_pass *pass) {
+    const int L = pass->model->config.L;
+    void *memory;
+    SR_TRY(take(pass, &memory, (size_t)L, sizeof(sr_matrix_note)));
+    sr_matrix_note *notes = memory;
+    for (int layer = 0; layer < L; layer++) {
+        pass->blocks[layer].activated_note = notes + layer;
+        pass->blocks[layer].activated_before = layer > 0 ? notes + layer - 1 : NULL;
+    }
     return SRNN_OK;
 }
 
@@ -121,6 +138,7 @@ static srnn_status take_activations(sr_pass *pass) {
     const bool keep_mixer = keep_mlp && pass->setup.recompute == SR_RECOMPUTE_NONE;
     size_t mixer_bytes = 0, mlp_bytes = 0, scratch = 0;
     void *mixer = NULL, *mlp = NULL;
+    SR_TRY(take_notes(pass));
     for (int layer = 0; layer < L; layer++) {
         mixer_bytes = larger(mixer_bytes, sr_block_mixer_half_bytes(&pass->blocks[layer]));
         mlp_bytes = larger(mlp_bytes, sr_block_mlp_half_bytes(&pass->blocks[layer]));
@@ -160,6 +178,20 @@ static srnn_status take_activations(sr_pass *pass) {
     return sr_pass_zero_gradient(pass);
 }
 
+/* The loss writes the gradient in 8 bits where no logits are scaled or capped after the head. */
+static srnn_status take_d_logits(sr_pass *pass) {
+    const sr_model_config *c = &pass->model->config;
+    const sr_linear head = sr_model_head(pass->model);
+    void *memory;
+    if (!pass->setup.train || !pass->backend->fp8_head ||
+        pass->setup.lesson.objective != SR_OBJECTIVE_TEXT || !sr_ends_are_plain(c) ||
+        !pass->backend->takes_codes(pass->backend, &head, 1, pass->logit_rows, c->C))
+        return SRNN_OK;
+    SR_TRY(take(pass, &memory, 1, sizeof *pass->d_logits_note));
+    pass->d_logits_note = memory;
+    return take(pass, &pass->d_logits, (size_t)pass->logit_rows * (size_t)c->V, 2);
+}
+
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     const size_t rows = (size_t)pass->rows;
@@ -179,6 +211,7 @@ static srnn_status take_ends(sr_pass *pass) {
     const size_t logits = (size_t)pass->logit_rows * (size_t)c->V;
     if (c->logit_cap > 0 && pass->setup.train)
         SR_TRY(take(pass, &pass->capped, logits, number));
+    SR_TRY(take_d_logits(pass));
     return take(pass, &pass->logits, logits, number);
 }
 
@@ -191,11 +224,11 @@ static void place_after(sr_pass *pass, const int32_t *before) {
     }
 }
 
-static srnn_status place_tokens(sr_pass *pass, const int64_t *offsets, int64_t documents,
-                                const int32_t *before) {
-    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, offsets, documents);
+static srnn_status place_tokens(sr_pass *pass, const sr_documents *documents) {
+    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, documents->offsets,
+                       documents->count);
     if (pass->part.count > 1)
-        place_after(pass, before);
+        place_after(pass, documents->before);
     return sr_device_copy_in(pass->backend->device, pass->positions, pass->host_positions,
                              (size_t)pass->rows * sizeof *pass->host_positions);
 }
@@ -207,7 +240,14 @@ static srnn_status take_positions(sr_pass *pass) {
     pass->host_positions = memory;
     SR_TRY(sr_alloc(&memory, (size_t)pass->rows, sizeof *pass->host_hits));
     pass->host_hits = memory;
-    return place_tokens(pass, pass->setup.offsets, pass->setup.documents, NULL);
+    if (pass->part.count > 1) {
+        SR_TRY(sr_alloc(&memory, (size_t)pass->rows + 1, sizeof *pass->offsets));
+        pass->offsets = memory;
+        SR_TRY(sr_alloc(&memory, (size_t)pass->setup.B, sizeof *pass->before));
+        pass->before = memory;
+    }
+    return place_tokens(pass, &(sr_documents){.offsets = pass->setup.offsets,
+                                              .count = pass->setup.documents});
 }
 
 static srnn_status make_contexts(sr_pass *pass) {
@@ -300,6 +340,8 @@ void sr_pass_free(sr_pass *pass) {
     free(pass->memory);
     free(pass->host_positions);
     free(pass->host_hits);
+    free(pass->offsets);
+    free(pass->before);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
     sr_contexts_free(pass->contexts);
@@ -308,17 +350,25 @@ void sr_pass_free(sr_pass *pass) {
     free(pass);
 }
 
-srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents,
-                              const int32_t *before) {
+/* As the layers take them. */
+static sr_documents documents_of(const sr_pass *pass, const int64_t *offsets, int64_t count) {
+    if (pass->part.count > 1)
+        return sr_documents_of_part(&pass->part, pass->setup.B, pass->setup.T, offsets, count,
+                                    pass->offsets, pass->before);
+    return (sr_documents){.offsets = offsets, .count = count};
+}
+
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    const sr_documents own = documents_of(pass, offsets, documents);
     if (pass->contexts)
         SR_TRY(sr_contexts_check_documents(pass->contexts, offsets, documents));
     if (pass->teacher)
-        SR_TRY(sr_pass_documents(pass->teacher, offsets, documents, before));
+        SR_TRY(sr_pass_documents(pass->teacher, offsets, documents));
     for (int i = 0; i < pass->kinds.count; i++) {
-        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents, before));
+        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], &own));
         sr_mixer_place(&pass->kinds.kinds[i], pass->positions);
     }
-    return place_tokens(pass, offsets, documents, before);
+    return place_tokens(pass, &own);
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {

@@ -25,7 +25,9 @@ struct sr_pass {
     sr_model_pointers gradient;
     int32_t *ids, *targets, *positions; /* (rows), device memory */
     int32_t *host_positions;            /* (rows) */
-    int32_t *starts; /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
+    int64_t *offsets; /* (rows + 1), of parts of rows, as in sr_documents; else NULL */
+    int32_t *before;  /* (B): the same */
+    int32_t *starts;  /* (rows), device memory: zeros, of sr_pass_isolate; or NULL */
     sr_row_part part;
     float *losses;        /* (rows), device memory */
     float *stream_errors; /* (rows): of sr_lesson_streams_back, not read; or NULL */
@@ -39,7 +41,10 @@ struct sr_pass {
     sr_block_gradient d;  /* (block_rows, C) */
     float *d_x;           /* (rows, C): the gradient of x, often d.wide */
     void *logits;         /* (logit_rows, V), number type */
-    void *capped;         /* the same once more, for the gradient of capped ones */
+    void *
+        d_logits; /* (logit_rows, V): their gradient in SR_HANDED_CODES, where the loss writes it */
+    sr_matrix_note *d_logits_note; /* so; both NULL: it takes the place of the logits */
+    void *capped;                  /* the same once more, for the gradient of capped ones */
     int64_t logit_rows;
     sr_step_stats *stats; /* of sr_pass_step, or NULL */
     float scale;

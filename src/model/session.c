@@ -15,7 +15,7 @@ struct sr_session {
     sr_backend *backend;
     sr_session_setup setup;
     sr_layer_kinds kinds;
-    sr_layer_state **states; /* (L); NULL in a model of Avey, */
+    sr_mixer_state *states;  /* (L); NULL in a model of Avey, */
     sr_avey_feed *avey;      /* which has this */
     void *saved;             /* of one layer, shared by all */
     int32_t *ids;            /* (B*T), device memory */
@@ -139,8 +139,7 @@ static srnn_status fill(sr_session *session) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)c->L, sizeof *session->states));
     session->states = memory;
     for (int layer = 0; layer < c->L; layer++)
-        SR_TRY(sr_layer_state_create(&session->states[layer],
-                                     session->kinds.of_layer[layer]->attention));
+        SR_TRY(sr_mixer_state_create(&session->states[layer], session->kinds.of_layer[layer]));
     return take_all(session);
 }
 
@@ -174,7 +173,7 @@ void sr_session_free(sr_session *session) {
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);
     for (int layer = 0; layer < state_count(session); layer++)
-        sr_layer_state_free(session->states[layer]);
+        sr_mixer_state_free(&session->states[layer]);
     for (int layer = 0; session->sent && layer < state_count(session); layer++)
         free(session->sent[layer]);
     free(session->sent);
@@ -191,14 +190,14 @@ srnn_status sr_session_reset(sr_session *session) {
     if (session->avey)
         SR_TRY(sr_avey_feed_reset(session->avey));
     for (int layer = 0; layer < state_count(session); layer++)
-        SR_TRY(sr_layer_state_reset(session->states[layer]));
+        SR_TRY(sr_mixer_state_reset(&session->states[layer]));
     return SRNN_OK;
 }
 
 srnn_status sr_session_grow(sr_session *session, int64_t tokens) {
     for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
-        SR_TRY(sr_layer_state_grow(session->states[layer], tokens, &moved));
+        SR_TRY(sr_mixer_state_grow(&session->states[layer], tokens, &moved));
         if (moved)
             sr_device_forget(session->backend->device, &session->one);
     }
@@ -209,7 +208,7 @@ srnn_status sr_session_grow(sr_session *session, int64_t tokens) {
 static srnn_status reserve(sr_session *session, int T) {
     for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
-        SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
+        SR_TRY(sr_mixer_state_reserve(&session->states[layer], T, &moved));
         if (moved)
             sr_device_forget(session->backend->device, &session->one);
     }
@@ -249,7 +248,7 @@ static srnn_status feed_block(sr_session *session, int layer, int64_t rows,
                               const sr_layer_piece_place *place) {
     const sr_block block = block_of(session, layer, rows);
     const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
-    return sr_block_feed(&block, session->x, session->states[layer], &saved, place);
+    return sr_block_feed(&block, session->x, &session->states[layer], &saved, place);
 }
 
 static srnn_status blocks_forward(sr_session *session, int64_t rows) {
@@ -340,7 +339,7 @@ static srnn_status feed(void *context) {
 static void advance(sr_session *session) {
     session->position += session->T;
     for (int layer = 0; layer < state_count(session); layer++)
-        sr_layer_state_advance(session->states[layer], session->T);
+        sr_mixer_state_advance(&session->states[layer], session->T);
 }
 
 /* Starts the loaded piece. The kernels of an Avey model depend on the length of the text, so its
@@ -423,13 +422,6 @@ srnn_status sr_session_prepare(sr_session *session) {
 
 /* ---- in turn with other sessions */
 
-/* Messages of at most this many bytes. */
-enum { MESSAGE = 1 << 30 };
-
-static size_t message_bytes(size_t all, size_t at) {
-    return all - at < MESSAGE ? all - at : MESSAGE;
-}
-
 static srnn_status make_room(char **memory, size_t bytes) {
     void *room;
     free(*memory);
@@ -443,30 +435,25 @@ static srnn_status make_room(char **memory, size_t bytes) {
 static srnn_status take_state(sr_session *session, int layer, const sr_session_relay *relay) {
     const sr_row_part *part = relay->part;
     const int before = (part->index + part->count - 1) % part->count;
-    const size_t bytes = sr_layer_state_bytes(session->states[layer], relay->first);
+    const size_t bytes = sr_mixer_state_bytes(&session->states[layer], relay->first);
     bool moved;
     SR_TRY(make_room(&session->received, bytes));
-    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
-        SR_TRY(
-            part->receive(part->context, before, session->received + at, message_bytes(bytes, at)));
-    SR_TRY(sr_layer_state_load(session->states[layer], session->received, relay->first));
-    return sr_layer_state_reserve(session->states[layer], session->T, &moved);
+    SR_TRY(part->receive(part->context, before, session->received, bytes));
+    SR_TRY(sr_mixer_state_load(&session->states[layer], session->received, relay->first));
+    return sr_mixer_state_reserve(&session->states[layer], session->T, &moved);
 }
 
 /* The state of a layer after the piece, to the session that feeds the next. */
 static srnn_status hand_on_state(sr_session *session, int layer, const sr_session_relay *relay) {
     const sr_row_part *part = relay->part;
     const int next = (part->index + 1) % part->count;
-    const sr_layer_state *state = session->states[layer];
-    const size_t bytes = sr_layer_state_bytes(state, sr_layer_state_position(state));
+    const sr_mixer_state *state = &session->states[layer];
+    const size_t bytes = sr_mixer_state_bytes(state, state->position);
     char **sent = &session->sent[layer];
-    for (size_t at = 0; *sent && at < bytes; at += MESSAGE)
-        SR_TRY(part->settle(part->context, *sent + at));
+    SR_TRY(*sent ? part->settle(part->context, *sent) : SRNN_OK);
     SR_TRY(make_room(sent, bytes));
-    SR_TRY(sr_layer_state_save(state, *sent));
-    for (size_t at = 0; at < bytes; at += message_bytes(bytes, at))
-        SR_TRY(part->send(part->context, next, *sent + at, message_bytes(bytes, at)));
-    return SRNN_OK;
+    SR_TRY(sr_mixer_state_save(state, *sent));
+    return part->send(part->context, next, *sent, bytes);
 }
 
 static srnn_status relayed_layers(sr_session *session, const sr_session_relay *relay) {
@@ -479,7 +466,7 @@ static srnn_status relayed_layers(sr_session *session, const sr_session_relay *r
         if (relay->first > 0)
             SR_TRY(take_state(session, layer, relay));
         SR_TRY(feed_block(session, layer, rows, &place));
-        sr_layer_state_advance(session->states[layer], session->T);
+        sr_mixer_state_advance(&session->states[layer], session->T);
         if (!relay->last)
             SR_TRY(hand_on_state(session, layer, relay));
     }
@@ -566,14 +553,13 @@ int64_t sr_session_position(const sr_session *session) {
 size_t sr_session_state_bytes(const sr_session *session) {
     size_t bytes = session->avey ? sr_avey_feed_bytes(session->avey) : 0;
     for (int layer = 0; layer < state_count(session); layer++)
-        bytes += sr_layer_state_bytes(session->states[layer],
-                                      sr_layer_state_position(session->states[layer]));
+        bytes += sr_mixer_state_bytes(&session->states[layer], session->states[layer].position);
     return bytes;
 }
 
 bool sr_session_is_recurrent(const sr_session *session) {
     for (int layer = 0; layer < state_count(session); layer++)
-        if (!srnn_state_is_recurrent(sr_layer_state_attention(session->states[layer])))
+        if (!sr_mixer_state_is_recurrent(&session->states[layer]))
             return false;
     return !session->avey;
 }

@@ -1,6 +1,7 @@
 /* tensors.c: the learned tensors of a whole model. */
 #include "model/tensors.h"
 
+#include "model/conv/conv.h"
 #include "model/mixers.h"
 
 #include <math.h>
@@ -125,6 +126,23 @@ srnn_status sr_avey_model_tensors(sr_tensor_table *table, const sr_model_config 
     return add(table, SR_MODEL_NORM, -1, "model.ln_f.weight", c->C, 0);
 }
 
+static srnn_status add_mixer(sr_tensor_table *table, const char *prefix,
+                             const srnn_attention *attention, const sr_layer_dims *dims) {
+    return sr_layer_is_conv(attention) ? sr_conv_tensors(table, prefix, attention, dims)
+                                       : sr_layer_tensors(table, prefix, attention, dims);
+}
+
+static srnn_status add_second_mixer(sr_tensor_table *table, const sr_model_config *c, int layer) {
+    const sr_layer_dims dims = sr_model_config_parallel_dims(c, layer);
+    const size_t first = table->count;
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "model.layers.%d.parallel_attn.", layer);
+    SR_TRY(add_mixer(table, prefix, &c->parallel[layer], &dims));
+    for (size_t i = first; i < table->count; i++)
+        table->specs[i].slot += SR_LAYER_SLOTS;
+    return SRNN_OK;
+}
+
 static srnn_status fill_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
     const sr_layer_dims dims = sr_model_config_dims(c, layer);
     const srnn_block_norm place = c->attention[layer].wiring.block_norm;
@@ -134,7 +152,9 @@ static srnn_status fill_block(sr_tensor_table *table, const sr_model_config *c, 
     snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
     if (before)
         SR_TRY(add_norm(table, c, SR_BLOCK_INPUT_NORM, layer, "input_layernorm."));
-    SR_TRY(sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
+    SR_TRY(add_mixer(table, prefix, &c->attention[layer], &dims));
+    if (c->parallel)
+        SR_TRY(add_second_mixer(table, c, layer));
     if (after)
         SR_TRY(add_norm(table, c, SR_BLOCK_MIXER_POST_NORM, layer, "post_self_attn_layernorm."));
     if (!sr_model_config_has_mlp(c))

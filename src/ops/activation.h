@@ -69,6 +69,8 @@ SR_ACTIVATION float sr_activation_value(const sr_activation_function *f, float x
     case SR_ACTIVATION_SILU_CLAMPED:
         x = x > f->limit ? f->limit : x;
         return x * sr_activation_sigmoid(f->sharpness * x);
+    case SR_ACTIVATION_IDENTITY:
+        return x;
     }
     return 0;
 }
@@ -109,6 +111,8 @@ SR_ACTIVATION float sr_activation_slope(const sr_activation_function *f, float x
         const float s = sr_activation_sigmoid(f->sharpness * x);
         return x > f->limit ? 0.0f : s * (1.0f + f->sharpness * x * (1.0f - s));
     }
+    case SR_ACTIVATION_IDENTITY:
+        return 1.0f;
     }
     return 0;
 }

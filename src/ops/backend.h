@@ -53,7 +53,7 @@ enum { SR_LINEAR_GROUP_MAX = 8 };
 /* The backward pass of linear layers with a common input. */
 typedef struct sr_linear_backward {
     /* (rows, K): written; SR_HANDED_MEASURED: so is the note, with a bound that may be far above
-     * its numbers */
+     * its numbers; if d_y is codes, its note then has their largest size */
     sr_matrix d_x;
     sr_matrix d_y; /* (rows, sum of N) */
     sr_matrix x;   /* (rows, K) */
@@ -78,7 +78,11 @@ typedef struct sr_rmsnorm_gradient {
     void *narrow;    /* (rows, C): d_x again, in the number type; d_x itself if that is float */
     float *d_weight; /* (C): adds */
     float *scratch;  /* (SR_ROW_PARTS, C) */
-    sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note */
+    sr_matrix_note *measured; /* not NULL: `narrow` is SR_HANDED_MEASURED with this note, */
+    /* or SR_HANDED_CODES, of rows that are a multiple of SR_FP8_STEP, as is C: with the largest
+     * size and the scale. On entry the largest size is 0 or that of a gradient that should be
+     * alike. */
+    bool codes;
 } sr_rmsnorm_gradient;
 
 /* RMS norm or LayerNorm of groups of channels: all C channels of a block's input, or the channels
@@ -125,6 +129,7 @@ typedef enum sr_activation {
     /* gpt-oss: x sigmoid(sharpness x) of x = min(x, limit); what it gates is clamped to +- limit,
      * plus 1 */
     SR_ACTIVATION_SILU_CLAMPED,
+    SR_ACTIVATION_IDENTITY, /* with a gate: the product of both */
 } sr_activation;
 
 /* The activation of an MLP: out (rows, F) = f(x), or f(gate) * up of x (rows, 2F), gate first. */
@@ -218,6 +223,9 @@ typedef struct sr_cross_entropy {
     /* z-loss (Chowdhery et al. 2022, 5): adds z log(sum exp logits)^2 to what the gradient is of,
      * not to the losses */
     float z;
+    /* (rows, V), data not NULL: where the gradient goes as SR_HANDED_CODES, if linear layers take
+     * them of so many rows; the logits, bf16, then stay as they are */
+    sr_matrix codes;
 } sr_cross_entropy;
 
 /* How far a student's distribution over tokens is from a teacher's, row by row. With p = softmax of
@@ -341,6 +349,12 @@ struct sr_backend {
                               int64_t numbers);
     void (*drop_codes)(sr_backend *backend, const void *weights);
 
+    /* ---- from now on, or no longer: the gradients d_y of layers of one shape are expected to be
+     * of similar size, so that most need not be measured before they are rounded to 8 bits. Called
+     * before and after each pass, whose bits then do not depend on others; results are as good
+     * where the expectation fails. */
+    srnn_status (*expect_gradients)(sr_backend *backend, bool expects);
+
     /* ---- linear layers with a common input: x (rows, K), y (rows, sum of N) */
     /* Whether x, and d_y if no layer has a bias, may be handed to them as SR_HANDED_CODES. */
     bool (*takes_codes)(const sr_backend *backend, const sr_linear *layers, int count, int64_t rows,
@@ -371,7 +385,8 @@ struct sr_backend {
     /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the
      * columns of gate first; out = exact gelu(x) of x (rows, F). d_x may be x, but not if it is
      * SR_HANDED_CODES; of gelu, also d_out. Where linear layers take codes, out of swiglu and d_x
-     * may be SR_HANDED_CODES; then x has the note of out, which backward reads. */
+     * may be SR_HANDED_CODES; then x has in backward the note of out, in forward that of an out
+     * that should be alike, or none. */
     srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x);
@@ -444,7 +459,8 @@ struct sr_backend {
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
-    /* Writes d_x; adds to d_weight and d_bias (or NULL); d_out becomes the gradient before SiLU. */
+    /* Writes d_x; adds to d_weight and d_bias (or NULL); d_out may become the gradient before SiLU,
+     * and does where tokens may read a history. */
     srnn_status (*short_conv_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv);
     /* history (as conv->history, another array) = the last inputs of each batch row: those of
@@ -477,6 +493,9 @@ struct sr_backend {
     /* ---- y += x over n numbers; over the rows of matrices of the same shape and number type */
     srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);
     srnn_status (*add_rows)(sr_backend *backend, sr_matrix y, sr_matrix x);
+
+    /* ---- out = x over the rows of matrices of the same shape and number type */
+    srnn_status (*copy_rows)(sr_backend *backend, sr_matrix out, sr_matrix x);
 
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits are overwritten with

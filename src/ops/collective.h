@@ -68,6 +68,9 @@ srnn_status sr_collective_sum_integers(sr_collective *collective, int64_t *numbe
  * in the order in which they were sent. */
 srnn_status sr_collective_send(sr_collective *collective, const void *data, size_t bytes, int to);
 srnn_status sr_collective_receive(sr_collective *collective, void *data, size_t bytes, int from);
+/* Messages between begin and end are exchanged at the same time. */
+srnn_status sr_collective_begin_messages(sr_collective *collective);
+srnn_status sr_collective_end_messages(sr_collective *collective);
 
 #ifdef __cplusplus
 }

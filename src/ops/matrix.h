@@ -20,6 +20,8 @@ typedef struct sr_matrix_note {
     float scale;       /* of its codes */
     uint32_t largest;  /* bits of the largest size */
     uint32_t gate, up; /* the same of silu(gate) and of up, where it is the product of both */
+    uint32_t expected; /* workspace: the same of a matrix that should be alike; 0: of none */
+    uint32_t unused[3];
 } sr_matrix_note;
 
 /* Element (r, c) is at data + r * stride + c. */

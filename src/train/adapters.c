@@ -15,7 +15,7 @@ static bool is_adapted(const sr_tensor_spec *spec, const bool *attention_of) {
     if (spec->rank != 2 || spec->slot >= SR_BLOCK_SLOTS || length <= strlen(end) ||
         strcmp(spec->name + length - strlen(end), end) != 0)
         return false;
-    return !attention_of || (spec->slot < SR_LAYER_SLOTS && attention_of[spec->layer]);
+    return !attention_of || (spec->slot < SR_MIXER_SLOTS && attention_of[spec->layer]);
 }
 
 /* Adds "NAME.lora_A.weight" or B; *start: its first number. */

@@ -16,7 +16,6 @@ typedef struct evaluator {
     sr_context context;
     int32_t *ids, *targets; /* (B, T), then those of this rank's part of the rows */
     int64_t *offsets;       /* (B*T + 1) */
-    int32_t *before;        /* (B) */
     float *losses;          /* (B, T) */
     int64_t positions;      /* B*T */
     int B, T;
@@ -41,7 +40,6 @@ static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T,
                                  .T = e->context.tokens,
                                  .part = sr_context_part(&e->context)};
     SR_TRY(sr_pass_create(&e->pass, model, &setup));
-    SR_TRY(numbers(&e->before, (size_t)B, sizeof *e->before));
     e->positions = (int64_t)B * T;
     const size_t positions = (size_t)e->positions;
     SR_TRY(numbers(&e->ids, positions, sizeof *e->ids));
@@ -53,7 +51,6 @@ static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T,
 static void evaluator_close(evaluator *e) {
     sr_pass_free(e->pass);
     sr_context_close(&e->context);
-    free(e->before);
     free(e->ids);
     free(e->targets);
     free(e->offsets);
@@ -75,7 +72,7 @@ static srnn_status next_batch(sr_evaluation_parts *parts, const evaluator *e,
 /* Reduces the batch to this rank's part of its rows. */
 static void take_part(evaluator *e, sr_batch *batch) {
     if (e->context.count > 1)
-        sr_batch_cut(batch, e->before, e->T, e->context.part.first, e->context.tokens);
+        sr_batch_cut(batch, e->T, e->context.part.first, e->context.tokens);
 }
 
 static srnn_status add_batch(sr_evaluation *result, evaluator *e) {
@@ -165,7 +162,7 @@ static srnn_status add_source(sr_evaluation_parts *parts, evaluator *e, byte_cou
             sr_batch_front(&batch, source->T, e->front);
         SR_TRY(count_bytes(c, &result->bytes, e));
         take_part(e, &batch);
-        SR_TRY(sr_pass_documents(e->pass, batch.offsets, batch.documents, e->before));
+        SR_TRY(sr_pass_documents(e->pass, batch.offsets, batch.documents));
         SR_TRY(add_batch(result, e));
     }
     return SRNN_OK;

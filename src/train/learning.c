@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static bool learns(const sr_tensor_spec *spec, const bool *layers) {
-    return spec->slot < SR_LAYER_SLOTS && layers[spec->layer];
+    return spec->slot < SR_MIXER_SLOTS && layers[spec->layer];
 }
 
 /* When its gradient is final. The embedding comes first in the arena, what is behind the layers

@@ -147,7 +147,7 @@ static srnn_status find_beside_bin(char name[SR_PATH_BYTES], const char *bin) {
 srnn_status sr_model_tokenizer_path(char name[SR_PATH_BYTES], const char *model) {
     if (sr_model_is_bin(model))
         return find_beside_bin(name, model);
-    SR_TRY(sr_checkpoint_model(name, model));
+    SR_TRY(sr_checkpoint_tokenizer(name, model));
     if (!sr_tokenizer_is_in(name))
         *name = '\0';
     return SRNN_OK;

@@ -102,10 +102,8 @@ static srnn_status ready(void *context, int layer) {
     return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
 }
 
-static srnn_status take_batch(token_batch *batch, size_t rows, size_t B) {
+static srnn_status take_batch(token_batch *batch, size_t rows) {
     void *memory;
-    SR_TRY(sr_alloc_zero(&memory, B, sizeof(int32_t)));
-    batch->before = memory;
     SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
     batch->ids = memory;
     SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
@@ -119,7 +117,6 @@ static void free_batch(token_batch *batch) {
     free(batch->ids);
     free(batch->targets);
     free(batch->offsets);
-    free(batch->before);
 }
 
 static srnn_status take_muon(sr_trainer *trainer) {
@@ -194,8 +191,8 @@ static srnn_status fill(sr_trainer *trainer) {
     SR_TRY(take_qk_clip(trainer));
     SR_TRY(take_learning(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
-    SR_TRY(take_batch(&trainer->batch, rows, (size_t)s->B));
-    SR_TRY(take_batch(&trainer->next, rows, (size_t)s->B));
+    SR_TRY(take_batch(&trainer->batch, rows));
+    SR_TRY(take_batch(&trainer->next, rows));
     SR_TRY(sr_alloc(&memory, rows, sizeof(float)));
     trainer->losses = memory;
     SR_TRY(sr_alloc(&memory, trainer->model->table.count, sizeof *trainer->undecayed));
@@ -361,8 +358,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
     if (!source->exact)
         sr_batch_front(&batch, source->T, sr_model_config_prefix_tokens(&trainer->model->config));
     if (trainer->context.count > 1)
-        sr_batch_cut(&batch, to->before, source->T, trainer->context.part.first,
-                     trainer->context.tokens);
+        sr_batch_cut(&batch, source->T, trainer->context.part.first, trainer->context.tokens);
     to->documents = batch.documents;
     to->number = number;
     to->source = split == SR_SPLIT_TRAIN ? source : NULL;
@@ -384,8 +380,7 @@ srnn_status sr_trainer_read(sr_trainer *trainer, const sr_source *source, sr_spl
     } else {
         SR_TRY(read_tokens(trainer, &trainer->batch, source, split, number));
     }
-    return sr_pass_documents(trainer->pass, trainer->batch.offsets, trainer->batch.documents,
-                             trainer->batch.before);
+    return sr_pass_documents(trainer->pass, trainer->batch.offsets, trainer->batch.documents);
 }
 
 /* Targets of a step if every token had one; the loss of which gradients are taken is the sum over

@@ -21,8 +21,7 @@ typedef struct sr_batch_stats {
  * for whole ones. */
 typedef struct token_batch {
     int32_t *ids, *targets; /* (B, T) */
-    int64_t *offsets;       /* (B*T + 1) */
-    int32_t *before;        /* (B), as in sr_pass_documents; not read where rows are whole */
+    int64_t *offsets;       /* (B*T + 1): of whole rows */
     int64_t documents;
     const sr_source *source; /* set if this is training batch `number` of the source; else NULL */
     int64_t number;

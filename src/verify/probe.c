@@ -309,7 +309,8 @@ srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
         const srnn_dtype from_type =
             operand ? sr_operand_dtype((sr_operand)which, &from->problem) : from->problem.dtype;
         const void *numbers = operand ? from->host.operand[which] : from->host.d_o;
-        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+        const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
+        for (int64_t i = 0; i < elements; i++)
             store(operand ? run->host.operand[which] : run->host.d_o, to_type, i,
                   (float)element(numbers, from_type, i));
     }
@@ -395,17 +396,10 @@ static void round_operands(attention_call *oracle) {
         const srnn_problem narrow = {.dtype = SRNN_BF16};
         if (which < SR_OPERANDS && sr_operand_dtype((sr_operand)which, &narrow) != SRNN_BF16)
             continue;
-        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+        const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
+        for (int64_t i = 0; i < elements; i++)
             numbers[i] = (double)sr_bf16_float(sr_bf16_of((float)numbers[i]));
     }
-}
-
-/* The oracle on the operands of a double call, computing in this dtype. */
-static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
-    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
-    srnn_problem problem = oracle->problem;
-    problem.dtype = dtype;
-    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
 /* The logit z of a gate that decays the state by about e^-strength. */
@@ -490,18 +484,35 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 }
 
 srnn_status probe_oracle_run(attention_call *oracle) {
-    return run_oracle_in(oracle, SRNN_F64);
+    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
+    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
+}
+
+/* The errors of a computation in this dtype that rounds in another way: sr_oracle_run_rounded. */
+static srnn_status rounded_errors(probe_errors *errors, const attention_call *oracle,
+                                  srnn_dtype dtype, double scale, uint64_t state_seed) {
+    attention_call call;
+    SR_TRY(probe_copy(&call, &oracle->problem, oracle));
+    const srnn_operands in = call_operands(&call), gradients = call_gradients(&call);
+    srnn_problem problem = call.problem;
+    problem.dtype = dtype;
+    const srnn_status status = sr_oracle_run_rounded(call.host.o, &gradients, call.host.d_o,
+                                                     &problem, &in, scale, state_seed);
+    if (status == SRNN_OK)
+        *errors = probe_errors_of(&call, oracle, true);
+    call_free(&call);
+    return status;
 }
 
 srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
                                const attention_call *oracle) {
-    attention_call plain;
-    SR_TRY(probe_copy(&plain, &oracle->problem, oracle));
-    const srnn_status status = run_oracle_in(&plain, problem->dtype);
-    if (status == SRNN_OK)
-        *errors = probe_errors_of(&plain, oracle, true);
-    call_free(&plain);
-    return status;
+    return rounded_errors(errors, oracle, problem->dtype, 1, 0);
+}
+
+static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
+            worst->of[n] = share * errors->of[n];
 }
 
 /* Whether a product made of this operand may be exactly at a clamp, where the slope jumps however
@@ -540,48 +551,52 @@ static srnn_status nudged_errors(probe_errors *errors, const attention_call *ora
     return status;
 }
 
-/* The same with a perturbed state. */
-static srnn_status state_errors(probe_errors *errors, const attention_call *oracle, uint64_t seed) {
-    attention_call nudged;
-    SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
-    const srnn_operands in = call_operands(&nudged), gradients = call_gradients(&nudged);
-    const srnn_status status =
-        sr_oracle_run_state(nudged.host.o, &gradients, nudged.host.d_o, &nudged.problem, &in, seed);
-    if (status == SRNN_OK)
-        *errors = probe_errors_of(&nudged, oracle, true);
-    call_free(&nudged);
-    return status;
-}
-
-/* A linear state holds the keys themselves, which are perturbed as operands. */
-static bool has_products(const srnn_problem *problem) {
-    const srnn_attention *a = &problem->attention;
+static bool has_state(const srnn_problem *problem) {
     const bool state = problem->form == SRNN_FORM_CHUNKED || problem->form == SRNN_FORM_RECURRENT;
-    return state && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR;
-}
-
-static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
-    for (int n = 0; n < PROBE_TENSORS; n++)
-        if (!(share * errors->of[n] <= worst->of[n])) /* written so that a NaN remains */
-            worst->of[n] = share * errors->of[n];
+    return state && srnn_attention_has_state(&problem->attention);
 }
 
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle) {
-    enum { NUDGES = 5 };
+    enum { OTHERS = 5 };
     /* A state has thousands of products, and one perturbation samples them poorly: kernels lose up
      * to twice as much. Kernels may lose four times this error, where they may lose sixteen times
      * the others. */
     static const double STATE_SHARE = 0.25;
     probe_errors own;
     SR_TRY(probe_plain_errors(losses, problem, oracle));
-    for (uint64_t seed = 1; seed <= NUDGES; seed++) {
+    for (uint64_t seed = 1; seed <= OTHERS; seed++) {
         SR_TRY(nudged_errors(&own, oracle, seed));
         keep_worst(losses, &own, 1);
-        if (!has_products(problem))
+        const double scale = exp2((double)seed / (OTHERS + 1));
+        SR_TRY(rounded_errors(&own, oracle, problem->dtype, scale, 0));
+        keep_worst(losses, &own, 1);
+        /* a linear state holds the keys themselves, which are perturbed as operands */
+        if (!has_state(problem) || problem->attention.score == SRNN_SCORE_LINEAR)
             continue;
-        SR_TRY(state_errors(&own, oracle, seed));
+        SR_TRY(rounded_errors(&own, oracle, SRNN_F64, 1, seed));
         keep_worst(losses, &own, STATE_SHARE);
+    }
+    return SRNN_OK;
+}
+
+static bool all_within(const probe_errors *errors, double limit, const probe_errors *plain) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(errors->of[n] <= limit) &&
+            !(isfinite(errors->of[n]) && errors->of[n] <= probe_plain_limit(plain->of[n])))
+            return false;
+    return true;
+}
+
+srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
+                           const srnn_problem *problem, const attention_call *oracle) {
+    enum { SCALES = 32 };
+    while (!(*is = all_within(errors, limit, &plain->worst)) && plain->count < SCALES) {
+        probe_errors own;
+        plain->count++;
+        SR_TRY(rounded_errors(&own, oracle, problem->dtype, exp2(plain->count / (SCALES + 1.0)),
+                              has_state(problem) ? (uint64_t)plain->count : 0));
+        keep_worst(&plain->worst, &own, 1);
     }
     return SRNN_OK;
 }

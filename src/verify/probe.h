@@ -52,12 +52,32 @@ double probe_worst(const probe_errors *errors);
 srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
                                const attention_call *oracle);
 
-/* The unavoidable error of each tensor: the largest of a plain computation in float and of exact
- * ones on operands that are half an ulp off. Where terms cancel, as those of one key do before a
- * norm over the row, no order of summation helps. One such row may dominate a gradient, and the
- * plain computation may happen to round well there. If the form is chunked or recurrent, and the
- * score a series or a power, also a quarter of the errors of exact computations with a state that
- * is off like that. */
+/* The largest errors of plain computations that keep their numbers at other scales, which round as
+ * much but other numbers up and down; {0}: of none yet. Of a tensor of many numbers all lose the
+ * same. A gradient that is one number per head, a sum over all tokens, has an error of either sign
+ * and any size: of two computations that round alike, one is off by more than twice the other's
+ * error in 20 % of all problems of two heads, by more than twice the largest of n others in
+ * 24 / ((n+1)(n+2)(n+3)(n+4)). If the form is chunked or recurrent, and the variant has a state,
+ * these computations read a state in the problem's dtype, an operand of products like the others:
+ * where a query is nearly orthogonal to the keys in it, weights are far smaller than what they are
+ * sums of. */
+typedef struct probe_plain {
+    probe_errors worst;
+    int count;
+} probe_plain;
+
+/* Whether every tensor is within `limit`, or within probe_plain_limit of its largest plain error.
+ * Adds plain computations until it is, 32 at most. */
+srnn_status probe_is_plain(bool *is, probe_plain *plain, const probe_errors *errors, double limit,
+                           const srnn_problem *problem, const attention_call *oracle);
+
+/* The unavoidable error of each tensor: the largest of plain computations in float, at several
+ * scales, and of exact ones on operands that are half an ulp off. Where terms cancel, as those of
+ * one key do before a norm over the row, no order of summation helps. One such row may dominate a
+ * gradient, and one plain computation may happen to round well there. Neither kind is enough: exact
+ * computations have no part of a gradient along a row that its norm divides by its length, whatever
+ * their operands. If the form is chunked or recurrent, and the score a series or a power, also a
+ * quarter of the errors of exact computations with a state that is off like that. */
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 

@@ -9,7 +9,7 @@
 static void levels_do_not_pass_the_machine(void **state) {
     (void)state;
     const sr_cpu_level best = sr_cpu_level_machine();
-    for (int level = SR_CPU_BASE; level <= SR_CPU_V4; level++) {
+    for (int level = SR_CPU_BASE; level <= SR_CPU_AMX; level++) {
         sr_cpu_level_use((sr_cpu_level)level);
         assert_int_equal(sr_cpu_level_used(), level < (int)best ? level : (int)best);
     }
@@ -22,7 +22,7 @@ static void wrong_words_are_refused(void **state) {
     srnn_plan *plan;
     setenv("SOFTRNN_CPU", "avx2", 1);
     assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_ERR_ARGUMENT);
-    assert_non_null(strstr(srnn_error_detail(), "base, v3 and v4"));
+    assert_non_null(strstr(srnn_error_detail(), "base, v3, v4, bf16 and amx"));
     setenv("SOFTRNN_CPU", "v3", 1);
     assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
     srnn_plan_free(plan);

@@ -262,9 +262,7 @@ static void idle_options_are_refused(void **state) {
             fail_msg("%s does not say %s", arguments, cases[i][1]);
     }
     assert_true(eval_number("--text small.txt --length 4 --batch 2", "loss") > 0);
-    /* If the machine lacks bf16 products, the message names an option of eval. */
-    (void)run_eval("--model model --text small.txt --bf16");
-    assert_false(said("--precision"));
+    assert_int_equal(run_eval("--model model --text small.txt --bf16"), 0); /* on any machine */
 }
 
 static void wrong_usage(void **state) {

@@ -181,6 +181,7 @@ static void texts_say_why_they_end(void **state) {
     assert_true(generate(output, "--temperature 2 --top-p 1 --tokens 100 --stats --prompt A") > 60);
     assert_false(said("positions"));
     assert_true(said("1 by --tokens"));
+    assert_true(said("seconds: device"));
 }
 
 /* --top-k alone disables --top-p; a | may be part of a stop text; too many stops are refused. */

@@ -316,21 +316,26 @@ def apertus(r, c):
 
 
 def lfm2(r, c):
-    del c["head_dim"]
-    c["hidden_size"] = c["num_attention_heads"] * 8
+    own_or_even_heads(r, c, 8)
     c.update(conv_bias=pick(r, True, False), conv_L_cache=pick(r, 2, 3, 4),
              block_auto_adjust_ff_dim=pick(r, True, False), block_multiple_of=pick(r, 8, 16),
-             block_ffn_dim_multiplier=pick(r, 1.0, 1.3),
-             rope_parameters=rope(r, c),
-             layer_types=layer_types(r, c["num_hidden_layers"], "full_attention", "conv"))
+             block_ffn_dim_multiplier=pick(r, 1.0, 1.3, 2), rope_parameters=rope(r, c))
+    if r.random() < 0.3:
+        c["block_ff_dim"] = c.pop("intermediate_size")
+    if r.random() < 0.3:
+        c["tie_embedding"] = c.pop("tie_word_embeddings")
+    L = c["num_hidden_layers"]
+    c.update(r.choice([dict(layer_types=layer_types(r, L, "full_attention", "conv")),
+                       dict(full_attn_idxs=r.sample(range(L), r.randint(0, L))), {}]))
 
 
 def falcon_h1(r, c):
-    heads = pick(r, 2, 4)
-    head = pick(r, 4, 8)
+    groups = pick(r, 1, 2, 3)
+    heads = groups * pick(r, 1, 2, 4)
+    head = pick(r, 4, 8, 10)
     norm = pick(r, True, False)
-    c.update(mamba_d_ssm=heads * head, mamba_n_heads=heads, mamba_d_head=head,
-             mamba_d_state=pick(r, 6, 8), mamba_n_groups=pick(r, 1, 2), mamba_d_conv=pick(r, 2, 4),
+    c.update(mamba_d_ssm=heads * head, mamba_n_heads=heads, mamba_d_head=pick(r, head, "auto"),
+             mamba_d_state=pick(r, 6, 8, 17), mamba_n_groups=groups, mamba_d_conv=pick(r, 2, 4),
              mamba_rms_norm=norm, mamba_norm_before_gate=pick(r, True, False),
              mamba_conv_bias=pick(r, True, False), mamba_proj_bias=pick(r, True, False),
              projectors_bias=pick(r, True, False), attention_bias=pick(r, True, False),

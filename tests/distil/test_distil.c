@@ -396,8 +396,8 @@ static sr_replacement_cost cost_by_hand(sr_model *model, sr_model *from) {
     for (int64_t number = 0; number < 2; number++) {
         sr_batch batch = {.B = B, .ids = ids, .targets = targets, .offsets = offsets};
         assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_VALIDATION, number), SRNN_OK);
-        assert_int_equal(sr_pass_documents(student, offsets, batch.documents, NULL), SRNN_OK);
-        assert_int_equal(sr_pass_documents(own, offsets, batch.documents, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_documents(student, offsets, batch.documents), SRNN_OK);
+        assert_int_equal(sr_pass_documents(own, offsets, batch.documents), SRNN_OK);
         assert_int_equal(sr_pass_logits(student, x, ids), SRNN_OK);
         assert_int_equal(sr_pass_logits(own, y, ids), SRNN_OK);
         for (int i = 0; i < B * T; i++) {
@@ -755,12 +755,12 @@ static void isolated_layers_forget(void **state) {
         assert_int_equal(sr_pass_isolate(pass, first), SRNN_ERR_UNSUPPORTED);
         assert_int_equal(sr_pass_isolate(pass, all), SRNN_OK);
         assert_int_equal(sr_pass_logits(pass, got, ids), SRNN_OK);
-        assert_int_equal(sr_pass_documents(pass, offsets, T, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_documents(pass, offsets, T), SRNN_OK);
         assert_int_equal(sr_pass_logits(pass, want, ids), SRNN_OK);
         for (int j = 0; j < T * 257; j++)
             if (fabsf(got[j] - want[j]) > 1e-5f)
                 fail_msg("%s: %g instead of %g", attentions[i], (double)got[j], (double)want[j]);
-        assert_int_equal(sr_pass_documents(pass, NULL, 0, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_documents(pass, NULL, 0), SRNN_OK);
         assert_int_equal(sr_pass_logits(pass, want, ids), SRNN_OK);
         assert_true(memcmp(got, want, sizeof got) != 0);
         sr_pass_free(pass);

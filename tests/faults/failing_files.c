@@ -110,6 +110,12 @@ ssize_t read(int file, void *data, size_t bytes) {
     return syscall(SYS_read, file, data, bytes);
 }
 
+ssize_t pread(int file, void *data, size_t bytes, off_t at) {
+    if (FAILS_ON(file, "pread", NEEDS_NONE))
+        return -1;
+    return syscall(SYS_pread64, file, data, bytes, at);
+}
+
 ssize_t write(int file, const void *data, size_t bytes) {
     if (!FAILS_ON(file, "write", NEEDS_ROOM))
         return syscall(SYS_write, file, data, bytes);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 static char folder[] = "/tmp/softrnn-folder-XXXXXX";
 
@@ -176,12 +177,32 @@ static void known_sums_are_of_files_here(void **state) {
     assert_null(sums);
 }
 
+/* Of a file in several parts, the last of which is not whole. */
+static void sums_are_of_whole_files(void **state) {
+    (void)state;
+    const size_t bytes = ((size_t)35 << 20) + 3;
+    unsigned char *data = malloc(bytes);
+    char path[SR_PATH_BYTES];
+    sr_file_sum sum;
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(i * 2654435761u >> 23);
+    assert_int_equal(sr_path_join(path, folder, "large"), SRNN_OK);
+    for (size_t length = bytes; length > 0; length = length > 7 ? 7 : 0) {
+        assert_int_equal(sr_file_replace(path, data, length), SRNN_OK);
+        assert_int_equal(sr_file_sum_make(&sum, folder, "large"), SRNN_OK);
+        assert_int_equal(sum.bytes, length);
+        assert_int_equal(sum.crc, crc32_z(crc32(0, NULL, 0), data, length));
+    }
+    free(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_paths_are_refused),         cmocka_unit_test(a_lock_keeps_others_out),
         cmocka_unit_test(a_lock_that_went_is_made_again), cmocka_unit_test(patience_is_rewarded),
         cmocka_unit_test(whole_lines_are_read),           cmocka_unit_test(records_read_back),
-        cmocka_unit_test(known_sums_are_of_files_here),
+        cmocka_unit_test(known_sums_are_of_files_here),   cmocka_unit_test(sums_are_of_whole_files),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -119,15 +119,15 @@ static void block(void **state) {
     sr_mixer mixer = {0};
     sr_block_pointers master = {0}, gradient = {0};
     assert_int_equal(sr_avey_tensors(&table, "ctxt.", &avey, E), SRNN_OK);
-    assert_int_equal(sr_avey_layer_create(&mixer.avey, cpu, &avey, E, GOLDEN_B * ROWS), SRNN_OK);
+    assert_int_equal(sr_mixer_of_avey(&mixer, cpu, &avey, E, GOLDEN_B * ROWS), SRNN_OK);
     float *weights = calloc(table.numbers, sizeof *weights),
           *sums = calloc(table.numbers, sizeof *sums);
     for (size_t i = 0; i < table.count; i++) {
         const sr_tensor_spec *spec = &table.specs[i];
         float *from = numbers("model.blocks.0.", spec->name, spec->count);
         memcpy(weights + spec->start, from, spec->count * sizeof *from);
-        master.attention.slot[spec->slot] = weights + spec->start;
-        gradient.attention.slot[spec->slot] = sums + spec->start;
+        master.mixers[0].slot[spec->slot] = weights + spec->start;
+        gradient.mixers[0].slot[spec->slot] = sums + spec->start;
         free(from);
     }
     float *norm = numbers("model.blocks.0.", "rms_norm.weight", E), d_norm[E] = {0};

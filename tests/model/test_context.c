@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { B = 2, T = 28, ROWS = B * T, PARTS = 8, MESSAGES = 256 };
+enum { B = 2, T = 28, ROWS = B * T, PARTS = 8, MESSAGES = 512 };
 
 /* ---- parts in one process */
 
@@ -125,14 +125,13 @@ static sr_model_config config_of(void) {
 
 static srnn_status run_pass(task *t, sr_pass *pass) {
     whole_batch own = *t->batch;
-    int32_t before[B] = {0};
     sr_batch batch = {.B = B,
                       .ids = own.ids,
                       .targets = own.targets,
                       .offsets = own.offsets,
                       .documents = own.documents};
-    sr_batch_cut(&batch, before, T, t->part.first, t->tokens);
-    SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents, before));
+    sr_batch_cut(&batch, T, t->part.first, t->tokens);
+    SR_TRY(sr_pass_documents(pass, batch.offsets, batch.documents));
     SR_TRY(sr_pass_losses(pass, t->again, own.ids, own.targets));
     SR_TRY(sr_pass_gradients(pass, t->losses, own.ids, own.targets, 1.0));
     memcpy(t->gradients, sr_pass_gradient(pass), t->numbers * sizeof *t->gradients);
@@ -265,10 +264,10 @@ static double counted_bytes(const task *t, int ranks) {
         sr_context_cost cost;
         assert_int_equal(sr_context_cost_of(&cost, &config, layer, &batch), SRNN_OK);
         const bool again = t->recompute != SR_RECOMPUTE_NONE && layer + 1 < config.L;
-        const bool rings = cost.way == SR_CONTEXT_RING;
-        const double ring = rings ? cost.ring_bytes : 0;
-        const double forward = rings ? cost.ring_forward_bytes : 0;
-        bytes += 1.5 * (cost.passed_bytes - ring) + ring + (again ? 2 : 1) * forward;
+        const bool rings = cost.way == SR_CONTEXT_RING, heads = cost.way == SR_CONTEXT_HEADS;
+        const double all = rings ? cost.ring_bytes : heads ? cost.heads_bytes : 0;
+        const double forward = rings ? cost.ring_forward_bytes : all / 2;
+        bytes += 1.5 * (cost.passed_bytes - all) + all + (again ? 2 : 1) * forward;
     }
     sr_model_config_free(&config);
     return bytes;
@@ -309,8 +308,8 @@ static whole_batch batch_of(const int64_t *offsets, int64_t documents) {
     return batch;
 }
 
-/* Whether a layer exchanges keys: then parts have the lengths that ranks give them. */
-static bool any_ring(const char *attention, int ranks) {
+/* Whether a layer exchanges keys or heads: then parts have the lengths that ranks give them. */
+static bool any_exchange(const char *attention, int ranks) {
     const sr_context_batch batch = {.B = B, .T = T, .ranks = ranks, .number = SRNN_F32};
     sr_model_config config = config_of();
     bool any = false;
@@ -318,7 +317,7 @@ static bool any_ring(const char *attention, int ranks) {
     for (int layer = 0; layer < config.L; layer++) {
         sr_context_cost cost;
         assert_int_equal(sr_context_cost_of(&cost, &config, layer, &batch), SRNN_OK);
-        any = any || cost.way == SR_CONTEXT_RING;
+        any = any || cost.way != SR_CONTEXT_STATE;
     }
     sr_model_config_free(&config);
     return any;
@@ -380,17 +379,17 @@ static void check_parts(const char *attention, const whole_batch *batch, sr_reco
 static void check_variant(const char *attention) {
     static const int two[] = {0, 17, T}, four[] = {0, 5, 14, 20, T};
     const whole_batch packed = batch_of(documents, 7), plain = batch_of(rows, 2);
-    if (any_ring(attention, 2))
+    if (any_exchange(attention, 2))
         check_parts(attention, &plain, SR_RECOMPUTE_NONE, 2);
     else
         check(attention, &plain, SR_RECOMPUTE_NONE, two, 2);
-    if (any_ring(attention, 4))
+    if (any_exchange(attention, 4))
         check_parts(attention, &packed, SR_RECOMPUTE_BLOCK, 4);
     else
         check(attention, &packed, SR_RECOMPUTE_BLOCK, four, 4);
 }
 
-static void check_ring(const char *attention) {
+static void check_exchange(const char *attention) {
     const whole_batch packed = batch_of(documents, 7), plain = batch_of(rows, 2);
     check_parts(attention, &plain, SR_RECOMPUTE_NONE, 2);
     check_parts(attention, &plain, SR_RECOMPUTE_ATTENTION, 4);
@@ -400,23 +399,21 @@ static void check_ring(const char *attention) {
 
 static void every_variant(void **state) {
     (void)state;
-    int checked = 0, ringed = 0;
+    int checked = 0, ringed = 0, heads = 0;
     for (size_t i = 0; srnn_variant_at(i); i++) {
         const char *name = srnn_variant_at(i)->name;
-        char why[512];
         if (carries(name)) {
             check_variant(name);
             checked++;
         } else if (rings(name)) {
-            check_ring(name);
+            check_exchange(name);
             ringed++;
-        } else if (!*refusal(why, name)) {
-            fail_msg("%s hands nothing on, and its parts are computed", name);
         } else {
-            assert_non_null(strstr(why, "context ranks"));
+            check_exchange(name);
+            heads++;
         }
     }
-    assert_true(checked > 18 && ringed > 39);
+    assert_true(checked > 18 && ringed > 39 && heads > 5);
 }
 
 static void layers_around_it(void **state) {
@@ -455,7 +452,23 @@ static void rings_of_keys(void **state) {
         "0:softmax,window=5,1:gla,2:softmax",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        check_ring(others[i]);
+        check_exchange(others[i]);
+}
+
+/* Heads of several groups and heads that depend on each other, next to states and keys. */
+static void heads_change_places(void **state) {
+    (void)state;
+    static const char *const others[] = {
+        "rat,pool=3",
+        "log_linear_gated_delta_net,short_conv=3",
+        "log_linear_mamba2",
+        "gated_softmax_plusplus_mamba,norm=rms,norm_width=row",
+        "softmax,skip=head,feature=unit_heads",
+        "0:log_linear,1:softmax,2:gated_delta_net",
+        "0:mamba2,1:rat,pool=4,sink=learned,2:log_linear,short_conv=2",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        check_exchange(others[i]);
 }
 
 static void everywhere(void **state) {
@@ -470,9 +483,9 @@ static void everywhere(void **state) {
 /* Where both are possible, the count decides; a state that is larger than the keys does not pay. */
 static void states_or_keys(void **state) {
     (void)state;
-    assert_true(any_ring("order:2,short_conv=5", 2));
-    assert_false(any_ring("order:1", 2));
-    assert_false(any_ring("order:2,decay", 2));
+    assert_true(any_exchange("order:2,short_conv=5", 2));
+    assert_false(any_exchange("order:1", 2));
+    assert_false(any_exchange("order:2,decay", 2));
 }
 
 /* The formula of docs/SCALING.md: of 4 parts 3 + 2 visit with their keys, 1 with its queries and 2
@@ -492,23 +505,39 @@ static void as_documented(void **state) {
         assert_true(cost.ring_bytes ==
                     4.0 * B * (32 / 4 * (3 * 5 * keys + 2 * queries) + 3 * 3 * c));
     }
+    /* Heads: each of the 4 parts has one row of one of 2 heads of keys. */
+    assert_int_equal(s->H, 4);
+    assert_int_equal(s->Hkv, 2);
+    assert_int_equal(s->D, 6);
+    assert_int_equal(s->Dv, 6);
+    assert_true(cost.heads_bytes == 4.0 * 2 * 4 * (32 - 8) * (16 + 8 + 8 + 8 + 16)); /* q k v c o */
     sr_model_config_free(&config);
 }
 
 static void what_is_missing(void **state) {
     (void)state;
     char why[512];
-    assert_non_null(strstr(refusal(why, "0:gla,1-:rat,pool=3"), "keys do not travel"));
     assert_non_null(strstr(refusal(why, "avey_causal,chunk=4,chunks=3"), "avey"));
     assert_non_null(strstr(refusal(why, "gla,short_conv=16"), "15 tokens before"));
+    static const char *const whole[] = {"layer=conv,position=none,short_conv=3", "softmax+gla"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        const sr_context_batch batch = {.B = B, .T = 32, .ranks = 4, .number = SRNN_F32};
+        sr_model_config config = config_of();
+        sr_context_cost cost;
+        assert_non_null(strstr(refusal(why, whole[i]), "on whole rows"));
+        assert_int_equal(sr_model_config_attention(&config, whole[i]), SRNN_OK);
+        assert_int_equal(sr_context_cost_of(&cost, &config, 0, &batch), SRNN_OK);
+        assert_true(cost.refused);
+        sr_model_config_free(&config);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant),   cmocka_unit_test(layers_around_it),
-        cmocka_unit_test(rings_of_keys),   cmocka_unit_test(everywhere),
-        cmocka_unit_test(states_or_keys),  cmocka_unit_test(as_documented),
-        cmocka_unit_test(what_is_missing),
+        cmocka_unit_test(every_variant), cmocka_unit_test(layers_around_it),
+        cmocka_unit_test(rings_of_keys), cmocka_unit_test(heads_change_places),
+        cmocka_unit_test(everywhere),    cmocka_unit_test(states_or_keys),
+        cmocka_unit_test(as_documented), cmocka_unit_test(what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

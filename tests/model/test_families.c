@@ -127,21 +127,6 @@ static double session_difference(sr_model *model, const expected *e) {
     return found;
 }
 
-/* Families with unsupported features: refused, naming the feature. */
-static const struct {
-    const char *folder, *missing;
-} refused[] = {
-    {"falcon_h1", "two mixers side by side"},
-    {"lfm2", "a convolution as a mixer"},
-};
-
-static const char *refusal_of(const char *name) {
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (strncmp(name, refused[i].folder, strlen(refused[i].folder)) == 0)
-            return refused[i].missing;
-    return NULL;
-}
-
 /* ---- written again */
 
 static bool same_tensor(const sr_tensor *a, const sr_tensor *b) {
@@ -236,15 +221,8 @@ static bool writes_the_same(const sr_model *model, const char *folder) {
 
 static bool check_family(const char *folder, const char *name) {
     static const double LIMIT = 1e-4;
-    const char *missing = refusal_of(name);
     sr_model *model;
     const srnn_status status = sr_model_load(&model, backend, folder);
-    if (missing) {
-        const bool right = status != SRNN_OK && strstr(srnn_error_detail(), missing);
-        printf("%-16s refused: %s\n", name, srnn_error_detail());
-        sr_model_free(status == SRNN_OK ? model : NULL);
-        return right;
-    }
     if (status != SRNN_OK) {
         printf("%-16s FAILED: %s\n", name, srnn_error_detail());
         return false;

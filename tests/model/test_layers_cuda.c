@@ -27,6 +27,7 @@ typedef struct described {
     double embedding, residual, logits, cap;
     double limit, sharpness; /* of the activation */
     sr_experts experts;
+    double factors[SR_FACTORS];
 } described;
 
 static described plain(const char *attention) {
@@ -62,6 +63,7 @@ static sr_model *model_of(sr_backend *backend, const described *d) {
                               .bos = 1,
                               .eos = 2,
                               .given = {.D = 8, .rank = 3}};
+    memcpy(config.factors, d->factors, sizeof config.factors);
     sr_model *model;
     assert_int_equal(sr_model_config_attention(&config, d->attention), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
@@ -159,6 +161,8 @@ static const char *const wirings[] = {
     "gate,layer=grela",
     "gate,layer=grela,short_conv=2",
     "gated_softmax_no_gate_rmsnorm,layer=nala",
+    "0:layer=conv,position=none,short_conv=3,conv_activation=none,1:softmax",
+    "layer=conv,position=none,short_conv=4,block_norm=both",
 };
 enum { WIRINGS = sizeof wirings / sizeof *wirings };
 
@@ -219,6 +223,11 @@ static const described families[] = {
      .minus_one = true,
      .bias = true},
     {.attention = "softmax", .mlp = SR_MLP_GATED, .activation = SR_ACTIVATION_SILU},
+    {.attention = "softmax,softmax_scale=0.3+mamba2,norm=none,short_conv=3",
+     .factors = {0.7, 1.3, 1.25, 0.6, 0.35, 0.25, 1.2, 0.5, 0.3, 0.9, 0.4}},
+    {.attention = "linear_elu+mamba2,output_gate=none,post_gate,block_norm=before",
+     .bias = true,
+     .factors = {[SR_FACTOR_IN] = 0.7, [SR_FACTOR_PARALLEL_OUT] = 0.5}},
     {.attention = "softmax", .experts = {.count = 40, .chosen = 33, .width = 8}},
     {.attention = "softmax,block_norm=both",
      .experts = {.count = 4, .chosen = 4, .width = 9, .shared_width = 13, .plain = {1}}},
@@ -299,9 +308,11 @@ static void captured_steps(void **state) {
     (void)state;
     check_captured(plain("gate,decay=learned,layer=mamba_block,short_conv=4"), SR_RECOMPUTE_NONE);
     check_captured(plain("gate,layer=grela"), SR_RECOMPUTE_ATTENTION);
+    check_captured(plain(wirings[WIRINGS - 2]), SR_RECOMPUTE_ATTENTION);
     check_captured(plain("gated_delta_net"), SR_RECOMPUTE_BLOCK);
     check_captured(plain(aveys[0]), SR_RECOMPUTE_BLOCK);
     check_captured(families[FAMILIES - 2], SR_RECOMPUTE_BLOCK);
+    check_captured(families[9], SR_RECOMPUTE_ATTENTION); /* two mixers side by side */
 }
 
 /* ---- feeding */

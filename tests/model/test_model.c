@@ -244,7 +244,7 @@ static float *two_batches(size_t *numbers, size_t *bytes, const char *attention,
         small_ids(targets, ROWS, model->config.V, 6 + 2 * batch);
         assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
         if (sr_mixer_row_of(&model->config)->attends)
-            assert_int_equal(sr_pass_documents(pass, offsets, 3, NULL), SRNN_OK);
+            assert_int_equal(sr_pass_documents(pass, offsets, 3), SRNN_OK);
     }
     *bytes = sr_pass_bytes(pass);
     *numbers = model->table.numbers;
@@ -375,12 +375,12 @@ static void documents_change(void **state) {
         assert_int_equal(sr_pass_gradients(want, want_losses, ids, targets, 1), SRNN_OK);
         assert_int_equal(sr_pass_gradients(got, losses, ids, targets, 1), SRNN_OK);
         assert_memory_not_equal(sr_pass_gradient(got), sr_pass_gradient(want), bytes);
-        assert_int_equal(sr_pass_documents(got, offsets, 3, NULL), SRNN_OK);
+        assert_int_equal(sr_pass_documents(got, offsets, 3), SRNN_OK);
         assert_int_equal(sr_pass_zero_gradient(got), SRNN_OK);
         assert_int_equal(sr_pass_gradients(got, losses, ids, targets, 1), SRNN_OK);
         assert_memory_equal(losses, want_losses, sizeof losses);
         assert_memory_equal(sr_pass_gradient(got), sr_pass_gradient(want), bytes);
-        assert_int_equal(sr_pass_documents(got, offsets, 2, NULL), SRNN_ERR_ARGUMENT);
+        assert_int_equal(sr_pass_documents(got, offsets, 2), SRNN_ERR_ARGUMENT);
         sr_pass_free(want), sr_pass_free(got);
         sr_model_free(model);
     }

@@ -316,15 +316,16 @@ static void preparing_a_cpu(void **state) {
 /* Of all weights, in host memory. */
 enum { GRADIENT_B = 2, GRADIENT_T = 136 };
 
-static float *gradients_of(sr_model *model, int T, const int32_t *ids, const int32_t *targets) {
+static float *gradients_of(sr_model *model, int T, const int32_t *ids, const int32_t *targets,
+                           sr_recompute recompute) {
     enum { B = GRADIENT_B };
     const size_t bytes = model->table.numbers * sizeof(float);
     float losses[B * GRADIENT_T], *gradients = malloc(bytes);
     sr_pass *pass;
     assert_non_null(gradients);
     assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
-    assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = B, .T = T, .train = true}),
-                     SRNN_OK);
+    const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = recompute};
+    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
     assert_int_equal(sr_pass_zero_gradient(pass), SRNN_OK);
     assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0 / (B * T)), SRNN_OK);
     assert_int_equal(sr_device_copy_out(model->backend->device, gradients, sr_pass_gradient(pass),
@@ -345,8 +346,8 @@ static void gradients(void **state) {
     for (size_t n = 0; n < sizeof heads / sizeof *heads; n++) {
         sr_model *model = model_of(cpu, "softmax", heads[n]),
                  *moved = model_of(gpu, "softmax", heads[n]);
-        float *want = gradients_of(model, 130, ids, targets),
-              *got = gradients_of(moved, 130, ids, targets);
+        float *want = gradients_of(model, 130, ids, targets, SR_RECOMPUTE_NONE),
+              *got = gradients_of(moved, 130, ids, targets, SR_RECOMPUTE_NONE);
         for (size_t i = 0; i < model->table.count; i++) {
             const sr_tensor_spec *spec = &model->table.specs[i];
             const double error = small_error(got + spec->start, want + spec->start, spec->count);
@@ -399,9 +400,10 @@ static void check_gradients_in_8_bits(int T) {
         return;
     sr_model *model = model_of(cpu, "softmax", 32), *moved = model_of(fp8, "softmax", 32),
              *rounded = model_of(rounding, "softmax", 32);
-    float *want = gradients_of(model, T, ids, targets), *got = gradients_of(moved, T, ids, targets);
-    float *in_bf16 = gradients_of(rounded, T, ids, targets),
-          *again = gradients_of(moved, T, ids, targets);
+    float *want = gradients_of(model, T, ids, targets, SR_RECOMPUTE_NONE),
+          *got = gradients_of(moved, T, ids, targets, SR_RECOMPUTE_NONE),
+          *in_bf16 = gradients_of(rounded, T, ids, targets, SR_RECOMPUTE_NONE),
+          *again = gradients_of(moved, T, ids, targets, SR_RECOMPUTE_BLOCK);
     double largest = 0;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];

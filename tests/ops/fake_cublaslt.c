@@ -199,7 +199,7 @@ static const struct {
     int32_t config[3];
     float waves;
 } proposals[] = {
-    {{66, 24, 1}, 8.7f}, {{66, 20, 4}, 8.0f},  {{66, 29, 1}, 2.2f}, {{13, 29, 1}, 9.9f},
+    {{66, 20, 4}, 8.0f}, {{66, 28, 1}, 8.0f},  {{66, 29, 1}, 2.2f}, {{13, 29, 1}, 9.9f},
     {{66, 20, 1}, 7.9f}, {{66, 29, 1}, 14.0f}, {{66, 20, 1}, 8.0f}, {{66, 29, 1}, 14.0f},
 };
 enum { PROPOSALS = sizeof proposals / sizeof *proposals, FIRST_NAME = 42 };

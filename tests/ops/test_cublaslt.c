@@ -209,8 +209,8 @@ static void questions(void **state) {
     dlclose(file);
 }
 
-/* Of the proposals (fake_cublaslt.c): the tile for the output's type, without split-K, that fills
- * the GPU; else the first. */
+/* Of the proposals (fake_cublaslt.c): the tile for the types, without split-K, that fills the GPU;
+ * else the first. */
 static void proposals(void **state) {
     (void)state;
     void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
@@ -227,6 +227,26 @@ static void proposals(void **state) {
     product.M = 12;
     assert_int_equal(sr_cublaslt_multiply(library, &started, &product, NULL, &place), SRNN_OK);
     assert_int_equal(*taken, 0);
+    static _Alignas(16) uint8_t codes[12 * 16];
+    static _Alignas(16) float scale = 1;
+    static const int wanted[2][2] = {{4, 1}, {5, 0}}; /* float, bf16; of all, of three proposals */
+    const sr_cublaslt_fp8 fp8 = {SR_FP8_E4M3, SR_FP8_E4M3, &scale, &scale, true};
+    for (int kind = 0; kind < 4; kind++) {
+        const sr_cuda_gemm_call small = {.a = codes,
+                                         .b = codes,
+                                         .d = d,
+                                         .a_stride = 16,
+                                         .b_stride = 16,
+                                         .d_stride = 16,
+                                         .M = kind % 2 ? 12 : 6,
+                                         .N = 16,
+                                         .K = 16,
+                                         .transpose_b = true,
+                                         .in = SRNN_BF16,
+                                         .out = kind / 2 ? SRNN_BF16 : SRNN_F32};
+        assert_int_equal(sr_cublaslt_multiply(library, &started, &small, &fp8, &place), SRNN_OK);
+        assert_int_equal(*taken, wanted[kind / 2][kind % 2]);
+    }
     dlclose(file);
 }
 

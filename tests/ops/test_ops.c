@@ -138,7 +138,7 @@ static void check_norm(int64_t rows, int64_t C) {
     for (int64_t i = 0; i < rows * C; i++)
         got += (double)out[i] * (double)d_out[i];
     assert_true(fabs(got - norm_loss(X, W, d_out, rows, C, epsilon)) < 1e-4);
-    const sr_rmsnorm_gradient gradient = {d_x, d_x, d_w, scratch, NULL};
+    const sr_rmsnorm_gradient gradient = {d_x, d_x, d_w, scratch, NULL, false};
     assert_int_equal(cpu->rmsnorm_backward(cpu, &gradient, d_out, &norm), SRNN_OK);
     const double h = 1e-6;
     for (int64_t i = 0; i < rows * C; i++) {
@@ -300,7 +300,7 @@ static void check_losses(double z_loss) {
     sr_step_stats stats = {.loss = 1, .targets = 2, .hits = 3};
     double total = 1;
     int64_t counted = 2, hit = 3;
-    const sr_cross_entropy of = {targets, 0.25f, (float)z_loss};
+    const sr_cross_entropy of = {.targets = targets, .scale = 0.25f, .z = (float)z_loss};
     assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
                                         &of),
                      SRNN_OK);
@@ -610,7 +610,7 @@ static void threads_do_not_matter(void **state) {
         const sr_rmsnorm norm = {x, w, rstd, 1e-5f, ROWS, C, NULL};
         const sr_linear layer = {w, NULL, .N = C};
         const sr_linear_gradient d_layer = {d_w, NULL, C};
-        const sr_rmsnorm_gradient d_norm = {d_x, d_x, d_w, scratch, NULL};
+        const sr_rmsnorm_gradient d_norm = {d_x, d_x, d_w, scratch, NULL, false};
         assert_int_equal(backend->linear_forward(backend, Y, (sr_matrix){0}, X, &layer, 1),
                          SRNN_OK);
         assert_int_equal(backend->linear_backward_weight(backend, &d_layer, 1, Y, X), SRNN_OK);

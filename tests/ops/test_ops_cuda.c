@@ -592,6 +592,44 @@ static void layers_side_by_side(void **state) {
     free_arrays();
 }
 
+/* Gradients of a few layers of one shape, each as large as given: the bits are those of gradients
+ * that are measured, also where a size was not to be expected, and where one is NaN. */
+static void gradients_as_expected(void **state) {
+    (void)state;
+    enum { ROWS = 144, K = 48, N = 80, LAYERS = 9 };
+    static const int powers[LAYERS] = {0, 3, 4, 9, 2, -4, -11, 0, 1};
+    float *d_x_of[2][LAYERS], *d_w_of[2][LAYERS];
+    const both x = matrix(ROWS, K, 0, 1, SRNN_BF16), w = matrix(N, K, 0, 2, SRNN_BF16);
+    for (int expects = 0; expects < 2; expects++) {
+        right(gpu->expect_gradients(gpu, expects));
+        for (int l = 0; l < LAYERS; l++) {
+            const both d_x = matrix(ROWS, K, 0, 5, SRNN_BF16), d_w = matrix(N, K, 0, 6, SRNN_F32);
+            const sr_linear layer = {.weight = w.device.data, .N = N, .fp8 = true};
+            const sr_linear_gradient gradient = {d_w.device.data, NULL, N};
+            float *d_y = numbers(ROWS * N, 20 + (uint32_t)l, SRNN_BF16);
+            for (int i = 0; i < ROWS * N; i++)
+                d_y[i] = ldexpf(d_y[i], powers[l]);
+            if (l == LAYERS - 2)
+                d_y[77] = (float)NAN;
+            const sr_matrix d_out =
+                sr_matrix_of(on_device(d_y, ROWS * N, SRNN_BF16), ROWS, N, SRNN_BF16);
+            right(gpu->linear_backward(gpu, &(sr_linear_backward){d_x.device, d_out, x.device,
+                                                                  &layer, &gradient, 1}));
+            d_x_of[expects][l] = fetched_matrix(d_x);
+            d_w_of[expects][l] = fetched_matrix(d_w);
+        }
+        right(gpu->expect_gradients(gpu, false));
+    }
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < ROWS * K; i++) {
+            const float *a = d_x_of[0][l], *b = d_x_of[1][l];
+            assert_true(l == LAYERS - 2 ? isnan(a[i]) && isnan(b[i]) : a[i] == b[i]);
+            if (i < N * K && l != LAYERS - 2)
+                assert_true(d_w_of[0][l][i] == d_w_of[1][l][i]);
+        }
+    free_arrays();
+}
+
 /* ---- operands that other ops write in 8 bits ---- */
 
 static double decoded(uint8_t code, const format *f) {
@@ -773,6 +811,117 @@ static void check_swiglu_codes(float gate_factor, float up_factor) {
     free_arrays();
 }
 
+/* A note with a size that is 2^power times `largest`; 0: none is known. */
+static sr_matrix_note *note_before(double largest, int power) {
+    const sr_matrix_note note = {.largest = power ? bits_of((float)ldexp(largest, power)) : 0};
+    return device_bytes(&note, sizeof note);
+}
+
+static double largest_of(const double *x, int64_t count) {
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(x[i]));
+    return largest;
+}
+
+/* SwiGLU after one whose largest size was 2^power times this one's: up to 2^-1 and 2^3 one scale
+ * serves both, beyond that its own; its size is reported either way. */
+static void check_swiglu_after(int power) {
+    enum { ROWS = 272, F = 80 };
+    const bool alike = power >= -1 && power <= 3;
+    const sr_matrix h = new_codes(ROWS, F);
+    float *x = numbers(ROWS * 2 * F, 2, SRNN_BF16);
+    double *want = doubles(ROWS * F);
+    for (int i = 0; i < ROWS * F; i++) {
+        const int at = i / F * 2 * F + i % F;
+        want[i] = (double)x[at] / (1 + exp(-(double)x[at])) * (double)x[at + F];
+    }
+    const double largest = largest_of(want, ROWS * F) * (power < 0 ? 0.99 : 1.01);
+    const sr_matrix in = sr_matrix_handed(sr_matrix_of(on_device(x, ROWS * 2 * F, SRNN_BF16), ROWS,
+                                                       2 * F, SRNN_BF16),
+                                          SR_HANDED_NUMBERS, note_before(largest, power));
+    right(gpu->swiglu_forward(gpu, h, in));
+    nearest_codes(numbers_of_codes(h, &e4m3), want, ROWS * F, &e4m3, alike && power ? 5 : 1);
+    const uint32_t bits = note_of(h.note).largest;
+    float size;
+    memcpy(&size, &bits, sizeof size);
+    assert_true(fabs((double)size / largest_of(want, ROWS * F) - 1) < 1e-2);
+    free_arrays();
+}
+
+/* The gradient of a norm in 8 bits, after one whose largest size was 2^power times this one's. */
+static void check_norm_codes(int64_t rows, int64_t C, int power) {
+    const bool alike = power >= -4 && power <= 6;
+    const both x = matrix(rows, C, 0, 1, SRNN_F32), d_out = matrix(rows, C, 0, 2, SRNN_BF16);
+    const both d_x = matrix(rows, C, 0, 3, SRNN_F32), plain = matrix(rows, C, 0, 3, SRNN_F32);
+    const both scale = matrix(1, C, 0, 4, SRNN_F32),
+               d_w[2] = {matrix(1, C, 0, 5, SRNN_F32), matrix(1, C, 0, 5, SRNN_F32)};
+    float *const parts =
+        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32);
+    const sr_matrix codes = new_codes(rows, C), normed = matrix(rows, C, 0, 6, SRNN_BF16).device;
+    const sr_rmsnorm norm = {x.device.data,
+                             scale.device.data,
+                             on_device(numbers(rows, 7, SRNN_F32), rows, SRNN_F32),
+                             1e-5f,
+                             rows,
+                             C,
+                             NULL};
+    right(gpu->rmsnorm_forward(gpu, normed.data, &norm));
+    right(gpu->rmsnorm_backward(gpu,
+                                &(sr_rmsnorm_gradient){plain.device.data, normed.data,
+                                                       d_w[0].device.data, parts, NULL, false},
+                                d_out.device.data, &norm));
+    const float *want = fetched_matrix(plain);
+    const double *wide = widened(want, rows * C);
+    const double largest = largest_of(wide, rows * C);
+    sr_matrix_note *const note = note_before(largest * (power < 0 ? 1.01 : 0.99), power);
+    const sr_rmsnorm_gradient gradient = {d_x.device.data, codes.data, d_w[1].device.data,
+                                          parts,           note,       true};
+    right(gpu->rmsnorm_backward(gpu, &gradient, d_out.device.data, &norm));
+    assert_memory_equal(fetched_matrix(d_x), want, sizeof(float) * (size_t)(rows * C));
+    close_to(fetched_matrix(d_w[1]), widened(fetched_matrix(d_w[0]), C), C, SRNN_F32);
+    assert_int_equal(note_of(note).largest, bits_of((float)largest));
+    nearest_codes(numbers_of_codes(sr_matrix_handed(codes, SR_HANDED_CODES, note), &e5m2), wide,
+                  rows * C, &e5m2, alike && power ? 11 : 1);
+    free_arrays();
+}
+
+/* The gradient of the loss in 8 bits is that in the place of the logits, which here stay. */
+static void check_loss_codes(int64_t rows, int64_t V, float z) {
+    const float scale = 0.125f;
+    const both x = matrix(rows, V, 0, 1, SRNN_BF16), same = matrix(rows, V, 0, 1, SRNN_BF16);
+    int32_t *targets = host_array((size_t)rows * sizeof *targets);
+    for (int64_t r = 0; r < rows; r++)
+        targets[r] = r % 5 == 4 ? -1 : (int32_t)(r * 7 % V);
+    const int32_t *wanted = device_bytes(targets, (size_t)rows * sizeof *targets);
+    float *losses[2] = {on_device(numbers(rows, 2, SRNN_F32), rows, SRNN_F32),
+                        on_device(numbers(rows, 3, SRNN_F32), rows, SRNN_F32)};
+    const sr_matrix codes = new_codes(rows, V);
+    right(gpu->cross_entropy(gpu, losses[0], NULL, same.device,
+                             &(sr_cross_entropy){.targets = wanted, .scale = scale, .z = z}));
+    right(gpu->cross_entropy(gpu, losses[1], NULL, x.device,
+                             &(sr_cross_entropy){wanted, scale, z, codes}));
+    assert_memory_equal(fetched(losses[0], rows, SRNN_F32), fetched(losses[1], rows, SRNN_F32),
+                        sizeof(float) * (size_t)rows);
+    assert_memory_equal(fetched_matrix(x), x.host, sizeof(float) * (size_t)(rows * V));
+    nearest_codes(numbers_of_codes(codes, &e5m2), widened(fetched_matrix(same), rows * V), rows * V,
+                  &e5m2, 2);
+    free_arrays();
+}
+
+static void sizes_as_expected(void **state) {
+    (void)state;
+    static const int powers[] = {0, 1, -1, 3, -4, 4, 6, -6, 9};
+    for (size_t i = 0; i < sizeof powers / sizeof *powers; i++) {
+        check_swiglu_after(powers[i]);
+        check_norm_codes(48, 16, powers[i]);
+        check_norm_codes(400, 144, powers[i]);
+    }
+    check_loss_codes(48, 80, 0);
+    check_loss_codes(272, 1008, 0.01f);
+    check_norm_codes(16, 2064, 1);
+}
+
 static void operands_in_8_bits(void **state) {
     (void)state;
     check_swiglu_codes(32, 1);
@@ -891,9 +1040,13 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
     close_to(fetched(got, rows * C, number), out, rows * C, number);
     close_to(fetched(norm.rstd, rows, SRNN_F32), rstds, rows, SRNN_F32);
     float *wide = on_device(d_x, rows * C, SRNN_F32);
-    const sr_rmsnorm_gradient gradient = {
-        wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
-        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32), new_note()};
+    const sr_rmsnorm_gradient gradient = {wide,
+                                          number == SRNN_F32 ? wide : got,
+                                          on_device(d_w, C, SRNN_F32),
+                                          on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32),
+                                                    SR_ROW_PARTS * C, SRNN_F32),
+                                          new_note(),
+                                          false};
     right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
     const float *got_x = fetched(wide, rows * C, SRNN_F32);
     float largest = 0;
@@ -1272,9 +1425,9 @@ typedef struct conv_case {
 } conv_case;
 
 static const conv_case conv_cases[] = {
-    {1, 1, 1, 1, 0, false, false},  {2, 5, 7, 4, 1, true, false}, {3, 70, 24, 4, 0, true, false},
-    {2, 9, 72, 3, 8, false, true},  {1, 2, 40, 5, 0, true, true}, {1, 90, 16, 64, 0, true, false},
-    {2, 300, 8, 2, 0, false, false}};
+    {1, 1, 1, 1, 0, false, false},   {2, 5, 7, 4, 1, true, false},   {3, 70, 24, 4, 0, true, false},
+    {2, 9, 72, 3, 8, false, true},   {1, 2, 40, 5, 0, true, true},   {2, 70, 20, 4, 4, true, true},
+    {1, 90, 16, 64, 0, true, false}, {2, 300, 8, 2, 0, false, false}};
 
 /* Channel c of the token j before row `row`; false if there is none. Its parameters are the members
  * of what it fills. */
@@ -1501,13 +1654,15 @@ static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float
     float *losses = on_device(numbers(rows, 2, SRNN_F32), rows, SRNN_F32);
     int32_t *hits = device_bytes(targets, (size_t)rows * sizeof *hits);
     const int32_t *wanted = device_bytes(targets, (size_t)rows * sizeof *targets);
-    right(gpu->cross_entropy(gpu, losses, hits, x.device, &(sr_cross_entropy){wanted, scale, z}));
+    right(gpu->cross_entropy(gpu, losses, hits, x.device,
+                             &(sr_cross_entropy){.targets = wanted, .scale = scale, .z = z}));
     close_to(fetched(losses, rows, SRNN_F32), want, rows, SRNN_F32);
     int32_t *got_hits = host_array((size_t)rows * sizeof *got_hits);
     right(sr_device_copy_out(gpu->device, got_hits, hits, (size_t)rows * sizeof *hits));
     assert_memory_equal(got_hits, want_hits, (size_t)rows * sizeof *hits);
-    if (scale != 0)
+    if (scale != 0) {
         close_to(fetched_matrix(x), gradient, rows * V, number);
+    }
     free_arrays();
 }
 
@@ -1536,7 +1691,7 @@ static void losses_of_nan(void **state) {
     void *logits = on_device(x, 3 * V, gpu->number);
     float *out = on_device(x, 3, SRNN_F32);
     int32_t *got = device_bytes(targets, sizeof targets);
-    const sr_cross_entropy of = {device_bytes(targets, sizeof targets), 1, 0};
+    const sr_cross_entropy of = {.targets = device_bytes(targets, sizeof targets), .scale = 1};
     right(gpu->cross_entropy(gpu, out, got, sr_matrix_of(logits, 3, V, gpu->number), &of));
     const float *values = fetched(out, 3, SRNN_F32),
                 *gradient = fetched(logits, 3 * V, gpu->number);
@@ -1722,6 +1877,10 @@ static void check_added_rows(int64_t rows, int64_t columns, int64_t gap) {
     from.data = on_device(x, count, gpu->number);
     right(gpu->add_rows(gpu, to, from));
     close_to(fetched(to.data, count, gpu->number), want, count, gpu->number);
+    for (int64_t i = 0; i < count; i++)
+        want[i] = i % stride < columns ? (double)x[i] : want[i];
+    right(gpu->copy_rows(gpu, to, from));
+    close_to(fetched(to.data, count, gpu->number), want, count, gpu->number);
     free_arrays();
 }
 
@@ -1752,8 +1911,12 @@ static srnn_status run_step(void *context) {
     const srnn_dtype number = gpu->number;
     const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
     const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C, NULL};
-    const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
-                                      s->gradient + norm_at, s->scratch, NULL};
+    const sr_rmsnorm_gradient back = {s->d_x,
+                                      number == SRNN_F32 ? (void *)s->d_x : s->d_h,
+                                      s->gradient + norm_at,
+                                      s->scratch,
+                                      NULL,
+                                      false};
     void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
     const sr_linear head = {sr_number_at(working, head_at, number), NULL, .N = V};
     const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
@@ -1777,8 +1940,9 @@ static srnn_status run_step(void *context) {
     SR_TRY(gpu->embed_forward(gpu, x, sr_matrix_of(s->weight, V, C, SRNN_F32), s->ids));
     SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
     SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
-    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits,
-                              &(sr_cross_entropy){s->targets, 1.0f / STEP_ROWS, 0}));
+    SR_TRY(
+        gpu->cross_entropy(gpu, s->losses, s->hits, logits,
+                           &(sr_cross_entropy){.targets = s->targets, .scale = 1.0f / STEP_ROWS}));
     SR_TRY(gpu->stats_losses(gpu, s->stats, s->losses, s->hits, s->targets, rows));
     SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
     SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
@@ -1866,7 +2030,7 @@ static int open_fp8_of_pieces(void **state) {
     (void)state;
     const sr_backend_settings settings = {.device = "cuda",
                                           .fp8 = true,
-                                          .fp8_bytes = 256 + 2 * PIECES_N * PIECES_K + 512 +
+                                          .fp8_bytes = 1280 + 2 * PIECES_N * PIECES_K + 512 +
                                                        2 * (PIECES_N + PIECES_K) * PIECE};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
 }
@@ -1911,8 +2075,10 @@ int main(void) {
     sr_cublaslt_close(library);
     const struct CMUnitTest fp8_tests[] = {cmocka_unit_test(layers_in_8_bits),
                                            cmocka_unit_test(layers_side_by_side),
+                                           cmocka_unit_test(gradients_as_expected),
                                            cmocka_unit_test(zeros_and_infinities),
                                            cmocka_unit_test(operands_in_8_bits),
+                                           cmocka_unit_test(sizes_as_expected),
                                            cmocka_unit_test(codes_of_nan)};
     const struct CMUnitTest piece_tests[] = {cmocka_unit_test(rows_in_pieces),
                                              cmocka_unit_test(layers_beyond_the_workspace),

@@ -1,5 +1,5 @@
 /* test_ops_devices.c: the larger ops of a GPU, real or emulated, agree with the CPU, in float and
- * in bf16: mixing and ranking of contexts, norms of segments of rows. */
+ * in bf16: mixing and ranking of contexts, norms of segments of rows. Large copies arrive. */
 #include "base/bf16.h"
 #include "ops/backend.h"
 #include "small_model.h"
@@ -366,6 +366,29 @@ static int close_gpu(void **state) {
     return 0;
 }
 
+/* Host memory that was copied in may change at once; the last piece is not whole. */
+static void large_copies(void **state) {
+    const size_t bytes = ((size_t)27 << 20) + 5;
+    unsigned char *const host = malloc(bytes), *const got = malloc(bytes);
+    (void)state;
+    assert_true(host && got);
+    for (size_t i = 0; i < bytes; i++)
+        host[i] = (unsigned char)(i * 2654435761u >> 24);
+    unsigned char *const there = on_gpu(NULL, bytes);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(sr_device_copy_in(gpu->device, there, host, bytes), SRNN_OK);
+        memcpy(got, host, bytes);
+        memset(host, 0, bytes);
+        assert_int_equal(sr_device_copy_out(gpu->device, host, there, bytes), SRNN_OK);
+        assert_memory_equal(host, got, bytes);
+        for (size_t i = 0; i < bytes; i++)
+            host[i] ^= 0xff;
+    }
+    free(host);
+    free(got);
+    free_arrays();
+}
+
 int main(void) {
     const sr_backend_settings host = {.threads = 1};
     if (open_gpu(false) != 0) {
@@ -375,7 +398,8 @@ int main(void) {
     sr_backend_free(gpu);
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
     const struct CMUnitTest tests[] = {cmocka_unit_test(mixing), cmocka_unit_test(ranking),
-                                       cmocka_unit_test(norms), cmocka_unit_test(distances)};
+                                       cmocka_unit_test(norms), cmocka_unit_test(distances),
+                                       cmocka_unit_test(large_copies)};
     const int failed = cmocka_run_group_tests_name("float", tests, open_float, close_gpu) +
                        cmocka_run_group_tests_name("bf16", tests, open_bf16, close_gpu);
     sr_backend_free(cpu);

@@ -223,9 +223,50 @@ CONTEXT = ("--layout packed --length 61 --hidden 32 --mlp-hidden 64 --layers 3 -
            "--validate-every 3 --validate-batches 5 --threads 1 --data").split() + [__file__]
 
 
+def dry_bytes(*arguments):
+    """What --dry-run counts that all layers send in a batch."""
+    output = run(1, "train", "--dry-run", *CONTEXT, *arguments)
+    return float(re.search(r"all layers: ([0-9.]+) MB", output).group(1)) * 1e6
+
+
+def check_bytes():
+    """--dry-run counts by the formulas of docs/SCALING.md: 2 rows of 64 tokens, 2 heads of 16, one layer."""
+    layer = ["--length", 64, "--layers", 1, "--attention"]
+    long = ["--length", 2048, *layer[2:]]  # a state of order 2 pays
+    rows, heads, D = 2, 2, 16
+    plain = "score=linear,normaliser=none,position=none"
+    for attention, state, inputs in ((plain, D * D, 0), (plain + ",short_conv=3", D * D, 2 * 3 * D),
+                                     ("score=taylor:2,normaliser=none,position=none,decay", (1 + D + D * (D + 1) // 2) * D, 0),
+                                     ("delta_net,short_conv=4", D * D, 3 * 3 * D)):
+        for ranks in (2, 4):
+            expected = 4 * 2 * (ranks - 1) * rows * heads * (state + inputs)
+            found = dry_bytes(*long, attention, "--context-ranks", ranks)
+            check(found == expected, f"{attention} on {ranks} ranks: {found} bytes, not {expected}")
+    for ranks, visits, queries in ((2, 1, 0.5), (4, 5, 2)):  # a and b of the formula
+        keys, sums = heads * 2 * D, heads * (5 * D + 4) + 2
+        expected = 4 * rows * 64 / ranks * (3 * visits * keys + queries * sums)
+        found = dry_bytes(*layer, "softmax", "--context-ranks", ranks)
+        check(found == expected, f"softmax on {ranks} ranks: {found} bytes, not {expected}")
+
+
+def case_context_variants(here):
+    """Every named variant is a layer of one model, whose rows every grid of ranks divides."""
+    names = [v["name"] for v in json.loads(run(1, "variants", "--json")) if not v["name"].startswith("avey")]
+    check(len(names) > 70, f"only {len(names)} variants")
+    layers = ",".join(f"{number}:{name}" for number, name in enumerate(names))
+    train = [*CONTEXT, "--layers", len(names), "--attention", layers, "--hidden", 16, "--mlp-hidden", 16, "--steps", 2,
+             "--validate-every", 0]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
+    for context, rows in ((2, 1), (4, 1), (2, 2), (4, 2)):
+        name = here / f"{context}x{rows}"
+        run(context * rows, "train", "--out", name, *train, "--accumulate", 2 // rows, "--context-ranks", context)
+        near(here / "one", name)
+
+
 def case_context(here):
     """Ranks that share the tokens of rows have the losses and gradients of one, in every grid and resumed in another."""
-    for number, attention in enumerate(("0:gated_delta_net,1:order:2,short_conv=3,2:mamba2", "rwkv7")):
+    for number, attention in enumerate(("0:gated_delta_net,1:order:2,short_conv=3,2:mamba2",
+                                         "0:rwkv7,1:softmax,2:rat,pool=3")):
         train = [*CONTEXT, "--attention", attention]
         name = [here / f"{number}-{grid}" for grid in ("one", "2x1", "4x1", "2x2")]
         run(1, "train", "--out", name[0], *train, "--accumulate", 2)
@@ -246,10 +287,7 @@ def case_context(here):
         for what in ("loss", "accuracy", "bits_per_byte"):
             check(abs(alone[what] - shared[what]) <= 1e-6 * alone[what], f"{where}: {alone} and {shared}")
         check(alone["targets"] == shared["targets"], f"{where}: {alone} and {shared}")
-    plain = "score=linear,normaliser=none,position=none,short_conv=3"
-    output = run(1, "train", "--dry-run", *CONTEXT, "--attention", f"0-1:{plain},2:{plain}", "--context-ranks", 4)
-    cut = 4 * 2 * (2 * 16 * 16 + 2 * 3 * 32)  # floats of two rows: a matrix of each head, two inputs of q, k and v
-    check(f"all layers: {1e-6 * 3 * 3 * 2 * cut:.6f} MB" in output, output)  # layers, cuts, forward and backward
+    check_bytes()
     ring = [*CONTEXT, "--attention", "0:gated_softmax,1:nala,2:softmax,window=21,sink=learned,short_conv=3"]
     run(1, "train", "--out", here / "ring-one", *ring, "--accumulate", 2)
     run(4, "train", "--out", here / "ring-4x1", *ring, "--accumulate", 2, "--context-ranks", 4, "--recompute", "attention")
@@ -262,8 +300,13 @@ def case_context(here):
     run(1, "train", "--out", here / "tiles-one", *tiles)
     run(3, "train", "--out", here / "tiles-3x1", *tiles, "--context-ranks", 3)
     near(here / "tiles-one", here / "tiles-3x1")
+    # messages of several pieces
+    pieces = [*CONTEXT, "--length", 1201, "--hidden", 256, "--heads", 4, "--layers", 1, "--steps", 1, "--validate-every", 0,
+              "--attention", "softmax"]
+    run(1, "train", "--out", here / "pieces-one", *pieces)
+    run(2, "train", "--out", here / "pieces-2x1", *pieces, "--context-ranks", 2)
+    near(here / "pieces-one", here / "pieces-2x1")
     for ranks, arguments, words in ((1, ["--context-ranks", 2], "multiple of 2"), (3, ["--context-ranks", 2], "multiple of 2"),
-                                    (2, ["--context-ranks", 2, "--attention", "rat"], "keys do not travel"),
                                     (2, ["--context-ranks", 2, "--attention", "avey_causal"], "avey"),
                                     (2, ["--context-ranks", 2, "--attention", "softmax", "--qk-clip", 1], "qk-clip needs"),
                                     (2, ["--context-ranks", 2, "--length", 5, "--attention", "mamba2"], "3 tokens before")):
@@ -273,15 +316,26 @@ def case_context(here):
 
 def case_context_lost(here):
     """A context rank that is killed or hangs is named, and the run continues with another number of them."""
-    train = [*CONTEXT, "--attention", "gla", "--steps", 100000, "--save-every", 2, "--rank-patience", 2]
-    for number, what in ((signal.SIGKILL, "rank 1"), (signal.SIGSTOP, "gave no answer")):
-        name = here / str(number)
-        started = start(2, "train", "--out", name, *train, "--context-ranks", 2)
+    train = [*CONTEXT, "--steps", 100000, "--save-every", 2, "--rank-patience", 2, "--attention"]
+    for number, what, attention in ((signal.SIGKILL, "rank 1", "0:gla,1:softmax,2:rat"), (signal.SIGSTOP, "gave no answer", "gla"),
+                                    (signal.SIGSTOP, "gave no answer", "log_linear")):
+        name = here / f"{number}-{attention[:3]}"
+        started = start(2, "train", "--out", name, *train, attention, "--context-ranks", 2)
         wait_for(lambda: len(records(name)) > 4, "some steps")
         os.kill(processes(name)[1], number)
         code, output = end(started, 60)
         check(code != 0 and what in output and "rank 1" in output, f"exit code {code}\n{output}")
         run(1, "train", "--resume", name, "--context-ranks", 1, "--stop-step", len(records(name)) + 2)
+    run(1, "train", "--out", here / "model", *CONTEXT, "--attention", "0:softmax,1-:gla", "--steps", 1, "--validate-every", 0)
+    (here / "prompts").write_text("".join(f"the prompt of number {n}\n" for n in range(100000)))
+    prefill = ["generate", "--model", here / "model", "--prompts", here / "prompts", "--threads", 1, "--batch", 1, "--tokens", 1,
+               "--prefill-chunk", 3, "--rank-patience", 2, "--context-ranks", 2]
+    for number, what in ((signal.SIGKILL, "rank 1"), (signal.SIGSTOP, "rank 1 on")):
+        started = start(2, *prefill)
+        started.stdout.readline()
+        os.kill(processes(here)[1], number)
+        code, output = end(started, 60)
+        check(code != 0 and what in output, f"exit code {code}\n{output[-2000:]}")
 
 
 def case_gpus_context(here):
@@ -296,11 +350,29 @@ def case_gpus_context(here):
     for name in ("2x1", "2x2"):
         close(here / "one", here / name)
     same(here / "2x1", here / "again")  # layers that are recomputed give the same bits
-    code, output = end(start(2, "train", "--out", here / "refused", *train, "--context-ranks", 2, "--precision", "float"))
-    check(code != 0 and "hands no state on" in output, f"exit code {code}\n{output}")
+    heads = [*train, "--heads", 2, "--attention", "0:softmax,1:log_linear"]  # which change places
+    run(1, "train", "--out", here / "heads", *heads, "--accumulate", 2)
+    run(2, "train", "--out", here / "heads-2x1", *heads, "--accumulate", 2, "--context-ranks", 2, "--recompute", "attention")
+    run(4, "train", "--out", here / "heads-2x2", *heads, "--context-ranks", 2)
+    close(here / "heads", here / "heads-2x1")
+    close(here / "heads", here / "heads-2x2")
     ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
-    code, output = end(start_two("FAKE_NCCL_STOPS=70", "train", "--out", here / "hung", *train, "--context-ranks", 2), 60)
-    check(code != 0 and "rank 1 on" in output and "gives no answer" in output, f"exit code {code}\n{output}")
+    for stops, arguments in ((70, train), (20, heads)):
+        code, output = end(start_two(f"FAKE_NCCL_STOPS={stops}", "train", "--out", here / f"hung{stops}", *arguments,
+                                     "--context-ranks", 2), 60)
+        check(code != 0 and "rank 1 on" in output and "gives no answer" in output, f"exit code {code}\n{output}")
+
+
+def case_gpus_context_variants(here):
+    """Every named variant that a GPU computes in float is a layer of one model, whose rows emulated GPUs divide."""
+    names = [v["name"] for v in json.loads(run(1, "variants", "--json")) if not v["name"].startswith(("avey", "gdn2", "rwkv7"))]
+    layers = ",".join(f"{number}:{name}" for number, name in enumerate(names))
+    train = [*CONTEXT, "--layers", len(names), "--attention", layers, "--hidden", 16, "--mlp-hidden", 16, "--steps", 1, "--length", 19,
+             "--batch", 1, "--validate-every", 0, "--device", "cuda", "--precision", "float"]
+    run(1, "train", "--out", here / "one", *train)
+    for ranks in (2, 4):
+        run(ranks, "train", "--out", here / str(ranks), *train, "--context-ranks", ranks)
+        near(here / "one", here / str(ranks))
 
 
 def start_two(variable, *arguments, second=()):
@@ -613,10 +685,11 @@ def case_prefill(here):
     """Prompts that ranks feed in turn have the same continuation, whatever states their layers have."""
     run(1, "train", "--out", here / "model", *MODEL, "--data", __file__, "--length", 128, "--steps", 2, "--layers", 6,
         "--attention", "0:softmax,1:gla,short_conv=4,2:log_linear_mamba2,3:rat,pool=3,4:forget,5:softmax,window=9")
-    (here / "prompts").write_text("".join(f"prompt {i} " + "of some length " * i + "\n" for i in range(5)))
-    generate = ["generate", "--model", here / "model", "--threads", 1, "--prompts", here / "prompts", "--batch", 1,
-                "--tokens", 7, "--prefill-chunk", 7]
-    for choice in (["--greedy"], ["--temperature", 0.8]):
+    lines = [f"prompt {i} " + "of some length " * i for i in range(5)] + ["", "a", "bc"]  # some with fewer pieces than ranks
+    (here / "prompts").write_text("\n".join(lines) + "\n")
+    generate = ["generate", "--model", here / "model", "--threads", 1, "--prompts", here / "prompts", "--tokens", 7]
+    for choice in (["--greedy", "--batch", 1, "--prefill-chunk", 7], ["--temperature", 0.8, "--batch", 3, "--prefill-chunk", 1],
+                   ["--temperature", 0.8, "--batch", 1, "--prefill-chunk", 1000, "--stop", "e|a"]):
         alone = run(1, *generate, *choice)
         for ranks in (2, 3):
             check(run(ranks, *generate, *choice, "--context-ranks", ranks) == alone,

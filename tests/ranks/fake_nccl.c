@@ -24,7 +24,16 @@ typedef struct comm {
     int rank, count, failed;
 } comm;
 
-typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER, SEND, RECEIVE } kind;
+typedef enum kind {
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    SEND,
+    RECEIVE,
+    MESSAGES
+} kind;
 
 /* One piece of work. Never freed: a captured one is executed repeatedly. */
 typedef struct work {
@@ -34,6 +43,7 @@ typedef struct work {
     size_t count;
     int type, root; /* root: or the other rank of a message */
     comm *comm;
+    struct work *messages; /* (count), of MESSAGES: exchanged at the same time */
 } work;
 
 enum { REMOTE_ERROR = 6 };
@@ -113,6 +123,26 @@ static void stop_on_request(void) {
         raise(SIGSTOP);
 }
 
+static void begin_message(const work *w, MPI_Request *request) {
+    const int bytes = (int)(w->count * bytes_of(w->type));
+    if (w->kind == SEND)
+        check(MPI_Issend(w->from, bytes, MPI_BYTE, w->root, 0, w->comm->world, request));
+    else
+        check(MPI_Irecv(w->to, bytes, MPI_BYTE, w->root, 0, w->comm->world, request));
+}
+
+/* Of one group: all begin before one is waited for. */
+static void exchange(const work *w) {
+    MPI_Request *requests = malloc((w->count + 1) * sizeof *requests);
+    if (!requests)
+        abort();
+    for (size_t i = 0; i < w->count; i++)
+        begin_message(&w->messages[i], &requests[i]);
+    for (size_t i = 0; i < w->count; i++)
+        finish(w->comm, &requests[i]);
+    free(requests);
+}
+
 static void run(void *context) {
     const work *w = context;
     comm *c = w->comm;
@@ -142,12 +172,12 @@ static void run(void *context) {
         finish(c, &request);
         break;
     case SEND:
-        check(MPI_Issend(w->from, (int)bytes, MPI_BYTE, w->root, 0, c->world, &request));
+    case RECEIVE:
+        begin_message(w, &request);
         finish(c, &request);
         break;
-    case RECEIVE:
-        check(MPI_Irecv(w->to, (int)bytes, MPI_BYTE, w->root, 0, c->world, &request));
-        finish(c, &request);
+    case MESSAGES:
+        exchange(w);
         break;
     }
 }
@@ -209,11 +239,37 @@ int ncclCommGetAsyncError(void *c, int *result) {
     return 0;
 }
 
+/* Messages of the group that is open; other calls are queued at once. */
+static struct {
+    int open;
+    work *messages; /* (count): goes to the work item */
+    size_t count;
+    void *stream;
+} group;
+
 int ncclGroupStart(void) {
+    group.open = 1;
     return 0;
 }
 
 int ncclGroupEnd(void) {
+    work *const messages = group.messages;
+    void *const stream = group.stream;
+    const size_t count = group.count;
+    memset(&group, 0, sizeof group);
+    if (!count)
+        return 0;
+    return start((work){MESSAGES, NULL, NULL, count, INT8, 0, messages->comm, messages}, stream);
+}
+
+static int start_message(work w, void *stream) {
+    if (!group.open)
+        return start(w, stream);
+    group.messages = realloc(group.messages, (group.count + 1) * sizeof w);
+    if (!group.messages)
+        return 1;
+    group.messages[group.count++] = w;
+    group.stream = stream;
     return 0;
 }
 
@@ -221,39 +277,39 @@ int ncclGroupEnd(void) {
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *c,
                   void *stream) {
     (void)op;
-    return start((work){ALL_REDUCE, from, to, count, type, 0, c}, stream);
+    return start((work){ALL_REDUCE, from, to, count, type, 0, c, NULL}, stream);
 }
 
 /* The parameters are NCCL's. */
 int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, void *c,
                void *stream) {
     (void)op;
-    return start((work){REDUCE, from, to, count, type, root, c}, stream);
+    return start((work){REDUCE, from, to, count, type, root, c, NULL}, stream);
 }
 
 /* The parameters are NCCL's. */
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *c,
                   void *stream) {
-    return start((work){BROADCAST, from, to, count, type, root, c}, stream);
+    return start((work){BROADCAST, from, to, count, type, root, c, NULL}, stream);
 }
 
 /* The parameters are NCCL's. */
 int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *c,
                       void *stream) {
     (void)op;
-    return start((work){REDUCE_SCATTER, from, to, count, type, 0, c}, stream);
+    return start((work){REDUCE_SCATTER, from, to, count, type, 0, c, NULL}, stream);
 }
 
 int ncclAllGather(const void *from, void *to, size_t count, int type, void *c, void *stream) {
-    return start((work){ALL_GATHER, from, to, count, type, 0, c}, stream);
+    return start((work){ALL_GATHER, from, to, count, type, 0, c, NULL}, stream);
 }
 
 int ncclSend(const void *from, size_t count, int type, int to, void *c, void *stream) {
-    return start((work){SEND, from, NULL, count, type, to, c}, stream);
+    return start_message((work){SEND, from, NULL, count, type, to, c, NULL}, stream);
 }
 
 int ncclRecv(void *to, size_t count, int type, int from, void *c, void *stream) {
-    return start((work){RECEIVE, NULL, to, count, type, from, c}, stream);
+    return start_message((work){RECEIVE, NULL, to, count, type, from, c, NULL}, stream);
 }
 
 #pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include "study/execute/execute.h"
 #include "test.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,8 @@ static void write_study(const char *device, int steps) {
     assert_int_equal(fclose(out), 0);
 }
 
-static srnn_status execute(const char *folder, int jobs, int together, double seconds,
-                           sr_run_view *views) {
+static srnn_status execute_with(const char *folder, sr_study_options options, sr_run_view *views) {
     const sr_study_request request = {.file = file, .out = folder};
-    sr_study_options options = {.jobs = jobs,
-                                .together = together,
-                                .deadline = seconds > 0 ? sr_clock_seconds() + seconds : 0};
     sr_study study = {0};
     sr_summary summary = {0};
     srnn_status status = sr_study_prepare(&study, &options, &request);
@@ -42,6 +39,14 @@ static srnn_status execute(const char *folder, int jobs, int together, double se
     sr_study_options_free(&options);
     sr_study_free(&study);
     return status;
+}
+
+static srnn_status execute(const char *folder, int jobs, int together, double seconds,
+                           sr_run_view *views) {
+    const sr_study_options options = {.jobs = jobs,
+                                      .together = together,
+                                      .deadline = seconds > 0 ? sr_clock_seconds() + seconds : 0};
+    return execute_with(folder, options, views);
 }
 
 static char *read_records(const char *folder, const char *run) {
@@ -132,11 +137,69 @@ static void sittings_have_an_end(void **state) {
     assert_int_equal(sr_folder_remove("team_sitting"), SRNN_OK);
 }
 
+/* The least number of cores that a child of this process has. */
+static int least_cores(void) {
+    char path[64], line[4096] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *in = fopen(path, "r");
+    assert_non_null(in);
+    (void)!fgets(line, sizeof line, in);
+    fclose(in);
+    int least = 0;
+    for (char *at = line, *end; *at; at = end) {
+        cpu_set_t cores;
+        const long process = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        if (sched_getaffinity((pid_t)process, sizeof cores, &cores) == 0 &&
+            (!least || CPU_COUNT(&cores) < least))
+            least = CPU_COUNT(&cores);
+    }
+    return least;
+}
+
+static bool watch_cores(void *context, const sr_study *study, const sr_run_view *views) {
+    int *least = context, running = 0;
+    for (size_t i = 0; i < study->run_count; i++)
+        running += views[i].running && views[i].step > 0;
+    if (running == RUNS)
+        *least = least_cores();
+    return *least == 0;
+}
+
+/* With more runs than cores, no process is confined to some of them. */
+static void crowded_processes_have_all_cores(void **state) {
+    (void)state;
+    sr_run_view views[RUNS];
+    cpu_set_t before, two;
+    int least = 0, found = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&two);
+    for (size_t core = 0; core < CPU_SETSIZE && found < 2; core++)
+        if (CPU_ISSET(core, &before)) {
+            CPU_SET(core, &two);
+            found++;
+        }
+    if (found < 2)
+        skip();
+    assert_int_equal(sched_setaffinity(0, sizeof two, &two), 0);
+    write_study("cpu", 2000000);
+    const sr_study_options options = {.jobs = RUNS,
+                                      .together = 1,
+                                      .watch = watch_cores,
+                                      .context = &least};
+    assert_int_equal(execute_with("team_crowd", options, views), SRNN_ERR_INTERRUPTED);
+    assert_int_equal(least, 2);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(sr_folder_remove("team_crowd"), SRNN_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_of_a_process_have_the_same_bits),
         cmocka_unit_test(and_on_a_gpu),
         cmocka_unit_test(sittings_have_an_end),
+        cmocka_unit_test(crowded_processes_have_all_cores),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     remove(file);

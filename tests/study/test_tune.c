@@ -1,4 +1,5 @@
 /* test_tune.c: a study tunes the learning rate of each variant before it compares them. */
+#include "base/clock.h"
 #include "data/rows/shuffle.h"
 #include "files/folder.h"
 #include "files/json.h"
@@ -30,9 +31,10 @@ static void write_file(const char *content) {
     assert_true(fputs(content, out) >= 0 && fclose(out) == 0);
 }
 
-static srnn_status execute(sr_study *study, sr_summary *summary, const char *only) {
+static srnn_status execute_until(sr_study *study, sr_summary *summary, const char *only,
+                                 double deadline) {
     const sr_study_request request = {.file = file, .out = folder, .only = only};
-    sr_study_options options = {.jobs = 2};
+    sr_study_options options = {.jobs = 2, .deadline = deadline};
     sr_run_view views[16];
     *study = (sr_study){0};
     *summary = (sr_summary){0};
@@ -43,6 +45,10 @@ static srnn_status execute(sr_study *study, sr_summary *summary, const char *onl
     return status;
 }
 
+static srnn_status execute(sr_study *study, sr_summary *summary, const char *only) {
+    return execute_until(study, summary, only, 0);
+}
+
 static size_t count_runs(const char *where) {
     sr_names names;
     char path[200];
@@ -51,6 +57,22 @@ static size_t count_runs(const char *where) {
     const size_t count = names.count;
     sr_names_free(&names);
     return count;
+}
+
+/* Of norm's runs in the last round, which have 20 steps. */
+static double slowest_step(void) {
+    static const char *const runs[] = {"lr0.01.1000000000", "lr0.01.1000000001",
+                                       "lr1e-07.1000000000", "lr1e-07.1000000001"};
+    double most = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char path[200];
+        sr_result result;
+        snprintf(path, sizeof path, "%s/tuning/round-2/runs/recall.norm.%s", folder, runs[i]);
+        assert_int_equal(sr_result_read(&result, path), SRNN_OK);
+        assert_int_equal(result.step, 20);
+        most = fmax(most, (result.ended - result.started) / 20);
+    }
+    return most;
 }
 
 static void every_variant_has_a_rate_of_its_own(void **state) {
@@ -72,6 +94,10 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     assert_true(sr_json_number_of(tuning, "runs") == 2 * (3 + 2 * 2));
     assert_int_equal(count_runs("tuning/round-1/runs"), 6);
     assert_int_equal(count_runs("tuning/round-2/runs"), 8);
+    /* A run of the comparison may take as long for each step as the slowest of the last round. */
+    const double step_seconds = sr_json_number_of(norm, "step_seconds");
+    assert_true(fabs(step_seconds / slowest_step() - 1) < 1e-6);
+    assert_true(fabs(study.runs[1].expected_seconds / (40 * step_seconds) - 1) < 1e-6);
     json_decref(tuning);
     for (size_t i = 0; i < study.run_count; i++) {
         assert_true(study.runs[i].settings.learning_rate == 0.01);
@@ -83,6 +109,23 @@ static void every_variant_has_a_rate_of_its_own(void **state) {
     assert_int_equal(summary.finished, 4);
     assert_true(summary.cells[0].variants[1].learning_rate == 0.01);
     assert_int_equal(summary.cells[0].variants[1].difference.pairs, 2);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+}
+
+/* No run of the comparison has ended, but those of the tuning have. */
+static void tuning_says_how_long_runs_take(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    char kept[] = "tuned_study/kept", runs[] = "tuned_study/runs";
+    assert_int_equal(rename(runs, kept), 0);
+    assert_int_equal(execute_until(&study, &summary, NULL, sr_clock_seconds() + 1e-3),
+                     SRNN_ERR_INTERRUPTED);
+    if (!strstr(srnn_error_detail(), "runs left: 4, which may take "))
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(sr_folder_remove(runs), SRNN_OK);
+    assert_int_equal(rename(kept, runs), 0);
     sr_summary_free(&summary);
     sr_study_free(&study);
 }
@@ -214,7 +257,8 @@ static void rates_belong_to_their_settings(void **state) {
     static const char *const changes[][2] = {{"0.01, 1000", "0.02, 0.01"},
                                              {"steps: 40", "steps: 80"},
                                              {"norm: norm", "norm: gate"},
-                                             {"length=8", "length=10"}};
+                                             {"length=8", "length=10"},
+                                             {"per: variant", "per: variant, share: 0.25"}};
     sr_study study;
     sr_summary summary;
     write_file(text);
@@ -253,6 +297,37 @@ static void the_cost_is_known_before(void **state) {
     sr_study_free(&study);
 }
 
+/* With a share of 0.3, the rounds have 12 and 6 of 40 steps. */
+static void the_last_round_has_the_share(void **state) {
+    (void)state;
+    sr_study study;
+    sr_summary summary;
+    write_changed("per: variant", "per: variant, share: 0.3");
+    const sr_study_options options = {0};
+    const sr_study_request request = {.file = file, .plan_only = true};
+    sr_study_options planned = {0};
+    study = (sr_study){0};
+    assert_int_equal(sr_study_prepare(&study, &planned, &request), SRNN_OK);
+    assert_true(sr_study_tuning_cost(&study, &options).tokens == 2 * (3 * 6 + 4 * 12) * 16.0 * 8);
+    sr_study_free(&study);
+    assert_int_equal(execute(&study, &summary, "norm"), SRNN_OK);
+    sr_summary_free(&summary);
+    sr_study_free(&study);
+    static const char *const runs[] = {"round-1/runs/recall.norm.lr0.01.1000000000",
+                                       "round-2/runs/recall.norm.lr0.01.1000000001"};
+    for (int round = 0; round < 2; round++) {
+        sr_run_settings s;
+        char path[200];
+        snprintf(path, sizeof path, "%s/tuning/%s/run.yaml", folder, runs[round]);
+        assert_int_equal(sr_run_settings_create(&s), SRNN_OK);
+        assert_int_equal(sr_run_settings_read(&s, path), SRNN_OK);
+        assert_int_equal(s.steps, round ? 12 : 6);
+        assert_int_equal(s.warmup, 0);
+        sr_run_settings_free(&s);
+    }
+    discard();
+}
+
 static void wrong_tuning_is_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -263,6 +338,9 @@ static void wrong_tuning_is_refused(void **state) {
         {"learning-rates: [0.1, 1001]\n", "at most 1000"},
         {"tune: {learning-rate: [0.1, 1], per: seed}\n", "per: variant"},
         {"tune: {per: variant}\n", "needs learning-rate"},
+        {"tune: {learning-rate: [0.1, 1], share: 0}\n", "above 0, at most 1"},
+        {"tune: {learning-rate: [0.1, 1], share: 1.5}\n", "above 0, at most 1"},
+        {"tune: {learning-rate: [0.1, 1], share: half}\n", "above 0, at most 1"},
         {"tune: {rate: [0.1]}\n", "means nothing here"},
         {"tune: {learning-rate: [0.1, 1]}\nlearning-rates: [1, 2]\n", "one of the two"},
         {"optimizers: [adam]\n", "adamw and muon"},
@@ -318,12 +396,14 @@ static void optimizers_are_an_axis(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_has_a_rate_of_its_own),
+        cmocka_unit_test(tuning_says_how_long_runs_take),
         cmocka_unit_test(rounds_are_not_the_comparison),
         cmocka_unit_test(later_variants_are_tuned_alone),
         cmocka_unit_test(no_run_starts_before_its_rate_is_tuned),
         cmocka_unit_test(a_task_without_any_finite_loss_is_named),
         cmocka_unit_test(rates_belong_to_their_settings),
         cmocka_unit_test(the_cost_is_known_before),
+        cmocka_unit_test(the_last_round_has_the_share),
         cmocka_unit_test(wrong_tuning_is_refused),
         cmocka_unit_test(seeds_of_the_tuning_are_refused),
         cmocka_unit_test(optimizers_are_an_axis),

@@ -354,6 +354,108 @@ static void plain_bf16(void **state) {
     assert_true(error > 1e-3 && error < 2e-2);
 }
 
+/* What the delta rule writes is an operand of products: 1.5 (1 + 2^-7) is between two numbers of
+ * bf16, and so are outputs, 1.5 times that; rounded once, they are the lower one. */
+static void plain_delta_rule(void **state) {
+    (void)state;
+    srnn_problem p = {.dtype = SRNN_F64, .B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 2, .Dv = 1};
+    attention_call call;
+    assert_int_equal(srnn_attention_parse(&p.attention,
+                                          "score=linear,position=none,scale=one,write=delta,"
+                                          "write_gate=given,normaliser=none"),
+                     SRNN_OK);
+    assert_int_equal(probe_create(&call, &p, 1), SRNN_OK);
+    double *q = call.host.operand[SR_OPERAND_Q], *k = call.host.operand[SR_OPERAND_K];
+    q[0] = 1.5;
+    k[0] = 1;
+    q[1] = k[1] = 0;
+    *(double *)call.host.operand[SR_OPERAND_V] = 1.5;
+    *(double *)call.host.operand[SR_OPERAND_WRITE_GATE] = 1 + 0x1p-7;
+    const srnn_operands in = call_operands(&call);
+    p = call.problem;
+    p.dtype = SRNN_BF16;
+    assert_int_equal(sr_oracle_run(call.host.o, NULL, NULL, &p, &in), SRNN_OK);
+    assert_true(*(double *)call.host.o == 146 * 0x1p-6);
+    p.attention.write = SRNN_WRITE_ADD;
+    assert_int_equal(sr_oracle_run(call.host.o, NULL, NULL, &p, &in), SRNN_OK);
+    assert_true(*(double *)call.host.o == 2.25);
+    call_free(&call);
+}
+
+/* The output of the last of `tokens` rows, whose query (1, 1) is orthogonal to the first key,
+ * (1, -1), where all other keys are 0: the largest over some seeds of the error of a state. */
+static double read_from_state(int tokens, srnn_dtype dtype) {
+    srnn_problem p = {.dtype = SRNN_F64, .B = 1, .H = 1, .Hkv = 1, .T = tokens, .D = 2, .Dv = 1};
+    attention_call call;
+    double largest = 0;
+    assert_int_equal(srnn_attention_parse(&p.attention, "score=linear,position=none,scale=one,"
+                                                        "normaliser=none"),
+                     SRNN_OK);
+    assert_int_equal(probe_create(&call, &p, 1), SRNN_OK);
+    double *k = call.host.operand[SR_OPERAND_K], *v = call.host.operand[SR_OPERAND_V];
+    for (int t = 0; t < tokens; t++) {
+        double *q = (double *)call.host.operand[SR_OPERAND_Q] + (ptrdiff_t)2 * t;
+        k[2 * t] = t == 0;
+        k[2 * t + 1] = -(t == 0);
+        v[t] = 1;
+        q[0] = q[1] = 1;
+    }
+    const srnn_operands in = call_operands(&call);
+    p = call.problem;
+    p.dtype = dtype;
+    for (uint64_t seed = 1; seed < 8; seed++) {
+        assert_int_equal(sr_oracle_run_rounded(call.host.o, NULL, NULL, &p, &in, 1, seed), SRNN_OK);
+        largest = fmax(largest, fabs(((double *)call.host.o)[tokens - 1]));
+    }
+    call_free(&call);
+    return largest;
+}
+
+/* In bf16 tokens of a chunk of 64 read each other by pairs. */
+static void states_are_rounded(void **state) {
+    (void)state;
+    assert_true(read_from_state(65, SRNN_BF16) == 0x1p-8);
+    assert_true(read_from_state(64, SRNN_BF16) == 0);
+    assert_true(read_from_state(64, SRNN_F64) == 0x1p-23);
+}
+
+/* Gradients of a value power, a number per head, as plain computations at other scales find them:
+ * all have errors of the size of bf16's, no two the same. Errors up to twice the largest of them
+ * pass, larger ones do not, whatever other tensors lose, and numbers that are not finite never. */
+static void plain_at_other_scales(void **state) {
+    (void)state;
+    srnn_problem p = {.dtype = SRNN_BF16, .B = 1, .H = 2, .Hkv = 2, .T = 40, .D = 8, .Dv = 8};
+    attention_call oracle;
+    probe_errors first;
+    probe_plain plain = {.count = 0};
+    bool is;
+    assert_int_equal(srnn_attention_parse(&p.attention, "linear_cosine_intended"), SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &p, 1), SRNN_OK);
+    assert_int_equal(probe_plain_errors(&first, &p, &oracle), SRNN_OK);
+    assert_int_equal(probe_is_plain(&is, &plain, &first, 0, &p, &oracle), SRNN_OK);
+    assert_true(is && plain.count >= 1);
+    probe_errors wrong = {.of[SR_OPERAND_VALUE_POWER] = 1};
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_true(!is && plain.count == 32);
+    const double power = plain.worst.of[SR_OPERAND_VALUE_POWER];
+    assert_true(power > 1e-3 && power < 0.1 && power > first.of[SR_OPERAND_VALUE_POWER]);
+    assert_true(plain.worst.of[SR_OPERAND_V] < 1.5 * first.of[SR_OPERAND_V]);
+    wrong.of[SR_OPERAND_VALUE_POWER] = probe_plain_limit(power);
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_true(is);
+    wrong.of[SR_OPERAND_V] = probe_plain_limit(power);
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 0, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    wrong.of[SR_OPERAND_V] = (double)NAN;
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 1, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    plain.worst.of[SR_OPERAND_V] = (double)INFINITY;
+    wrong.of[SR_OPERAND_V] = (double)INFINITY;
+    assert_int_equal(probe_is_plain(&is, &plain, &wrong, 1, &p, &oracle), SRNN_OK);
+    assert_false(is);
+    call_free(&oracle);
+}
+
 /* ---- errors that any computation has */
 
 /* If the right result is zero, any other is infinitely wrong, also a plain computation's. */
@@ -570,6 +672,28 @@ static void states_lose_what_pairs_do_not(void **state) {
     call_free(&oracle);
 }
 
+/* The gradient of one value power is -0.0122, of terms whose sizes add up to 33.3, where rows are
+ * divided by their lengths. 4.2e-6, half an ulp of these terms in float, is what a GPU was off.
+ * Operands half an ulp off change it by less, since rows follow them. */
+static void a_norm_loses_what_operands_do_not(void **state) {
+    (void)state;
+    srnn_problem p = {.B = 1, .H = 4, .Hkv = 1, .T = 127, .D = 8, .Dv = 64};
+    attention_call oracle;
+    probe_errors losses, errors = {{0}};
+    assert_int_equal(srnn_attention_parse(&p.attention,
+                                          "score=exp,feature=elu1,decay=softplus,"
+                                          "value_gate=time_step,levels=fenwick,"
+                                          "normaliser=value_power,norm=l2,norm_width=row"),
+                     SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &p, 496), SRNN_OK);
+    assert_int_equal(probe_find_losses(&losses, &p, &oracle), SRNN_OK);
+    errors.of[SR_OPERAND_VALUE_POWER] = 3.4e-4;
+    assert_true(probe_is_excused(&errors, &losses, 1e-4));
+    errors.of[SR_OPERAND_VALUE_POWER] = 1.1e-3;
+    assert_false(probe_is_excused(&errors, &losses, 1e-4));
+    call_free(&oracle);
+}
+
 /* Combinations with exp whose sums, or the delta rule itself, once left the range of float; and,
  * the last, one in which a pair was once closer to the clamp than float resolves. */
 static void draws_are_in_range(void **state) {
@@ -601,11 +725,15 @@ static void draws_are_in_range(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_bf16),
+        cmocka_unit_test(plain_delta_rule),
+        cmocka_unit_test(plain_at_other_scales),
+        cmocka_unit_test(states_are_rounded),
         cmocka_unit_test(nothing_infinite_is_excused),
         cmocka_unit_test(little_that_is_wrong_is_refused),
         cmocka_unit_test(clamps_excuse_nothing),
         cmocka_unit_test(states_excuse_no_fault),
         cmocka_unit_test(states_lose_what_pairs_do_not),
+        cmocka_unit_test(a_norm_loses_what_operands_do_not),
         cmocka_unit_test(draws_are_in_range),
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),

@@ -23,7 +23,8 @@ static const char MEASURED[] =
 
 bool sr_attention_has_orders(const srnn_attention *a) {
     const bool plain = a->norm == SRNN_NORM_NONE && !a->post_gate;
-    return sr_computes(MEASURED, a, NULL) && (plain || a->gate_width == SRNN_WIDTH_HEAD);
+    return sr_has_equation(a) && sr_computes(MEASURED, a, NULL) &&
+           (plain || a->gate_width == SRNN_WIDTH_HEAD);
 }
 
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order) {

@@ -83,5 +83,5 @@ static bool chunked_pays(const srnn_problem *p) {
 }
 
 extern "C" const sr_attention_kernels sr_cuda_attention = {
-    list, state, chunked_pays, SR_HEAD_SIZE_MAX, sr_cuda_carries_states, nullptr,
+    list, state, chunked_pays, SR_HEAD_SIZE_MAX, sr_cuda_carries_states, nullptr, nullptr,
 };

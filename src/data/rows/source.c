@@ -69,34 +69,12 @@ void sr_batch_front(sr_batch *batch, int T, int front) {
     batch->documents = count;
 }
 
-/* Keeps the part of a document of row b, of tokens start .. end-1 of the batch, that is among the
- * row's tokens first .. first+count-1. */
-static void cut_document(sr_batch *batch, int32_t *before, int64_t b, const int64_t range[2],
-                         const int64_t part[2]) {
-    const int64_t count = part[1] - part[0], from = range[0] > part[0] ? range[0] : part[0];
-    if (from >= part[1] || range[1] <= part[0])
-        return;
-    if (from == part[0])
-        before[b] = (int32_t)(part[0] - range[0]);
-    batch->offsets[batch->documents++] = b * count + from - part[0];
-}
-
-void sr_batch_cut(sr_batch *batch, int32_t *before, int T, int first, int count) {
-    const int64_t documents = batch->documents;
-    int64_t next = 0;
-    batch->documents = 0;
+void sr_batch_cut(sr_batch *batch, int T, int first, int count) {
     for (int64_t b = 0; b < batch->B; b++) {
-        const int64_t part[2] = {b * T + first, b * T + first + count};
-        memmove(batch->ids + b * count, batch->ids + part[0], (size_t)count * sizeof *batch->ids);
-        memmove(batch->targets + b * count, batch->targets + part[0],
-                (size_t)count * sizeof *batch->targets);
-        for (; next < documents && batch->offsets[next] < (b + 1) * T; next++) {
-            /* no more documents are kept than were read: the next offset is still there */
-            const int64_t range[2] = {batch->offsets[next], batch->offsets[next + 1]};
-            cut_document(batch, before, b, range, part);
-        }
+        const int64_t from = b * T + first, to = b * count;
+        memmove(batch->ids + to, batch->ids + from, (size_t)count * sizeof *batch->ids);
+        memmove(batch->targets + to, batch->targets + from, (size_t)count * sizeof *batch->targets);
     }
-    batch->offsets[batch->documents] = batch->B * (int64_t)count;
 }
 
 static int largest(const float *logits, int V) {

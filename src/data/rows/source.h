@@ -59,9 +59,9 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
  * length stays the same: what no longer fits is dropped. */
 void sr_batch_front(sr_batch *batch, int T, int front);
 
-/* Reduces rows of T tokens to tokens first .. first+count-1 of each, in place. before (B) receives
- * the number of tokens before them that belong to the document of the first of them. */
-void sr_batch_cut(sr_batch *batch, int32_t *before, int T, int first, int count);
+/* Reduces ids and targets to tokens first .. first+count-1 of each row of T, in place. Documents
+ * remain those of whole rows. */
+void sr_batch_cut(sr_batch *batch, int T, int first, int count);
 
 /* Accuracy is correct / counted, summed over batches: a position counts if it has a target, and is
  * correct if that target has the largest logit (the smallest id among equals; a NaN is never the

@@ -5,6 +5,7 @@
 #include "base/threads.h"
 #include "device/cuda/check.h"
 #include "device/cuda/platform.h"
+#include "device/cuda/staging.h"
 #include "device/registry.h"
 
 #include <stdio.h>
@@ -29,6 +30,7 @@ struct cuda_device {
     bool coalesces, captures;           /* now; and into a graph */
     void *lists;                        /* device memory, for coalescing without capture */
     readback reader;
+    sr_staging staging;
 };
 
 /* A CUDA graph, and the task lists that its kernels read. */
@@ -139,7 +141,10 @@ static void release(srnn_device *device, void *memory) {
 }
 
 static srnn_status copy_in(srnn_device *device, void *to, const void *host, size_t bytes) {
-    SR_CUDA(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, sr_cuda_stream(device)));
+    const cudaStream_t stream = sr_cuda_stream(device);
+    if (bytes >= SR_STAGING_LEAST)
+        return sr_staging_copy(&cuda_of(device)->staging, to, host, bytes, stream);
+    SR_CUDA(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream));
     return SRNN_OK;
 }
 
@@ -328,6 +333,7 @@ static void close_device(srnn_device *device) {
     if (cuda->own) {
         cudaStreamSynchronize(sr_cuda_stream(device));
         destroy_reader(&cuda->reader);
+        sr_staging_free(&cuda->staging);
         if (cuda->kind)
             cuda->kind->destroy(cuda->coalescer);
         cudaFree(cuda->lists);

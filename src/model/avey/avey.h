@@ -39,24 +39,9 @@ srnn_status sr_avey_tensors(sr_tensor_table *table, const char *prefix, const sr
  * other. */
 sr_ranking sr_avey_ranking(const sr_avey *avey, int64_t B, int64_t N, int C);
 
-/* ---- a block's mixer, over any number of contexts */
-
-typedef struct sr_avey_layer sr_avey_layer;
-
-srnn_status sr_avey_layer_create(sr_avey_layer **layer, sr_backend *backend, const sr_avey *avey,
-                                 int C, int64_t rows);
-void sr_avey_layer_free(sr_avey_layer *layer);
-size_t sr_avey_layer_saved_bytes(const sr_avey_layer *layer);
-size_t sr_avey_layer_scratch_bytes(const sr_avey_layer *layer);
-
-/* As in layer/attention.h. */
-srnn_status sr_avey_layer_attend(sr_avey_layer *layer, sr_matrix x, const sr_layer_weights *weights,
-                                 void *saved);
-srnn_status sr_avey_layer_finish(sr_avey_layer *layer, sr_matrix y, sr_matrix addend,
-                                 const sr_layer_weights *weights, void *saved);
-/* Its parameters are forward's, and a gradient for each. */
-srnn_status sr_avey_layer_backward(sr_avey_layer *layer, sr_matrix d_x,
-                                   const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
-                                   const sr_layer_weights *weights, void *saved, void *scratch);
+/* *mixer = that of a block, over any number of contexts of `rows` rows in all. */
+struct sr_mixer;
+srnn_status sr_mixer_of_avey(struct sr_mixer *mixer, sr_backend *backend, const sr_avey *avey,
+                             int C, int64_t rows);
 
 #endif

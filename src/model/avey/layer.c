@@ -2,17 +2,18 @@
  * rows of a context, and made narrow again. */
 #include "base/memory.h"
 #include "model/avey/avey.h"
+#include "model/layer/mixer.h"
 
 #include <stdlib.h>
 
 enum { ALIGNMENT = 64 };
 
-struct sr_avey_layer {
+typedef struct avey_layer {
     sr_backend *backend;
     sr_avey avey;
     int64_t C, rows;
     int64_t wide, joined; /* channels: fE, and of what the mix leaves of them */
-};
+} avey_layer;
 
 /* What forward leaves and backward reads, or their gradients and scratch. */
 typedef struct arrays {
@@ -22,7 +23,7 @@ typedef struct arrays {
 } arrays;
 
 /* The mix of what the enricher made, without its pointers. */
-static sr_context_mix mix_of(const sr_avey_layer *l, sr_matrix wide) {
+static sr_context_mix mix_of(const avey_layer *l, sr_matrix wide) {
     return (sr_context_mix){.x = wide,
                             .context = sr_avey_rows(&l->avey),
                             .mixed = sr_avey_mixed(&l->avey, (int)l->C)};
@@ -35,7 +36,7 @@ static void *take(char *base, size_t *bytes, size_t size) {
 }
 
 /* base NULL: only the bytes of all. */
-static arrays lay_out(const sr_avey_layer *l, char *base, size_t *bytes) {
+static arrays lay_out(const avey_layer *l, char *base, size_t *bytes) {
     const srnn_dtype number = l->backend->number;
     const size_t column = (size_t)l->rows * sr_element_bytes(number);
     arrays a;
@@ -48,52 +49,33 @@ static arrays lay_out(const sr_avey_layer *l, char *base, size_t *bytes) {
     return a;
 }
 
-static arrays arrays_at(const sr_avey_layer *l, void *base) {
+static arrays arrays_at(const avey_layer *l, void *base) {
     size_t bytes;
     return lay_out(l, base, &bytes);
 }
 
-srnn_status sr_avey_layer_create(sr_avey_layer **layer, sr_backend *backend, const sr_avey *avey,
-                                 int C, int64_t rows) {
-    void *memory;
-    *layer = NULL;
-    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **layer));
-    *layer = memory;
-    **layer = (sr_avey_layer){.backend = backend,
-                              .avey = *avey,
-                              .C = C,
-                              .rows = rows,
-                              .wide = (int64_t)avey->expansion * C,
-                              .joined = sr_avey_joined(avey, C)};
-    return SRNN_OK;
-}
-
-void sr_avey_layer_free(sr_avey_layer *layer) {
+static void layer_free(void *layer) {
     free(layer);
 }
 
-size_t sr_avey_layer_saved_bytes(const sr_avey_layer *layer) {
+static size_t saved_bytes(const void *layer) {
     size_t bytes;
     lay_out(layer, NULL, &bytes);
     return bytes;
 }
 
-size_t sr_avey_layer_scratch_bytes(const sr_avey_layer *layer) {
-    return sr_avey_layer_saved_bytes(layer);
-}
-
-static sr_linear enricher_of(const sr_avey_layer *l, const sr_layer_weights *weights) {
+static sr_linear enricher_of(const avey_layer *l, const sr_layer_weights *weights) {
     return (sr_linear){weights->working->slot[SR_LAYER_PROJECTIONS],
                        weights->master->slot[SR_LAYER_PROJECTIONS + 1], l->wide, weights->narrow,
                        true};
 }
 
-static sr_linear fuser_of(const sr_avey_layer *l, const sr_layer_weights *weights) {
+static sr_linear fuser_of(const avey_layer *l, const sr_layer_weights *weights) {
     return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
                        weights->master->slot[SR_LAYER_OUTPUT + 1], l->C, weights->narrow, true};
 }
 
-static sr_context_mix saved_mix(const sr_avey_layer *l, const arrays *in,
+static sr_context_mix saved_mix(const avey_layer *l, const arrays *in,
                                 const sr_layer_weights *weights) {
     sr_context_mix mix = mix_of(l, in->wide);
     mix.weight = weights->master->slot[SR_LAYER_SPATIAL];
@@ -101,8 +83,10 @@ static sr_context_mix saved_mix(const sr_avey_layer *l, const arrays *in,
     return mix;
 }
 
-srnn_status sr_avey_layer_attend(sr_avey_layer *l, sr_matrix x, const sr_layer_weights *weights,
-                                 void *saved) {
+static srnn_status attend(void *layer, sr_matrix x, const sr_layer_weights *weights, void *saved,
+                          const sr_layer_crossing *crossing) {
+    const avey_layer *l = layer;
+    (void)crossing;
     const sr_linear enricher = enricher_of(l, weights);
     const arrays in = arrays_at(l, saved);
     const sr_context_mix mix = saved_mix(l, &in, weights);
@@ -110,17 +94,21 @@ srnn_status sr_avey_layer_attend(sr_avey_layer *l, sr_matrix x, const sr_layer_w
     return l->backend->context_mix_forward(l->backend, in.joined, &mix);
 }
 
-srnn_status sr_avey_layer_finish(sr_avey_layer *l, sr_matrix y, sr_matrix addend,
-                                 const sr_layer_weights *weights, void *saved) {
+static srnn_status finish(void *layer, sr_matrix y, sr_matrix addend, sr_matrix x,
+                          const sr_layer_weights *weights, void *saved) {
+    const avey_layer *l = layer;
+    (void)x;
     const arrays in = arrays_at(l, saved);
     const sr_linear fuser = fuser_of(l, weights);
     return l->backend->linear_forward(l->backend, y, addend, in.joined, &fuser, 1);
 }
 
 /* Its parameters are forward's, and a gradient for each. */
-srnn_status sr_avey_layer_backward(sr_avey_layer *l, sr_matrix d_x,
-                                   const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
-                                   const sr_layer_weights *weights, void *saved, void *scratch) {
+static srnn_status backward(void *layer, sr_matrix d_x, const sr_layer_pointers *gradients,
+                            sr_matrix d_y, sr_matrix x, const sr_layer_weights *weights,
+                            void *saved, void *scratch, const sr_layer_crossing *crossing) {
+    const avey_layer *l = layer;
+    (void)crossing;
     sr_backend *backend = l->backend;
     const sr_linear fuser = fuser_of(l, weights), enricher = enricher_of(l, weights);
     const sr_linear_gradient d_fuser = {gradients->slot[SR_LAYER_OUTPUT],
@@ -135,4 +123,26 @@ srnn_status sr_avey_layer_backward(sr_avey_layer *l, sr_matrix d_x,
     SR_TRY(backend->context_mix_backward(backend, d.wide, gradients->slot[SR_LAYER_SPATIAL],
                                          d.joined, &mix, d.mix));
     return backend->linear_backward(backend, &enriched);
+}
+
+/* Documents are checked where contexts are made (sr_contexts_check_documents). */
+static const sr_mixer_calls calls = {.free = layer_free,
+                                     .saved_bytes = saved_bytes,
+                                     .scratch_bytes = saved_bytes,
+                                     .attend = attend,
+                                     .finish = finish,
+                                     .backward = backward};
+
+srnn_status sr_mixer_of_avey(sr_mixer *mixer, sr_backend *backend, const sr_avey *avey, int C,
+                             int64_t rows) {
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(avey_layer)));
+    *(avey_layer *)memory = (avey_layer){.backend = backend,
+                                         .avey = *avey,
+                                         .C = C,
+                                         .rows = rows,
+                                         .wide = (int64_t)avey->expansion * C,
+                                         .joined = sr_avey_joined(avey, C)};
+    *mixer = (sr_mixer){&calls, memory, NULL};
+    return SRNN_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "equation/facts.h"
 #include "files/memory_stream.h"
+#include "model/conv/conv.h"
 #include "model/mixers.h"
 
 #include <ctype.h>
@@ -14,6 +15,8 @@
 void sr_model_config_free(sr_model_config *config) {
     free(config->attention);
     free(config->sizes);
+    free(config->parallel);
+    free(config->parallel_sizes);
     free(config->source);
     *config = (sr_model_config){0};
 }
@@ -25,23 +28,30 @@ static srnn_status copy_bytes(void **to, const void *from, size_t count, size_t 
 }
 
 srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from) {
-    const size_t L = (size_t)from->L;
-    void *attention = NULL, *sizes = NULL, *source = NULL;
+    const size_t L = (size_t)from->L, source_bytes = from->source ? strlen(from->source) + 1 : 0;
+    enum { COPIES = 5 };
+    const void *const have[COPIES] = {from->attention, from->sizes, from->parallel,
+                                      from->parallel_sizes, from->source};
+    const size_t bytes[COPIES] = {L * sizeof *from->attention, L * sizeof *from->sizes,
+                                  L * sizeof *from->parallel, L * sizeof *from->parallel_sizes,
+                                  source_bytes};
+    void *copies[COPIES] = {NULL};
+    srnn_status status = SRNN_OK;
     *to = (sr_model_config){0};
-    srnn_status status = copy_bytes(&attention, from->attention, L, sizeof *from->attention);
-    if (status == SRNN_OK)
-        status = copy_bytes(&sizes, from->sizes, L, sizeof *from->sizes);
-    if (status == SRNN_OK && from->source)
-        status = copy_bytes(&source, from->source, strlen(from->source) + 1, 1);
+    for (int i = 0; i < COPIES && status == SRNN_OK; i++)
+        if (have[i])
+            status = copy_bytes(&copies[i], have[i], bytes[i], 1);
     if (status != SRNN_OK) {
-        free(attention);
-        free(sizes);
+        for (int i = 0; i < COPIES; i++)
+            free(copies[i]);
         return status;
     }
     *to = *from;
-    to->attention = attention;
-    to->sizes = sizes;
-    to->source = source;
+    to->attention = copies[0];
+    to->sizes = copies[1];
+    to->parallel = copies[2];
+    to->parallel_sizes = copies[3];
+    to->source = copies[4];
     return SRNN_OK;
 }
 
@@ -67,19 +77,41 @@ static bool has_plain_layer(const sr_model_config *config, int layer) {
     return form == SRNN_LAYER_PLAIN || form == SRNN_LAYER_NALA;
 }
 
-sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
-    sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
+float sr_model_config_factor(const sr_model_config *config, sr_factor which) {
+    return config->factors[which] == 0 ? 1.0f : (float)config->factors[which];
+}
+
+/* What the dims of both mixers have. */
+static sr_layer_dims dims_of(const sr_model_config *config, const sr_layer_sizes *sizes,
+                             int layer) {
+    sr_layer_dims dims = sr_layer_sizes_dims(sizes, config->C);
     dims.layers = config->L;
     dims.layer = layer;
+    dims.conv_unbiased = config->conv_unbiased;
+    dims.norm_epsilon = config->norm_epsilon;
+    dims.norm_is_minus_one = config->norm_is_minus_one;
+    return dims;
+}
+
+sr_layer_dims sr_model_config_parallel_dims(const sr_model_config *config, int layer) {
+    sr_layer_dims dims = dims_of(config, &config->parallel_sizes[layer], layer);
+    dims.qkv_bias = config->parallel_bias;
+    dims.o_bias = config->parallel_o_bias;
+    for (int i = 0; i < SR_PART_FACTORS; i++)
+        dims.part_factors[i] = config->factors[SR_FACTOR_PARTS + i];
+    return dims;
+}
+
+sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
+    sr_layer_dims dims = dims_of(config, &config->sizes[layer], layer);
     for (int earlier = 0; earlier < layer && sr_layer_mixes_values(&config->attention[layer]);
          earlier++)
         dims.later = dims.later || sr_layer_mixes_values(&config->attention[earlier]);
     const bool biased = !config->linear_unbiased || has_plain_layer(config, layer);
     dims.qkv_bias = config->qkv_bias && biased;
     dims.o_bias = config->o_bias && biased;
-    dims.conv_unbiased = config->conv_unbiased;
-    dims.norm_epsilon = config->norm_epsilon;
-    dims.norm_is_minus_one = config->norm_is_minus_one;
+    if (sr_layer_is_conv(&config->attention[layer]))
+        dims.qkv_bias = dims.o_bias = config->conv_layer_bias;
     return dims;
 }
 
@@ -87,7 +119,7 @@ bool sr_model_config_is_softmax(const sr_model_config *c) {
     static const srnn_attention softmax;
     const sr_layer_sizes sizes = {.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
     for (int layer = 0; layer < sr_model_config_attention_layers(c); layer++)
-        if (!sr_attention_same(&c->attention[layer], &softmax) ||
+        if (c->parallel || !sr_attention_same(&c->attention[layer], &softmax) ||
             memcmp(&c->sizes[layer], &sizes, sizeof sizes) != 0)
             return false;
     return sr_mixer_row_of(c)->attends;
@@ -98,10 +130,14 @@ static bool is_one(double multiplier) {
 }
 
 bool sr_model_config_is_plain(const sr_model_config *c) {
-    return !c->linear_unbiased && !c->conv_unbiased && c->mlp != SR_MLP_GATED &&
-           c->mlp != SR_MLP_PLAIN && !c->layer_norm && !c->norm_is_minus_one &&
-           is_one(c->embedding_multiplier) && is_one(c->residual_multiplier) &&
-           is_one(c->logit_multiplier) && c->logit_cap == 0 && c->experts.count == 0;
+    for (int i = 0; i < SR_FACTORS; i++)
+        if (!is_one(c->factors[i]))
+            return false;
+    return !c->parallel && !c->linear_unbiased && !c->conv_unbiased && !c->conv_layer_bias &&
+           c->mlp != SR_MLP_GATED && c->mlp != SR_MLP_PLAIN && !c->layer_norm &&
+           !c->norm_is_minus_one && is_one(c->embedding_multiplier) &&
+           is_one(c->residual_multiplier) && is_one(c->logit_multiplier) && c->logit_cap == 0 &&
+           c->experts.count == 0;
 }
 
 sr_rope_angles_of sr_model_config_rope(const sr_model_config *c, int layer) {
@@ -138,8 +174,7 @@ static srnn_status check_bounds(const bound *bounds, size_t count, const char *w
     return SRNN_OK;
 }
 
-static srnn_status check_sizes(const sr_model_config *c, int layer) {
-    const sr_layer_sizes *s = &c->sizes[layer];
+static srnn_status check_sizes(const sr_layer_sizes *s, const srnn_attention *a, int layer) {
     const bound bounds[] = {
         {"heads", s->H, 1, SR_WIDTH_MAX},        {"groups of heads", s->Hkv, 1, s->H},
         {"key size", s->D, 1, SR_HEAD_SIZE_MAX}, {"value size", s->Dv, 1, SR_VALUE_SIZE_MAX},
@@ -151,15 +186,28 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     if (s->H % s->Hkv)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "layer %d: %d heads cannot share %d", layer, s->H,
                        s->Hkv);
-    if (c->attention[layer].position != SRNN_POSITION_ROPE)
+    if (a->position != SRNN_POSITION_ROPE)
         return SRNN_OK;
-    const int width = sr_layer_rope_width(&c->attention[layer], s->D);
+    const int width = sr_layer_rope_width(a, s->D);
     if (width < 2 || width % 2)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "RoPE rotates pairs of channels: keys need an even width, not %d; use "
                        "position=none",
                        width);
     return SRNN_OK;
+}
+
+/* What the second mixer of a layer may be. */
+static srnn_status check_parallel(const sr_model_config *c, int layer) {
+    const srnn_attention *a = &c->parallel[layer];
+    SR_TRY(srnn_attention_check(a));
+    if (a->position == SRNN_POSITION_ROPE || a->wiring.prefix_tokens || a->wiring.block_norm ||
+        sr_layer_mixes_values(a) || sr_layer_mixes_values(&c->attention[layer]))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "layer %d: of two mixers side by side the second has no RoPE, prefix_tokens "
+                       "and block_norm, and none is layer=rwkv7",
+                       layer);
+    return check_sizes(&c->parallel_sizes[layer], a, layer);
 }
 
 static srnn_status check_activation(const sr_model_config *c) {
@@ -213,7 +261,9 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
     SR_TRY(check_experts(c));
     for (int layer = 0; layer < sr_model_config_attention_layers(c); layer++) {
         SR_TRY(srnn_attention_check(&c->attention[layer]));
-        SR_TRY(check_sizes(c, layer));
+        SR_TRY(check_sizes(&c->sizes[layer], &c->attention[layer], layer));
+        if (c->parallel)
+            SR_TRY(check_parallel(c, layer));
     }
     return SRNN_OK;
 }
@@ -255,15 +305,49 @@ static const char *range_next(const char *text) {
     return text + strlen(text);
 }
 
+/* Where the text of a second mixer starts, after the + that no digit follows (those of numbers do);
+ * NULL: there is none. */
+static const char *second_of(const char *variant) {
+    for (const char *at = strchr(variant, '+'); at; at = strchr(at + 1, '+'))
+        if (!isdigit((unsigned char)at[1]))
+            return at;
+    return NULL;
+}
+
+static srnn_status take_parallel(sr_model_config *config) {
+    void *memory;
+    if (config->parallel)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->parallel));
+    config->parallel = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->parallel_sizes));
+    config->parallel_sizes = memory;
+    return SRNN_OK;
+}
+
+/* One mixer, or two with a + between them. */
+static srnn_status parse_mixers(srnn_attention mixers[2], bool *two, char *variant) {
+    const char *second = second_of(variant);
+    *two = second;
+    if (!second)
+        return srnn_attention_parse(&mixers[0], variant);
+    variant[second - variant] = '\0';
+    SR_TRY(srnn_attention_parse(&mixers[0], variant));
+    return srnn_attention_parse(&mixers[1], second + 1);
+}
+
 static srnn_status set_range(sr_model_config *config, bool *known, const char *text, size_t length,
                              long first, long last) {
-    srnn_attention attention;
+    srnn_attention mixers[2];
+    bool two;
     char *variant = strndup(text, length);
     if (!variant)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text of %zu bytes", length);
-    const srnn_status status = srnn_attention_parse(&attention, variant);
+    const srnn_status status = parse_mixers(mixers, &two, variant);
     free(variant);
     SR_TRY(status);
+    if (two)
+        SR_TRY(take_parallel(config));
     if (last < 0)
         last = config->L - 1;
     if (first > last || last >= config->L)
@@ -273,7 +357,11 @@ static srnn_status set_range(sr_model_config *config, bool *known, const char *t
         if (known[layer])
             return SR_FAIL(SRNN_ERR_FORMAT, "the attention of layer %ld is given twice", layer);
         known[layer] = true;
-        config->attention[layer] = attention;
+        config->attention[layer] = mixers[0];
+        if (two) {
+            config->parallel[layer] = mixers[1];
+            config->parallel_sizes[layer].H = 1; /* it is there */
+        }
     }
     return SRNN_OK;
 }
@@ -332,6 +420,20 @@ static srnn_status set_ranges(sr_model_config *config, bool *known, const char *
     return SRNN_OK;
 }
 
+static srnn_status set_sizes(sr_model_config *c) {
+    for (int layer = 0; layer < c->L; layer++) {
+        c->sizes[layer] = sr_layer_sizes_usual(&c->attention[layer], c->H, c->Hkv, c->D, &c->given);
+        if (!c->parallel)
+            continue;
+        if (!c->parallel_sizes[layer].H)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                           "layer %d has one mixer and others have two side by side", layer);
+        c->parallel_sizes[layer] =
+            sr_layer_sizes_usual(&c->parallel[layer], c->H, c->Hkv, c->D, &c->given);
+    }
+    return SRNN_OK;
+}
+
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text) {
     void *memory;
     if (config->L < 1 || config->L > SR_LAYERS_MAX)
@@ -339,8 +441,10 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
                        SR_LAYERS_MAX);
     free(config->attention);
     free(config->sizes);
-    config->attention = NULL;
-    config->sizes = NULL;
+    free(config->parallel);
+    free(config->parallel_sizes);
+    config->attention = config->parallel = NULL;
+    config->sizes = config->parallel_sizes = NULL;
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->attention));
     config->attention = memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->sizes));
@@ -348,10 +452,7 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof(bool)));
     const srnn_status status = set_ranges(config, memory, text);
     free(memory);
-    for (int layer = 0; layer < config->L; layer++)
-        config->sizes[layer] = sr_layer_sizes_usual(&config->attention[layer], config->H,
-                                                    config->Hkv, config->D, &config->given);
-    return status;
+    return status == SRNN_OK ? set_sizes(config) : status;
 }
 
 /* How many layers a text names: up to the end of its ranges, or once through its counts, and one
@@ -379,7 +480,7 @@ static long layers_named(const char *text) {
 }
 
 srnn_status sr_attention_by_layers(sr_model_config *config, bool *several, const char *text) {
-    const long layers = layers_named(text);
+    const long named = layers_named(text), layers = !named && second_of(text) ? 1 : named;
     *config = (sr_model_config){.H = 1, .Hkv = 1, .D = 1};
     *several = layers != 0;
     if (!*several)
@@ -424,9 +525,11 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
     for (int first = 0, next; first < config->L; first = next) {
-        char variant[512];
+        char variant[2 * SR_ATTENTION_TEXT];
         for (next = first + 1; next < config->L; next++)
-            if (!sr_attention_same(&config->attention[first], &config->attention[next]))
+            if (!sr_attention_same(&config->attention[first], &config->attention[next]) ||
+                (config->parallel &&
+                 !sr_attention_same(&config->parallel[first], &config->parallel[next])))
                 break;
         sr_mixer_row_of(config)->print(variant, sizeof variant, config, first);
         if (first == 0 && next == config->L)

@@ -42,6 +42,18 @@ typedef enum sr_mixer_kind {
     SR_MIXER_AVEY, /* blocks of Avey in place of attention and MLP */
 } sr_mixer_kind;
 
+/* Numbers that multiply what passes inside a layer (Falcon-H1). */
+typedef enum sr_factor {
+    SR_FACTOR_IN, /* what the first mixer reads, and what it makes */
+    SR_FACTOR_OUT,
+    SR_FACTOR_PARALLEL_IN, /* the second */
+    SR_FACTOR_PARALLEL_OUT,
+    SR_FACTOR_PARTS,                                    /* of the second's projection */
+    SR_FACTOR_GATE = SR_FACTOR_PARTS + SR_PART_FACTORS, /* the MLP's gate before its activation */
+    SR_FACTOR_MLP,                                      /* what the MLP makes */
+    SR_FACTORS,
+} sr_factor;
+
 typedef struct sr_model_config {
     int V;         /* vocab_size */
     int C;         /* hidden_size */
@@ -57,6 +69,7 @@ typedef struct sr_model_config {
     bool layer_norm;        /* norms are LayerNorm with a bias, not RMS */
     bool norm_is_minus_one; /* weights of norms are stored as w - 1 */
     double embedding_multiplier, residual_multiplier, logit_multiplier; /* 0: 1 */
+    double factors[SR_FACTORS];                                         /* 0: 1 */
     double logit_cap; /* c of logits = c tanh(logits / c); 0: none */
     double rope_theta;
     sr_rope_scaling rope_scaling;
@@ -64,6 +77,7 @@ typedef struct sr_model_config {
     bool qkv_bias, o_bias; /* attention_bias */
     bool linear_unbiased;  /* linear-attention layers have no such biases */
     bool conv_unbiased;    /* Mamba-2's convolutions have no bias */
+    bool conv_layer_bias;  /* layer=conv has biases; the two above are not about it */
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
@@ -80,6 +94,11 @@ typedef struct sr_model_config {
 
     srnn_attention *attention; /* (L), owned */
     sr_layer_sizes *sizes;     /* (L), owned */
+
+    /* Of a second mixer next to the first in every layer, without RoPE; NULL: there is none. */
+    srnn_attention *parallel;       /* (L), owned */
+    sr_layer_sizes *parallel_sizes; /* (L), owned */
+    bool parallel_bias, parallel_o_bias;
 } sr_model_config;
 
 /* Leaves { 0 }, which may be freed again. */
@@ -96,12 +115,13 @@ srnn_status sr_model_config_check(const sr_model_config *config);
 
 /* Sets the attention of all L layers (config->L is set) from a text: one variant for all; variants
  * by layers, "0-3:norm,4-:order:2", that name every layer once; or a pattern that is repeated,
- * "3*gated_delta_net,1*softmax"; and their sizes, from the other members. */
+ * "3*gated_delta_net,1*softmax"; and their sizes, from the other members. "A+B" is a layer with two
+ * mixers side by side, of which the second has no RoPE. */
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
 
-/* *several: the text gives variants by layers. Then *config has as many layers as it names, with
- * their attention and heads of one number: what can be said before a model's sizes are known. Free
- * it. */
+/* *several: the text gives variants by layers, or two mixers of each. Then *config has as many
+ * layers as it names, with their attention and heads of one number: what can be said before a
+ * model's sizes are known. Free it. */
 srnn_status sr_attention_by_layers(sr_model_config *config, bool *several, const char *text);
 
 /* *text = what sr_model_config_attention reads back; free() it. */
@@ -128,8 +148,12 @@ srnn_block_norm sr_model_config_block_norm(const sr_model_config *config, int la
 /* True if the model's configuration lists this token as an end of text. */
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);
 
-/* The sizes of one attention layer. */
+/* The sizes of one attention layer, and of the second mixer next to it. */
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
+sr_layer_dims sr_model_config_parallel_dims(const sr_model_config *config, int layer);
+
+/* The number, 1 where it is left out. */
+float sr_model_config_factor(const sr_model_config *config, sr_factor which);
 
 /* True if every layer is softmax attention with the heads of the model, as in a
  * Llama. */

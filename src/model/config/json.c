@@ -66,7 +66,8 @@ static void read_mlp(sr_config_reader *r, sr_model_config *config) {
     config->mlp = strcmp(kind, "gelu") == 0   ? SR_MLP_GELU
                   : strcmp(kind, "none") == 0 ? SR_MLP_NONE
                                               : SR_MLP_SWIGLU;
-    if (strcmp(kind, "plain") == 0 || sr_config_value(r->root, "softrnn_parts"))
+    const bool parts = sr_config_value(r->root, "softrnn_parts") && config->mlp != SR_MLP_NONE;
+    if (strcmp(kind, "plain") == 0 || parts)
         sr_config_mlp_set(r, config, "hidden_act", act, strcmp(kind, "plain") != 0);
     config->F = config->mlp == SR_MLP_NONE ? sr_config_integer(r, "intermediate_size", 0)
                                            : needed(r, "intermediate_size");
@@ -128,12 +129,24 @@ static void read_experts(sr_config_reader *r, const json_t *experts, sr_model_co
     }
 }
 
+static void read_factors(sr_config_reader *r, const json_t *factors, sr_model_config *config) {
+    if (factors && (!json_is_array(factors) || json_array_size(factors) != SR_FACTORS))
+        sr_config_refuse(r, "factors", "of softrnn_parts is not a list of as many numbers");
+    for (int i = 0; factors && i < SR_FACTORS; i++) {
+        const json_t *factor = json_array_get(factors, (size_t)i);
+        config->factors[i] = json_number_value(factor);
+        if (!json_is_number(factor))
+            sr_config_refuse(r, "factors", "of softrnn_parts has something other than a number");
+    }
+}
+
 /* Parts of published families that a Llama does not have, as write.c writes them. */
 static void read_parts(sr_config_reader *r, sr_model_config *config) {
     const json_t *parts = sr_config_value(r->root, "softrnn_parts");
     config->layer_norm = sr_config_flag(r, parts, "layer_norm", false);
     config->linear_unbiased = sr_config_flag(r, parts, "linear_unbiased", false);
     config->conv_unbiased = sr_config_flag(r, parts, "conv_unbiased", false);
+    config->conv_layer_bias = sr_config_flag(r, parts, "conv_layer_bias", false);
     config->norm_is_minus_one = sr_config_flag(r, parts, "norm_is_minus_one", false);
     config->embedding_multiplier = sr_config_real(r, parts, "embedding_multiplier", 0);
     config->residual_multiplier = sr_config_real(r, parts, "residual_multiplier", 0);
@@ -141,6 +154,11 @@ static void read_parts(sr_config_reader *r, sr_model_config *config) {
     config->logit_cap = sr_config_real(r, parts, "logit_cap", 0);
     config->activation_limit = sr_config_real(r, parts, "activation_limit", 0);
     config->activation_sharpness = sr_config_real(r, parts, "activation_sharpness", 0);
+    config->parallel_bias = sr_config_flag(r, parts, "parallel_bias", false);
+    config->parallel_o_bias = sr_config_flag(r, parts, "parallel_output_bias", false);
+    if (config->parallel)
+        sr_config_parallel_sizes_read(r, config, sr_config_value(parts, "parallel_sizes"));
+    read_factors(r, sr_config_value(parts, "factors"), config);
     if (sr_config_value(parts, "experts"))
         read_experts(r, sr_config_value(parts, "experts"), config);
 }

@@ -27,4 +27,7 @@ bool sr_config_flag(sr_config_reader *reader, const json_t *object, const char *
 const char *sr_config_word(sr_config_reader *reader, const json_t *object, const char *key,
                            const char *otherwise);
 
+/* Refuses limits of Mamba-2's time steps other than [0, Infinity], with which they are computed. */
+void sr_config_check_time_steps(sr_config_reader *reader, const char *key);
+
 #endif

@@ -21,6 +21,7 @@ static const struct {
     {"relu2", SR_ACTIVATION_RELU_SQUARE},
     {"xielu", SR_ACTIVATION_XIELU},
     {"silu_clamped", SR_ACTIVATION_SILU_CLAMPED},
+    {"linear", SR_ACTIVATION_IDENTITY},
 };
 enum { WORDS = sizeof words / sizeof *words };
 
@@ -39,8 +40,8 @@ void sr_config_mlp_set(sr_config_reader *r, sr_model_config *config, const char 
     if (r->status == SRNN_OK)
         r->status =
             SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                    "%s: %s is %s; supported are silu, gelu, gelu_pytorch_tanh, relu, relu2 and "
-                    "xielu",
+                    "%s: %s is %s; supported are silu, gelu, gelu_pytorch_tanh, relu, relu2, "
+                    "xielu and linear",
                     r->path, key, word);
 }
 

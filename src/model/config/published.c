@@ -63,12 +63,6 @@ static bool has_full_layer(const json_t *root) {
     return false;
 }
 
-/* Files may leave out the members that say so. */
-static bool is_type(const json_t *root, const char *type) {
-    const json_t *own = sr_config_value(root, "model_type");
-    return json_is_string(own) && strcmp(json_string_value(own), type) == 0;
-}
-
 srnn_status sr_published_missing(const json_t *root, const char *path, bool experts_are_read) {
     const struct {
         bool needed;
@@ -85,12 +79,10 @@ srnn_status sr_published_missing(const json_t *root, const char *path, bool expe
          "attention to later tokens (use_bidirectional_attention)"},
         {json_is_true(sr_config_value(root, "is_encoder_decoder")), "an encoder"},
         {has_number(root, "attention_chunk_size"), "attention within chunks"},
+        {has_number(root, "decay_low_rank_dim"),
+         "RWKV-7's MLP with a token shift, a norm of the embedding and paths of several ranks"},
         {json_is_true(sr_config_value(root, "alibi")), "ALiBi"},
         {has_number(root, "clip_qkv"), "clipped q, k and v (clip_qkv)"},
-        {has_number(root, "conv_L_cache") || is_type(root, "lfm2"),
-         "a convolution as a mixer (conv_L_cache)"},
-        {has_number(root, "mamba_d_ssm") || is_type(root, "falcon_h1"),
-         "two mixers side by side in one layer"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].needed)
@@ -203,6 +195,32 @@ static void read_multipliers(sr_config_reader *r, const sr_published *f, sr_mode
     c->logit_cap = multiplier(r, "final_logit_softcapping");
 }
 
+/* As many factors as `count`, from a list. */
+static void read_factors(sr_config_reader *r, const char *key, double *factors, size_t count) {
+    const json_t *list = sr_config_value(r->root, key);
+    if (list && json_array_size(list) != count)
+        sr_config_refuse(r, key, "is not a list of as many numbers as it needs");
+    for (size_t i = 0; list && i < count; i++) {
+        factors[i] = json_number_value(json_array_get(list, i));
+        if (!(factors[i] > 0))
+            sr_config_refuse(r, key, "has something other than numbers above 0");
+    }
+}
+
+/* What Falcon-H1 has in the model around its mixers. */
+static void read_mamba_model(sr_config_reader *r, sr_model_config *c) {
+    c->factors[SR_FACTOR_IN] = multiplier(r, "attention_in_multiplier");
+    c->factors[SR_FACTOR_OUT] = multiplier(r, "attention_out_multiplier");
+    c->factors[SR_FACTOR_PARALLEL_IN] = multiplier(r, "ssm_in_multiplier");
+    c->factors[SR_FACTOR_PARALLEL_OUT] = multiplier(r, "ssm_out_multiplier");
+    read_factors(r, "ssm_multipliers", c->factors + SR_FACTOR_PARTS, SR_PART_FACTORS);
+    read_factors(r, "mlp_multipliers", c->factors + SR_FACTOR_GATE, 2);
+    c->logit_multiplier = multiplier(r, "lm_head_multiplier");
+    c->parallel_bias = flag(r, "mamba_proj_bias");
+    c->parallel_o_bias = flag(r, "projectors_bias");
+    c->conv_unbiased = !flag(r, "mamba_conv_bias");
+}
+
 static void read_model(sr_config_reader *r, const sr_published *f, sr_model_config *c) {
     c->names = &f->names;
     c->layer_norm = f->layer_norm;
@@ -216,10 +234,13 @@ static void read_model(sr_config_reader *r, const sr_published *f, sr_model_conf
     c->norm_epsilon = sr_config_real(r, r->root, f->epsilon ? f->epsilon : "rms_norm_eps", 1e-6);
     c->qkv_bias = flag(r, f->qkv_bias);
     c->o_bias = flag(r, f->o_bias);
+    c->conv_layer_bias = flag(r, f->conv_bias);
     c->linear_unbiased = f->linear && (c->qkv_bias || c->o_bias);
     read_mlp(r, f, c);
     read_experts(r, f, c);
     read_multipliers(r, f, c);
+    if (f->mamba)
+        read_mamba_model(r, c);
 }
 
 /* ---- position */
@@ -342,8 +363,11 @@ static int window_of(sr_config_reader *r, const sr_published *f, const sr_model_
     return (use && !json_is_true(use) && !listed) || window >= c->positions ? 0 : window;
 }
 
-static double scale_of(sr_config_reader *r) {
+static double scale_of(sr_config_reader *r, const sr_model_config *c) {
     const double scalar = multiplier(r, "query_pre_attn_scalar");
+    const double keys = multiplier(r, "key_multiplier");
+    if (keys > 0 && keys != 1)
+        return keys / sqrt((double)c->D);
     return scalar > 0 ? 1 / sqrt(scalar) : multiplier(r, "attention_multiplier");
 }
 
@@ -374,7 +398,7 @@ static const char *qk_norm_text(sr_config_reader *r) {
 /* A sliding layer whose window is as wide as the longest text has none, but its own theta. */
 static void write_attention(layer_reader *l, bool sliding, int window, bool rope) {
     sr_config_reader *r = l->r;
-    const double scale = scale_of(r), cap = multiplier(r, "attn_logit_softcapping");
+    const double scale = scale_of(r, l->config), cap = multiplier(r, "attn_logit_softcapping");
     add(l, "softmax%s%s", l->family->layer ? l->family->layer : "", qk_norm_text(r));
     if (flag(r, "use_parallel_residual"))
         add(l, ",block_norm=parallel");
@@ -425,6 +449,48 @@ static sr_layer_sizes write_linear(layer_reader *l) {
     return s;
 }
 
+static void write_conv(layer_reader *l) {
+    add(l, "layer=conv,position=none,conv_activation=none,short_conv=%d",
+        sr_config_integer(l->r, l->family->conv, 3));
+}
+
+/* Mamba-2 next to attention, whose activation after the convolution is the MLP's. */
+static sr_layer_sizes write_mamba(layer_reader *l) {
+    sr_config_reader *r = l->r;
+    const sr_model_config *c = l->config;
+    const int expand = sr_config_integer(r, "mamba_expand", 2);
+    const int64_t inner =
+        sr_config_integer(r, "mamba_d_ssm", expand > 0 && expand <= 64 ? expand * c->C : 0);
+    const bool is_auto = json_is_string(sr_config_value(r->root, "mamba_d_head"));
+    sr_layer_sizes s = {.H = linear_size(r, "mamba_n_heads", "", 128),
+                        .Hkv = linear_size(r, "mamba_n_groups", "", 1),
+                        .D = linear_size(r, "mamba_d_state", "", 256)};
+    const int even = s.H > 0 ? (int)(inner / s.H) : 0;
+    s.Dv = is_auto ? even : linear_size(r, "mamba_d_head", "", even);
+    if ((int64_t)s.H * s.Dv != inner)
+        sr_config_refuse(r, "mamba_d_ssm", "is not mamba_n_heads times mamba_d_head");
+    if (c->mlp != SR_MLP_SWIGLU)
+        sr_config_refuse(r, "hidden_act",
+                         "must be silu: other functions after the convolution of "
+                         "Mamba-2 are missing here");
+    sr_config_check_time_steps(r, "time_step_limit");
+    add(l, "mamba2,short_conv=%d", sr_config_integer(r, "mamba_d_conv", 4));
+    if (!flag(r, "mamba_rms_norm"))
+        add(l, ",norm=none");
+    else if (flag(r, "mamba_norm_before_gate"))
+        add(l, ",output_gate=none,post_gate");
+    add(l, ",norm_epsilon=%.17g", c->norm_epsilon);
+    return s;
+}
+
+static srnn_status read_second(layer_reader *l, int layer) {
+    sr_model_config *c = l->config;
+    l->length = 0;
+    c->parallel_sizes[layer] = write_mamba(l);
+    SR_TRY(l->r->status);
+    return srnn_attention_parse(&c->parallel[layer], l->text);
+}
+
 static srnn_status refuse_type(layer_reader *l, const char *type) {
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                    "%s: this model needs layers of type \"%s\", which are missing here", l->r->path,
@@ -452,6 +518,8 @@ static srnn_status read_layer(layer_reader *l, int layer) {
                                     sr_config_value(l->r->root, "sliding_window")));
     else if (strcmp(type, "linear_attention") == 0 && l->family->linear)
         *sizes = write_linear(l);
+    else if (strcmp(type, "conv") == 0 && l->family->conv)
+        write_conv(l);
     else
         return refuse_type(l, type);
     SR_TRY(l->r->status);
@@ -463,9 +531,12 @@ static srnn_status read_layer(layer_reader *l, int layer) {
 }
 
 static srnn_status read_layers(layer_reader *l) {
-    SR_TRY(sr_model_config_attention(l->config, "softmax"));
-    for (int layer = 0; layer < l->config->L; layer++)
+    SR_TRY(sr_model_config_attention(l->config, l->family->mamba ? "softmax+mamba2" : "softmax"));
+    for (int layer = 0; layer < l->config->L; layer++) {
         SR_TRY(read_layer(l, layer));
+        if (l->family->mamba)
+            SR_TRY(read_second(l, layer));
+    }
     return SRNN_OK;
 }
 

@@ -24,6 +24,9 @@ typedef struct sr_published {
     const char *defaults;
     const char *layer;  /* of full and windowed attention, as text after "softmax"; NULL: nothing */
     const char *linear; /* layers of type linear_attention, as text; NULL: the family has none */
+    const char *conv;   /* member: the taps of layers of type conv; NULL: the family has none */
+    const char *conv_bias; /* member: whether these have biases */
+    bool mamba; /* a Mamba-2 next to attention in every layer, and Falcon-H1's multipliers */
     const char *epsilon, *activation;         /* members; NULL: rms_norm_eps, hidden_act */
     const char *qkv_bias, *o_bias, *mlp_bias; /* members; NULL: no such biases */
     bool plain_mlp;                           /* without a gate */

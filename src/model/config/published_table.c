@@ -54,6 +54,12 @@
         .there = {"block_sparse_moe.experts.%d." theirs}, .here = { "mlp.experts." ours } \
     }
 
+#define LFM2_NAMES                                                                      \
+    {"input_layernorm.", "operator_norm."}, {"post_attention_layernorm.", "ffn_norm."}, \
+        {"mlp.gate_proj.", "feed_forward.w1."}, {"mlp.up_proj.", "feed_forward.w3."}, { \
+        "mlp.down_proj.", "feed_forward.w2."                                            \
+    }
+
 #define TRANSPOSED(theirs, ...) \
     { .there = {theirs}, .here = {__VA_ARGS__}, .transposed = true }
 
@@ -137,6 +143,48 @@ static void translate_kimi(sr_config_reader *r, json_t *merged, const json_t *fi
         sr_json_set(merged, "layer_types", kimi_layer_types(r, linear, layers));
     if (!sr_config_value(merged, "mlp_layer_types"))
         sr_json_set(merged, "mlp_layer_types", kimi_mlp_types(file, layers));
+}
+
+/* LFM2: the MLP is made narrower, then as wide as a multiple of a number; layers with attention may
+ * be listed by number; members have other names in older files. */
+static json_t *lfm2_layer_types(const json_t *full, json_int_t L) {
+    json_t *types = json_array();
+    for (json_int_t layer = 0; layer < L; layer++) {
+        bool attends = !full || json_is_null(full);
+        const json_t *value;
+        size_t i;
+        json_array_foreach(full, i, value) attends = attends || json_integer_value(value) == layer;
+        sr_json_append(types, json_string(attends ? "full_attention" : "conv"));
+    }
+    return types;
+}
+
+static json_int_t lfm2_width(const json_t *merged) {
+    const json_int_t given = json_integer_value(json_object_get(merged, "intermediate_size"));
+    const json_int_t unit = json_integer_value(json_object_get(merged, "block_multiple_of"));
+    const json_t *factor = json_object_get(merged, "block_ffn_dim_multiplier");
+    const json_int_t width = given > 0 && given <= SR_WIDTH_MAX ? 2 * given / 3 : given;
+    if (!json_is_true(json_object_get(merged, "block_auto_adjust_ff_dim")))
+        return given;
+    const double wide = json_number_value(factor) * (double)width;
+    if (unit < 1 || unit > SR_WIDTH_MAX || !(wide >= 0 && wide <= SR_WIDTH_MAX))
+        return 0; /* which is refused */
+    return ((json_int_t)wide + unit - 1) / unit * unit;
+}
+
+static void translate_lfm2(sr_config_reader *r, json_t *merged, const json_t *file) {
+    static const char *const members[][2] = {{"tie_embedding", "tie_word_embeddings"},
+                                             {"block_ff_dim", "intermediate_size"}};
+    const json_int_t L = json_integer_value(json_object_get(merged, "num_hidden_layers"));
+    (void)r;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (json_object_get(file, members[i][0]))
+            sr_json_set(merged, members[i][1], json_incref(json_object_get(file, members[i][0])));
+    if (!sr_config_value(merged, "layer_types") && L > 0 && L <= SR_LAYERS_MAX)
+        sr_json_set(merged, "layer_types",
+                    lfm2_layer_types(json_object_get(merged, "full_attn_idxs"), L));
+    sr_json_set(merged, "intermediate_size", json_integer(lfm2_width(merged)));
+    sr_json_set(merged, "hidden_act", json_string("silu")); /* whatever the file says */
 }
 
 /* clang-format off */
@@ -401,6 +449,47 @@ const sr_family sr_published_families[] = {
          .names = {.root = "model.",
                    .layers.pairs = {{"mlp.", "block_sparse_moe."}},
                    .aliases = {{"block_sparse_moe.", "mlp."}}}}},
+    {.model_type = "lfm2", .architecture = "Lfm2ForCausalLM", TRANSFORMERS,
+     .ends = "2",
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(65536, 2560, 12288, 32, 32, 8, 128000)
+             JSON("norm_eps": 1e-5, "rope_theta": 1000000.0, "conv_bias": false, "conv_L_cache": 3,
+                  "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+                  "block_auto_adjust_ff_dim": true, "full_attn_idxs": null, "layer_types": null,
+                  "tie_word_embeddings": true) "}",
+         .layer = ",qk_norm=head", .conv = "conv_L_cache", .conv_bias = "conv_bias",
+         .epsilon = "norm_eps", .translate = translate_lfm2,
+         .names = {.root = "model.",
+                   .whole = {{"norm.", "embedding_norm."}},
+                   .layers.pairs = {LFM2_NAMES, {"self_attn.q_norm.", "self_attn.q_layernorm."},
+                                    {"self_attn.k_norm.", "self_attn.k_layernorm."},
+                                    {"self_attn.o_proj.", "self_attn.out_proj."}},
+                   .linear = {.pairs = {LFM2_NAMES, {"self_attn.conv1d.", "conv.conv."},
+                                        {"self_attn.out_proj.", "conv.out_proj."}},
+                              .joined = {{.there = {"conv.in_proj"},
+                                          .here = {"self_attn.b_proj", "self_attn.c_proj",
+                                                   "self_attn.x_proj"}}}}}}},
+    {.model_type = "falcon_h1", .architecture = "FalconH1ForCausalLM", TRANSFORMERS,
+     .ends = "2",
+     .published = &(const sr_published){
+         .defaults = "{" SIZES(128000, 4096, 14336, 32, 32, 8, 8192)
+             JSON("rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": false,
+                  "mlp_bias": false, "projectors_bias": false, "mamba_d_ssm": 1024,
+                  "mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_n_groups": 1,
+                  "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2,
+                  "mamba_conv_bias": true, "mamba_proj_bias": false,
+                  "mamba_norm_before_gate": true, "mamba_rms_norm": false,
+                  "time_step_limit": null, "lm_head_multiplier": 1.0,
+                  "embedding_multiplier": 1.0, "mlp_multipliers": null, "key_multiplier": 1.0,
+                  "attention_out_multiplier": 1.0, "attention_in_multiplier": 1.0,
+                  "ssm_multipliers": null, "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
+                  "tie_word_embeddings": false) "}",
+         .mamba = true, ATTENTION_BIAS, MLP_BIAS,
+         .names = {.root = "model.",
+                   .whole = {{"norm.", "final_layernorm."}},
+                   .layers.pairs = {{"post_attention_layernorm.", "pre_ff_layernorm."},
+                                    {"mlp.", "feed_forward."},
+                                    {"parallel_attn.", "mamba."}}}}},
     {.model_type = "smollm3", .architecture = "SmolLM3ForCausalLM", TRANSFORMERS,
      .ends = "128001",
      .published = &(const sr_published){

@@ -57,6 +57,22 @@ static json_t *one_json(const sr_layer_sizes *sizes) {
     return object;
 }
 
+/* A list with one object for each layer. */
+void sr_config_parallel_sizes_read(sr_config_reader *r, sr_model_config *config,
+                                   const json_t *found) {
+    if (found && (!json_is_array(found) || (int)json_array_size(found) != config->L))
+        sr_config_refuse(r, "parallel_sizes", "is not a list of one object for each layer");
+    for (int layer = 0; found && layer < config->L && r->status == SRNN_OK; layer++)
+        read_one(r, &config->parallel_sizes[layer], json_array_get(found, (size_t)layer));
+}
+
+json_t *sr_config_parallel_sizes_json(const sr_model_config *c) {
+    json_t *list = json_array();
+    for (int layer = 0; layer < c->L; layer++)
+        sr_json_append(list, one_json(&c->parallel_sizes[layer]));
+    return list;
+}
+
 static bool all_are(const sr_model_config *c, const sr_layer_sizes *sizes) {
     for (int layer = 0; layer < c->L; layer++)
         if (memcmp(&c->sizes[layer], sizes, sizeof *sizes) != 0)

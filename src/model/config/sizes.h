@@ -12,4 +12,9 @@ void sr_config_sizes_read(sr_config_reader *reader, sr_model_config *config);
 /* The member, or NULL where the other members say it all. */
 json_t *sr_config_sizes_json(const sr_model_config *config);
 
+/* Those of the second mixers, a list of one object for each layer; found NULL: nothing. */
+void sr_config_parallel_sizes_read(sr_config_reader *reader, sr_model_config *config,
+                                   const json_t *found);
+json_t *sr_config_parallel_sizes_json(const sr_model_config *config);
+
 #endif

@@ -111,26 +111,6 @@ static void set_mlp(json_t *root, const sr_model_config *c) {
 
 /* ---- Mamba-2, of transformers */
 
-/* An end of time_step_limit: a number, or transformers' {"__float__": "Infinity"}. */
-static double limit_of(const json_t *value) {
-    const json_t *word = json_object_get(value, "__float__");
-    if (json_is_string(word))
-        return strcmp(json_string_value(word), "Infinity") == 0 ? INFINITY : NAN;
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-/* Larger numbers than a float holds are as good as no limit; so files are read whose Infinity
- * became one. */
-static void check_time_steps(sr_config_reader *r, const char *key) {
-    const json_t *limit = sr_config_value(r->root, key);
-    if (!limit || r->status != SRNN_OK)
-        return;
-    if (!(limit_of(json_array_get(limit, 0)) == 0 && limit_of(json_array_get(limit, 1)) > 1e38))
-        r->status =
-            SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                    "%s: %s must be [0, Infinity]: time steps are not limited here", r->path, key);
-}
-
 static void read_mamba2(sr_config_reader *r, system_layer *layer, sr_model_config *c) {
     sr_layer_sizes *s = &layer->sizes;
     *s = (sr_layer_sizes){.H = sr_config_integer(r, "num_heads", 128),
@@ -139,8 +119,8 @@ static void read_mamba2(sr_config_reader *r, system_layer *layer, sr_model_confi
                           .Dv = sr_config_integer(r, "head_dim", 64)};
     if (expanded(r, "expand", 2, c->C) != (int64_t)s->H * s->Dv)
         sr_config_refuse(r, "expand", "times hidden_size is not num_heads times head_dim");
-    check_time_steps(r, "time_step_limit");
-    check_time_steps(r, "dt_limit"); /* as flash-linear-attention's Mamba-2 names it */
+    sr_config_check_time_steps(r, "time_step_limit");
+    sr_config_check_time_steps(r, "dt_limit"); /* as flash-linear-attention's Mamba-2 names it */
     c->qkv_bias = c->o_bias = sr_config_flag(r, r->root, "use_bias", false);
     c->conv_unbiased = !sr_config_flag(r, r->root, "use_conv_bias", true);
     snprintf(layer->attention, sizeof layer->attention, "mamba2,short_conv=%d",

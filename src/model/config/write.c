@@ -94,15 +94,25 @@ static void set_parts(json_t *root, const sr_model_config *c) {
     if (sr_model_config_is_plain(c))
         return;
     sr_json_set(root, "softrnn_parts",
-                json_pack("{s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
+                json_pack("{s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f}", "linear_unbiased",
                           (int)c->linear_unbiased, "conv_unbiased", (int)c->conv_unbiased,
-                          "layer_norm", (int)c->layer_norm, "norm_is_minus_one",
-                          (int)c->norm_is_minus_one, "embedding_multiplier",
-                          c->embedding_multiplier, "residual_multiplier", c->residual_multiplier,
-                          "logit_multiplier", c->logit_multiplier, "logit_cap", c->logit_cap));
+                          "conv_layer_bias", (int)c->conv_layer_bias, "layer_norm",
+                          (int)c->layer_norm, "norm_is_minus_one", (int)c->norm_is_minus_one,
+                          "embedding_multiplier", c->embedding_multiplier, "residual_multiplier",
+                          c->residual_multiplier, "logit_multiplier", c->logit_multiplier,
+                          "logit_cap", c->logit_cap));
     json_t *parts = json_object_get(root, "softrnn_parts");
     if (c->experts.count > 0)
         sr_json_set(parts, "experts", experts_json(c));
+    if (c->parallel) {
+        sr_json_set(parts, "parallel_bias", json_boolean(c->parallel_bias));
+        sr_json_set(parts, "parallel_output_bias", json_boolean(c->parallel_o_bias));
+        sr_json_set(parts, "parallel_sizes", sr_config_parallel_sizes_json(c));
+    }
+    json_t *factors = json_array();
+    for (int i = 0; i < SR_FACTORS; i++)
+        sr_json_append(factors, json_real(c->factors[i]));
+    sr_json_set(parts, "factors", factors);
     if (c->activation == SR_ACTIVATION_SILU_CLAMPED) {
         sr_json_set(parts, "activation_limit", json_real(c->activation_limit));
         sr_json_set(parts, "activation_sharpness", json_real(c->activation_sharpness));
@@ -209,9 +219,14 @@ srnn_status sr_model_config_write(const sr_model_config *config, const sr_family
 /* ---- the family that others know */
 
 static bool same_layers(const sr_model_config *a, const sr_model_config *b) {
+    if (!a->parallel != !b->parallel)
+        return false;
     for (int layer = 0; layer < a->L; layer++)
         if (!sr_attention_same(&a->attention[layer], &b->attention[layer]) ||
-            memcmp(&a->sizes[layer], &b->sizes[layer], sizeof *a->sizes) != 0)
+            memcmp(&a->sizes[layer], &b->sizes[layer], sizeof *a->sizes) != 0 ||
+            (a->parallel &&
+             (!sr_attention_same(&a->parallel[layer], &b->parallel[layer]) ||
+              memcmp(&a->parallel_sizes[layer], &b->parallel_sizes[layer], sizeof *a->sizes) != 0)))
             return false;
     return true;
 }
@@ -221,8 +236,8 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
            (a->mlp == SR_MLP_NONE || a->F == b->F) && a->norm_epsilon == b->norm_epsilon &&
            a->tied == b->tied && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
            a->mlp_bias == b->mlp_bias && a->linear_unbiased == b->linear_unbiased &&
-           a->conv_unbiased == b->conv_unbiased && a->activation == b->activation &&
-           a->activation_limit == b->activation_limit &&
+           a->conv_unbiased == b->conv_unbiased && a->conv_layer_bias == b->conv_layer_bias &&
+           a->activation == b->activation && a->activation_limit == b->activation_limit &&
            a->activation_sharpness == b->activation_sharpness &&
            memcmp(&a->experts, &b->experts, sizeof a->experts) == 0 &&
            a->layer_norm == b->layer_norm && a->norm_is_minus_one == b->norm_is_minus_one &&
@@ -230,7 +245,8 @@ static bool same_model(const sr_model_config *a, const sr_model_config *b) {
            a->residual_multiplier == b->residual_multiplier &&
            a->logit_multiplier == b->logit_multiplier && a->logit_cap == b->logit_cap &&
            a->rope_theta == b->rope_theta && a->rope_scaling.kind == b->rope_scaling.kind &&
-           same_layers(a, b);
+           a->parallel_bias == b->parallel_bias && a->parallel_o_bias == b->parallel_o_bias &&
+           memcmp(a->factors, b->factors, sizeof a->factors) == 0 && same_layers(a, b);
 }
 
 /* *fits: what the family's file would say reads back as the same model. */

@@ -7,6 +7,7 @@
 #include "files/safetensors.h"
 #include "model/config/family.h"
 #include "model/config/system.h"
+#include "model/conv/conv.h"
 #include "model/files/tensor_source.h"
 #include "model/files/tensor_stream.h"
 #include "model/files/weight_files.h"
@@ -46,6 +47,8 @@ static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *fi
     for (int layer = 0; layer < sr_model_config_attention_layers(config); layer++) {
         char prefix[64];
         sr_layer_dims d = sr_model_config_dims(config, layer);
+        if (sr_layer_is_conv(&config->attention[layer]))
+            continue;
         snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
         SR_TRY(sr_layer_sizes_find(&d, &config->attention[layer], prefix,
                                    (sr_tensor_finder){find_tensor, files}));

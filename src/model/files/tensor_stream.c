@@ -77,7 +77,8 @@ srnn_status sr_stream_in(sr_backend *backend, sr_matrix to, const sr_tensor *ten
     float block[BLOCK];
     const size_t bytes = sr_dtype_bytes(tensor->dtype), count = (size_t)to.columns;
     const char *from = (const char *)tensor->data + first * bytes;
-    if (to.dtype == SRNN_BF16 && tensor->dtype == SR_DTYPE_BF16)
+    const sr_dtype same = to.dtype == SRNN_F32 ? SR_DTYPE_F32 : SR_DTYPE_BF16;
+    if (tensor->dtype == same)
         return sr_device_copy_in(backend->device, to.data, from, count * bytes);
     for (size_t done = 0; done < count; done += BLOCK) {
         sr_tensor part = *tensor;

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "model/layer/context/crossing.h"
+#include "model/layer/context/heads.h"
 #include "model/layer/context/ring.h"
 #include "model/layer/rwkv7.h"
 
@@ -32,7 +33,9 @@ static void lay_out_saved(sr_attention_layer *layer) {
     s->normed = take(&s->bytes, own * rows * (size_t)layer->dims.C);
     s->wide = take(&s->bytes, wide * tokens * (size_t)layer->dims.C * sizeof(float));
     s->rstd = take(&s->bytes, own * tokens * sizeof(float));
-    s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
+    s->attention = take(&s->bytes, layer->heads  ? sr_heads_saved_bytes(layer->heads)
+                                   : layer->plan ? srnn_plan_saved_bytes(layer->plan)
+                                                 : 0);
 }
 
 /* Numbers of one part of the gradients of norms. */
@@ -150,8 +153,11 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     SR_TRY(sr_crossing_lay_out(layer));
     /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
     if (setup->positions)
-        SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
-    SR_TRY(sr_crossing_open(layer));
+        SR_TRY(sr_crossing_open(layer));
+    /* A backend that rounds operands of its own products does so with those of attention; rings of
+     * ranks add keys in float. */
+    if (setup->positions && layer->part.count <= 1 && layer->backend->product == SRNN_BF16)
+        SR_TRY(sr_plan_round(layer->plan));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
@@ -181,14 +187,16 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
         return;
     srnn_plan_free(layer->plan);
     sr_ring_free(layer->ring);
+    sr_heads_free(layer->heads);
     free(layer);
 }
 
-srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
-                                         int64_t documents, const int32_t *before) {
-    SR_TRY(srnn_plan_documents(layer->plan, offsets, documents));
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const sr_documents *documents) {
+    if (layer->heads)
+        return sr_heads_documents(layer->heads, documents);
+    SR_TRY(srnn_plan_documents(layer->plan, documents->offsets, documents->count));
     if (layer->part.count > 1)
-        sr_plan_continue(layer->plan, before, layer->part.first);
+        sr_plan_continue(layer->plan, documents->before, layer->part.first);
     return SRNN_OK;
 }
 
@@ -205,6 +213,8 @@ size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer) {
 }
 
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
+    if (layer->heads)
+        return sr_heads_bytes(layer->heads);
     return srnn_plan_scratch_bytes(layer->plan) + (layer->ring ? sr_ring_bytes(layer->ring) : 0);
 }
 
@@ -233,6 +243,13 @@ srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
 sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N) {
     return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
                        weights->master->slot[SR_LAYER_OUTPUT + 1], N, weights->narrow, true};
+}
+
+bool sr_attention_layer_takes_gradient_codes(const sr_attention_layer *layer,
+                                             const sr_layer_weights *weights, int64_t rows) {
+    const sr_linear output = sr_layer_output_linear(weights, layer->dims.C);
+    return !layer->wiring.form->own_norm && !output.bias &&
+           layer->backend->takes_codes(layer->backend, &output, 1, rows, layer->wiring.output);
 }
 
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,

@@ -3,7 +3,7 @@
 #ifndef SR_MODEL_LAYER_ATTENTION_H
 #define SR_MODEL_LAYER_ATTENTION_H
 
-#include "model/layer/context/part.h"
+#include "model/layer/context/documents.h"
 #include "model/layer/tensors.h"
 #include "ops/backend.h"
 
@@ -55,10 +55,8 @@ srnn_status sr_attention_layer_create(sr_attention_layer **layer, sr_backend *ba
                                       const sr_layer_setup *setup);
 void sr_attention_layer_free(sr_attention_layer *layer);
 
-/* Other documents from now on, as in the setup. Takes no memory. Of parts of
- * rows, before (B; NULL: all) tokens of earlier parts belong to the first document. */
-srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
-                                         int64_t documents, const int32_t *before);
+/* Other documents from now on. Takes no memory. */
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const sr_documents *documents);
 
 /* Other positions (B*T) than those of the setup from now on. */
 void sr_attention_layer_place(sr_attention_layer *layer, const int32_t *positions);
@@ -81,6 +79,10 @@ size_t sr_attention_layer_crossing_bytes(const sr_attention_layer *layer);
 /* Whether x of that many rows may be SR_HANDED_CODES. */
 bool sr_attention_layer_takes_codes(const sr_attention_layer *layer,
                                     const sr_layer_weights *weights, int64_t rows);
+
+/* The same of d_y. */
+bool sr_attention_layer_takes_gradient_codes(const sr_attention_layer *layer,
+                                             const sr_layer_weights *weights, int64_t rows);
 
 /* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T,
  * C) = the layer's output + addend, whose data may be NULL. */
@@ -140,7 +142,6 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 
 /* Bytes of it now, with what convolutions keep. */
 size_t sr_layer_state_bytes(const sr_layer_state *state, int64_t position);
-int64_t sr_layer_state_position(const sr_layer_state *state);
 
 /* Into that many bytes of host memory, and out of them, which must be of a state at `position`. */
 srnn_status sr_layer_state_save(const sr_layer_state *state, void *bytes);

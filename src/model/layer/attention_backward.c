@@ -93,6 +93,7 @@ static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix inpu
     sr_linear_gradient d_linears[SR_WIRE_LINEARS];
     sr_layer_linears(linears, b->layer, b->weights, 0, w->linear_count);
     linear_gradients(d_linears, b);
+    SR_TRY(sr_layer_scale_parts(b->layer, &b->d));
     for (int i = w->linear_count - 1; i >= w->input_linears; i--)
         SR_TRY(inner_back(b, &linears[i], &d_linears[i], &w->linears[i]));
     if (w->shift_count)

@@ -300,6 +300,14 @@ static srnn_status norm_input(const sr_attention_layer *layer, const sr_layer_ar
     return backend->rmsnorm_forward(backend, arrays->normed.data, &norm);
 }
 
+srnn_status sr_layer_scale_parts(const sr_attention_layer *layer, const sr_layer_arrays *arrays) {
+    const sr_layer_wiring *w = &layer->wiring;
+    for (int i = 0; i < w->factor_count; i++)
+        SR_TRY(layer->backend->scale(layer->backend, columns(arrays->projected, w->factors[i].at),
+                                     w->factors[i].factor));
+    return SRNN_OK;
+}
+
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
@@ -315,6 +323,7 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
     } else {
         SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
     }
+    SR_TRY(sr_layer_scale_parts(layer, arrays));
     SR_TRY(sr_crossing_convs(layer, arrays, weights, piece));
     for (int i = 0; i < w->conv_count; i++) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);

@@ -6,6 +6,7 @@
 
 /* Bytes of what crosses a cut of all batch rows, in each direction. */
 typedef struct sr_crossing_bytes {
+    sr_context_way way; /* `state` is 0 unless it is the state */
     size_t state, shift, convs[SR_FORM_CONVS];
 } sr_crossing_bytes;
 
@@ -45,8 +46,9 @@ typedef struct sr_layer_arrays {
     void *state;                 /* as srnn_states.d_initial */
 } sr_layer_arrays;
 
-/* Of layers without a recurrent state, see context/ring.h. */
+/* Of layers whose states do not travel, see context/ring.h and context/heads.h. */
 typedef struct sr_layer_ring sr_layer_ring;
+typedef struct sr_layer_heads sr_layer_heads;
 
 struct sr_attention_layer {
     sr_backend *backend;
@@ -66,7 +68,8 @@ struct sr_attention_layer {
     sr_layer_layout saved, scratch;
     sr_row_part part;
     sr_crossing_layout crossing;
-    sr_layer_ring *ring; /* owned; NULL: rows are whole, or states cross */
+    sr_layer_ring *ring;   /* owned; NULL unless parts of rows exchange keys */
+    sr_layer_heads *heads; /* owned; NULL unless they exchange heads; then there is no plan */
 };
 
 /* Some tokens of every batch row. */
@@ -91,6 +94,9 @@ void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
 /* From x to everything that the equation reads, with convolution and position applied. */
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece);
+
+/* Multiplies columns of `projected`, or of its gradient, by the factors of their parts. */
+srnn_status sr_layer_scale_parts(const sr_attention_layer *layer, const sr_layer_arrays *arrays);
 
 /* What a projection with this number of a token shift reads: the shifted input, or x. */
 sr_matrix sr_layer_shifted(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

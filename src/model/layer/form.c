@@ -190,6 +190,7 @@ static const sr_layer_form forms[] = {
         .convs = {{"conv1d", {Q, K, V}, ALWAYS, .start = FAN}, SKIP_CONV},
         .output = {"o_proj", .start = FAN, ZERO},
         .rules = {{SR_SIZE_HEADS, "A_mask_proj.weight", 0}, {SR_SIZE_CONV, "conv1d.weight", 2}}},
+    [SRNN_LAYER_CONV] = {.output = OUT}, /* refused by sr_layer_wire: see model/conv */
 };
 /* clang-format on */
 

@@ -7,11 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The earlier layer with the same attention, or -1. */
+static bool same_parallel(const sr_model_config *c, int a, int b) {
+    return !c->parallel ||
+           (sr_attention_same(&c->parallel[a], &c->parallel[b]) &&
+            memcmp(&c->parallel_sizes[a], &c->parallel_sizes[b], sizeof *c->parallel_sizes) == 0);
+}
+
+/* The earlier layer with the same mixers, or -1. */
 static int find_same(const sr_model_config *config, int layer) {
     for (int earlier = 0; earlier < layer; earlier++)
         if (sr_attention_same(&config->attention[earlier], &config->attention[layer]) &&
             memcmp(&config->sizes[earlier], &config->sizes[layer], sizeof *config->sizes) == 0 &&
+            same_parallel(config, earlier, layer) &&
             sr_model_config_dims(config, earlier).later ==
                 sr_model_config_dims(config, layer).later)
             return earlier;

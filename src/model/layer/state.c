@@ -92,10 +92,6 @@ size_t sr_layer_state_bytes(const sr_layer_state *state, int64_t position) {
     return bytes;
 }
 
-int64_t sr_layer_state_position(const sr_layer_state *state) {
-    return state->position;
-}
-
 /* What the attention saved, then the inputs that token shifts and convolutions look back at. */
 srnn_status sr_layer_state_save(const sr_layer_state *state, void *bytes) {
     const sr_attention_layer *layer = state->layer;

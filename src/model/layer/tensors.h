@@ -6,6 +6,9 @@
 #include "model/layer/wiring.h"
 #include "model/tensor_table.h"
 
+/* Slots of both mixers that a block may have. */
+enum { SR_MIXER_SLOTS = 2 * SR_LAYER_SLOTS };
+
 /* One pointer per slot, NULL where the layer has no such tensor. */
 typedef struct sr_layer_pointers {
     void *slot[SR_LAYER_SLOTS];

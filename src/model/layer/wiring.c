@@ -204,6 +204,19 @@ static srnn_status add_projections(builder *b, bool of_input) {
     return SRNN_OK;
 }
 
+/* ---- factors */
+
+static void add_factors(builder *b) {
+    static const int parts[SR_PART_FACTORS] = {SR_PART(OUTPUT_GATE), SR_PART(V), SR_PART(K),
+                                               SR_PART(Q), SR_PART(DECAY)};
+    sr_layer_wiring *w = b->w;
+    for (int i = 0; i < SR_PART_FACTORS; i++) {
+        const double factor = b->dims->part_factors[i];
+        if (factor != 0 && factor != 1 && b->parts[parts[i]].count)
+            w->factors[w->factor_count++] = (sr_wire_factor){b->parts[parts[i]], (float)factor};
+    }
+}
+
 /* ---- convolutions */
 
 static void move_parts(builder *b, const sr_form_conv *form, const sr_wire_conv *conv) {
@@ -310,6 +323,9 @@ static void add_learned(builder *b) {
 
 srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attention,
                           const sr_layer_dims *dims) {
+    if (!sr_has_equation(attention))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "layer=conv has no q, k and v: only models have such "
+                                             "layers");
     builder b = {.w = wiring,
                  .attention = attention,
                  .dims = dims,
@@ -324,6 +340,7 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
     wiring->input_count = wiring->projection_count;
     wiring->input_linears = wiring->linear_count;
     SR_TRY(add_projections(&b, false));
+    add_factors(&b);
     for (int c = 0; c < SR_FORM_CONVS && wiring->form->convs[c].name; c++)
         add_conv(&b, &wiring->form->convs[c]);
     for (int n = 0; attention->wiring.qk_norm && n < 2; n++)

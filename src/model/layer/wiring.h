@@ -6,6 +6,10 @@
 
 #include "model/layer/form.h"
 
+/* Parts of a projection that may be multiplied by a number (Falcon-H1), in the order of its
+ * config.json. */
+enum { SR_PART_FACTORS = 5 }; /* output gate, v, k, q, decay */
+
 /* The sizes of an attention layer. */
 typedef struct sr_layer_dims {
     int C;      /* width of the model */
@@ -17,9 +21,10 @@ typedef struct sr_layer_dims {
     int layer;  /* its number in the model, from 0 */
     bool later; /* an earlier layer of the model has the first values that this one mixes in */
     bool qkv_bias, o_bias;
-    bool conv_unbiased;     /* convolutions that always have a bias have none */
-    double norm_epsilon;    /* of qk_norm */
-    bool norm_is_minus_one; /* its weights are stored as w - 1 */
+    bool conv_unbiased;                   /* convolutions that always have a bias have none */
+    double part_factors[SR_PART_FACTORS]; /* of columns of projections; 0: 1 */
+    double norm_epsilon;                  /* of qk_norm */
+    bool norm_is_minus_one;               /* its weights are stored as w - 1 */
 } sr_layer_dims;
 
 enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 16 };
@@ -91,6 +96,12 @@ typedef struct sr_wire_norm {
     int64_t groups;      /* that are normalised each, side by side in those columns */
 } sr_wire_norm;
 
+/* Columns of `projected` that are multiplied by a number. */
+typedef struct sr_wire_factor {
+    sr_columns at;
+    float factor;
+} sr_wire_factor;
+
 /* Where an operand over positions stands. */
 typedef struct sr_wire_place {
     bool there, convolved; /* else in `projected` */
@@ -106,6 +117,8 @@ typedef struct sr_layer_wiring {
     int linear_count, input_linears;
     sr_wire_conv convs[SR_FORM_CONVS];
     int conv_count;
+    sr_wire_factor factors[SR_PART_FACTORS];
+    int factor_count;
     sr_wire_norm norms[2]; /* of q and of k */
     sr_wire_place places[SR_OPERANDS];
     int64_t learned[SR_OPERANDS]; /* numbers of what is learned itself, 0: not there */

@@ -7,17 +7,17 @@
 
 static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
-    for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
-        sr_gemm_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
     free(cpu->allocation);
+    free(cpu->pair_a);
+    free(cpu->pair_b);
     srnn_device_close(cpu->base.device);
     free(cpu);
 }
 
 static srnn_status make_packs(sr_backend_cpu *cpu) {
-    const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
-    const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    /* Either operand may have as many rows: tiles are tall or wide. */
+    const size_t a = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP), b = a;
     const size_t parts = SR_PRODUCT_PARTS * SR_PACK_A * SR_PACK_B;
     const size_t threads = (size_t)cpu->base.threads;
     void *memory;
@@ -33,11 +33,26 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
     return SRNN_OK;
 }
 
+static srnn_status make_pair_packs(sr_backend_cpu *cpu) {
+    const size_t numbers = (size_t)SR_PAIR_ROWS * SR_PACK_DEPTH;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, numbers, sizeof *cpu->pair_a));
+    cpu->pair_a = memory;
+    SR_TRY(sr_alloc(&memory, numbers / 2, sizeof *cpu->pair_b));
+    cpu->pair_b = memory;
+    return SRNN_OK;
+}
+
 /* Its products have operands of 16 bits or more. */
 static bool takes_codes(const sr_backend *backend, const sr_linear *layers, int count, int64_t rows,
                         int64_t K) {
     (void)backend, (void)layers, (void)count, (void)rows, (void)K;
     return false;
+}
+
+static srnn_status expect_gradients(sr_backend *backend, bool expects) {
+    (void)backend, (void)expects;
+    return SRNN_OK;
 }
 
 static srnn_status hold_codes(sr_backend *backend, size_t *bytes, const void *weights,
@@ -60,6 +75,7 @@ static const sr_backend table = {
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
     .hold_codes = hold_codes,
+    .expect_gradients = expect_gradients,
     .drop_codes = drop_codes,
     .takes_codes = takes_codes,
     .linear_forward = sr_cpu_linear_forward,
@@ -104,6 +120,7 @@ static const sr_backend table = {
     .rank_backward = sr_cpu_rank_backward,
     .add = sr_cpu_add,
     .add_rows = sr_cpu_add_rows,
+    .copy_rows = sr_cpu_copy_rows,
     .cross_entropy = sr_cpu_cross_entropy,
     .divergence = sr_cpu_divergence,
     .square_error = sr_cpu_square_error,
@@ -118,20 +135,6 @@ static const sr_backend table = {
     .largest_scores = sr_cpu_largest_scores,
     .limit_scores = sr_cpu_limit_scores,
 };
-
-/* From now on linear layers multiply in bf16 with float accumulation. */
-static srnn_status use_bf16(sr_backend_cpu *cpu) {
-    if (!sr_gemm_bf16_available())
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "this machine (or %s here) has no bf16 matrix products, which need "
-                       "AVX512_BF16 or AMX: compute in float, without bf16",
-                       sr_gemm_library());
-    for (int worker = 0; worker < cpu->base.threads; worker++)
-        if (!(cpu->packs[worker].bf16 = sr_gemm_bf16_create()))
-            return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
-                           sr_gemm_library());
-    return SRNN_OK;
-}
 
 static srnn_status open_device(sr_backend_cpu *cpu) {
     sr_device_choice choice;
@@ -150,7 +153,10 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     if (sr_cpu_level_requested())
         sr_gemm_limit(sr_cpu_level_used());
     cpu->base.product = settings->bf16 ? SRNN_BF16 : SRNN_F32;
-    return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
+    /* Rounding the head's weights once more takes as long as multiplying a hundred rows. */
+    if (settings->bf16)
+        cpu->base.logit_numbers = 1 << 24;
+    return settings->bf16 && cpu->pairs ? make_pair_packs(cpu) : SRNN_OK;
 }
 
 srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings) {
@@ -158,7 +164,8 @@ srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_setting
     *backend = NULL;
     SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
     sr_backend_cpu *cpu = memory;
-    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    *cpu =
+        (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best(), .pairs = sr_cpu_pairs_best()};
     const srnn_status status = fill(cpu, settings);
     if (status != SRNN_OK) {
         destroy(&cpu->base);

@@ -4,26 +4,29 @@
 
 #include "ops/backend.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/pairs.h"
 #include "ops/cpu/rows.h"
 
 /* Packing buffers for the operands of one tile of a GEMM, and which rows they hold. */
 typedef struct sr_pack {
     float *a, *b;
     const void *a_from, *b_from;
-    sr_gemm_bf16 *bf16; /* the bf16 GEMM, if operands are bf16; NULL: they are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {
     sr_backend base; /* first member, so that the pointers can be cast */
     const sr_cpu_rows *rows;
-    sr_pack *packs;    /* (threads) */
-    float *parts;      /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): partial sums */
-    float *allocation; /* of all packs and partial sums */
+    const sr_cpu_pairs *pairs; /* NULL: this level has none */
+    sr_pack *packs;            /* (threads) */
+    float *parts;              /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): partial sums */
+    float *allocation;         /* of all packs and partial sums */
+    uint16_t *pair_a; /* (SR_PAIR_ROWS, SR_PACK_DEPTH): packs of products by pairs, or NULL */
+    uint32_t *pair_b; /* (SR_PAIR_ROWS, SR_PACK_DEPTH / 2) */
 } sr_backend_cpu;
 
 /* Numbers of the two operands of one pack. */
 enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
-enum { SR_PRODUCT_PARTS = 64 };
+enum { SR_PRODUCT_PARTS = 64, SR_PAIR_ROWS = 8192 };
 
 static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
     return ((const sr_backend_cpu *)backend)->rows;
@@ -110,6 +113,7 @@ srnn_status sr_cpu_cap_forward(sr_backend *, sr_matrix x, float cap);
 srnn_status sr_cpu_cap_backward(sr_backend *, sr_matrix d_x, sr_matrix capped, float cap);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cpu_copy_rows(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_divergence(sr_backend *, float *losses, const sr_divergence *of);
 srnn_status sr_cpu_square_error(sr_backend *, float *errors, sr_matrix d_x,
                                 const sr_square_error *of);

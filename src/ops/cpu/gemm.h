@@ -11,7 +11,7 @@
  * (K, N), or stored as (N, K) if `transpose_b`. Strides are those of the stored rows. */
 typedef struct sr_product {
     const float *a;
-    const void *b; /* float; bf16 if `narrow_b`, which only sr_gemm_bf16_run multiplies */
+    const void *b; /* float; bf16 if `narrow_b`, which sr_gemm does not multiply */
     float *c;
     int64_t a_stride, b_stride, c_stride;
     int64_t M, N, K;
@@ -28,27 +28,5 @@ void sr_gemm_limit(sr_cpu_level level);
 /* Called from a task of sr_parallel, so the library uses only the calling thread, with signals
  * blocked (sr_signals_block). False if the library failed (out of memory). */
 bool sr_gemm(const sr_product *product);
-
-/* The same with a and b in bf16, the upper half of a float; sums and c are float. */
-typedef struct sr_product_bf16 {
-    const uint16_t *a, *b;
-    float *c;
-    int64_t a_stride, b_stride, c_stride;
-    int64_t M, N, K;
-    bool transpose_a, transpose_b, add;
-} sr_product_bf16;
-
-/* A worker's cache of bf16 GEMM primitives. */
-typedef struct sr_gemm_bf16 sr_gemm_bf16;
-
-/* True if the library supports it on this machine. */
-bool sr_gemm_bf16_available(void);
-
-/* NULL if the library failed. */
-sr_gemm_bf16 *sr_gemm_bf16_create(void);
-void sr_gemm_bf16_free(sr_gemm_bf16 *cache);
-
-/* As sr_matmul, with the calling worker's own cache. */
-bool sr_gemm_bf16_run(sr_gemm_bf16 *cache, const sr_product_bf16 *product);
 
 #endif

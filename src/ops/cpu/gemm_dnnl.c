@@ -18,6 +18,12 @@ void sr_gemm_limit(sr_cpu_level level) {
     case SR_CPU_V4:
         dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
         break;
+    case SR_CPU_BF16:
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+        break;
+    case SR_CPU_AMX:
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_amx);
+        break;
     }
 }
 

@@ -1,6 +1,6 @@
 /* linear.c: the GEMMs of a linear layer, in fixed tiles that threads share. */
 #include "base/threads.h"
-#include "ops/cpu/backend.h"
+#include "ops/cpu/linear_pairs.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -30,21 +30,16 @@ static tile_size tile_size_of(const sr_product *p) {
     return (tile_size){few ? TILE_M / 2 : TILE_M, TILE_N};
 }
 
-/* A GEMM, and the bias of its columns: (N) or NULL. */
-typedef struct biased_product {
-    sr_product product;
-    const float *bias;
-} biased_product;
-
 /* Independent GEMMs, or GEMMs with a common result, each over one range of K. */
 typedef struct tiled_products {
-    const biased_product *items;
+    const sr_biased_product *items;
     int added;     /* this many have the same result and are summed there; 0: each has its own */
     int64_t tiles; /* of all of them */
     int64_t depth; /* K per part; 0: not split */
     int64_t parts;
     float *partial; /* (parts, tiles, TILE_NUMBERS) */
     sr_pack *packs; /* (threads) */
+    bool narrow;    /* operands are rounded to bf16 */
     const sr_cpu_rows *loops;
     atomic_bool failed;
 } tiled_products;
@@ -56,7 +51,7 @@ static int64_t tiles_in(const sr_product *p) {
 
 /* A tile of one of the GEMMs, and its position there. */
 typedef struct placed_tile {
-    const biased_product *item;
+    const sr_biased_product *item;
     sr_product product;
     int64_t n;
 } placed_tile;
@@ -66,7 +61,7 @@ static const void *b_at(const sr_product *p, int64_t number) {
                        : (const void *)((const float *)p->b + number);
 }
 
-static placed_tile tile_of(const biased_product *item, int64_t number) {
+static placed_tile tile_of(const sr_biased_product *item, int64_t number) {
     const sr_product *whole = &item->product;
     const tile_size size = tile_size_of(whole);
     const int64_t down = sr_tiles(whole->M, size.m), m = number % down * size.m;
@@ -81,7 +76,7 @@ static placed_tile tile_of(const biased_product *item, int64_t number) {
 
 /* Tile `number` of all GEMMs. */
 static placed_tile tile_at(const tiled_products *job, int64_t number) {
-    const biased_product *item = job->items;
+    const sr_biased_product *item = job->items;
     for (; number >= tiles_in(&item->product); item++)
         number -= tiles_in(&item->product);
     return tile_of(item, number);
@@ -125,55 +120,83 @@ static void pack_tile(sr_product *tile, sr_pack *pack) {
     }
 }
 
-static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_rows *loops) {
-    for (int64_t row = 0; row < p.rows; row++)
-        loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
+/* The rows of A and B as they are stored; `from` is NULL where they are bf16. */
+static panel a_panel(const sr_product *tile) {
+    return (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
+                   tile->transpose_a ? tile->M : tile->K};
 }
 
-static void copy_narrow_panel(uint16_t *to, int64_t to_stride, const uint16_t *from, panel p) {
-    for (int64_t row = 0; row < p.rows; row++)
-        memcpy(to + row * to_stride, from + row * p.stride, (size_t)p.columns * sizeof *to);
+static panel b_panel(const sr_product *tile) {
+    return (panel){tile->narrow_b ? NULL : tile->b, tile->b_stride,
+                   tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
 }
 
-static void pack_b(uint16_t *to, int64_t to_stride, const sr_product *tile,
-                   const sr_cpu_rows *loops) {
-    const panel p = {tile->narrow_b ? NULL : tile->b, tile->b_stride,
-                     tile->transpose_b ? tile->N : tile->K, tile->transpose_b ? tile->K : tile->N};
-    if (tile->narrow_b)
-        copy_narrow_panel(to, to_stride, tile->b, p);
-    else
-        round_panel(to, to_stride, p, loops);
+/* Rows of a pack that holds rounded operands. */
+enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP, N_STRIDE = SR_PACK_B + SR_PACK_GAP };
+
+static int64_t a_pack_stride(const sr_product *tile) {
+    return tile->transpose_a ? SR_PACK_A + SR_PACK_GAP : K_STRIDE;
 }
 
-/* Packs both operands as bf16, in their storage order. */
-static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
-    enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
-    enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
-    uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
-    const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
-    const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
+static int64_t b_pack_stride(const sr_product *tile) {
+    return tile->transpose_b ? K_STRIDE : N_STRIDE;
+}
+
+/* The floats that bf16 rounds rows to; `narrow`: rows that are bf16, in place of p.from. */
+static void widen_panel(float *to, int64_t to_stride, const uint16_t *narrow, panel p,
+                        const sr_cpu_rows *loops) {
+    uint16_t rounded[SR_PACK_DEPTH];
+    for (int64_t row = 0; row < p.rows; row++) {
+        if (!narrow)
+            loops->to_bf16(rounded, p.from + row * p.stride, p.columns);
+        loops->from_bf16(to + row * to_stride, narrow ? narrow + row * p.stride : rounded,
+                         p.columns);
+    }
+}
+
+/* The same where no instruction multiplies bf16: both operands are packed as the floats that it rounds
+ * them to. */
+static bool multiply_rounded(sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    const int64_t a_stride = a_pack_stride(tile), b_stride = b_pack_stride(tile);
     if (pack->a_from != tile->a)
-        round_panel(a, a_stride,
-                    (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
-                            tile->transpose_a ? tile->M : tile->K},
-                    loops);
+        widen_panel(pack->a, a_stride, NULL, a_panel(tile), loops);
     if (pack->b_from != tile->b)
-        pack_b(b, b_stride, tile, loops);
+        widen_panel(pack->b, b_stride, tile->narrow_b ? tile->b : NULL, b_panel(tile), loops);
     pack->a_from = tile->a;
     pack->b_from = tile->b;
-    const sr_product_bf16 product = {.a = a,
-                                     .b = b,
-                                     .c = tile->c,
-                                     .a_stride = a_stride,
-                                     .b_stride = b_stride,
-                                     .c_stride = tile->c_stride,
-                                     .M = tile->M,
-                                     .N = tile->N,
-                                     .K = tile->K,
-                                     .transpose_a = tile->transpose_a,
-                                     .transpose_b = tile->transpose_b,
-                                     .add = tile->add};
-    return sr_gemm_bf16_run(pack->bf16, &product);
+    tile->a = pack->a;
+    tile->b = pack->b;
+    tile->a_stride = a_stride;
+    tile->b_stride = b_stride;
+    tile->narrow_b = false;
+    return sr_gemm(tile);
+}
+
+/* Few rows, as in generation, read each weight once: where it is, if it is stored as bf16. */
+enum { FEW_ROWS = 8 };
+
+static bool is_few_rows(const sr_product *tile) {
+    return tile->transpose_b && tile->M <= FEW_ROWS;
+}
+
+static void multiply_few_rows(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    uint16_t rounded[SR_PACK_DEPTH];
+    if (pack->a_from != tile->a)
+        widen_panel(pack->a, K_STRIDE, NULL, a_panel(tile), loops);
+    pack->a_from = tile->a;
+    for (int64_t n = 0; n < tile->N; n++) {
+        float sums[FEW_ROWS];
+        const int64_t number = n * tile->b_stride;
+        if (!tile->narrow_b)
+            loops->to_bf16(rounded, (const float *)tile->b + number, tile->K);
+        loops->bf16_products(sums, pack->a, K_STRIDE, tile->M,
+                             tile->narrow_b ? (const uint16_t *)tile->b + number : rounded,
+                             tile->K);
+        for (int64_t m = 0; m < tile->M; m++) {
+            float *c = tile->c + m * tile->c_stride + n;
+            *c = (tile->add ? *c : 0) + sums[m];
+        }
+    }
 }
 
 static bool multiply_float(sr_product *tile, sr_pack *pack) {
@@ -181,9 +204,17 @@ static bool multiply_float(sr_product *tile, sr_pack *pack) {
     return sr_gemm(tile);
 }
 
+static bool multiply_narrow(const tiled_products *job, sr_product *tile, sr_pack *pack) {
+    if (is_few_rows(tile)) {
+        multiply_few_rows(tile, pack, job->loops);
+        return true;
+    }
+    return multiply_rounded(tile, pack, job->loops);
+}
+
 static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
     sr_pack *pack = &job->packs[worker];
-    if (!(pack->bf16 ? multiply_bf16(tile, pack, job->loops) : multiply_float(tile, pack)))
+    if (!(job->narrow ? multiply_narrow(job, tile, pack) : multiply_float(tile, pack)))
         atomic_store(&job->failed, true);
 }
 
@@ -276,13 +307,14 @@ static bool runs_along(const sr_product *p) {
     return p->transpose_a || !p->transpose_b;
 }
 
-static tiled_products job_of(sr_backend *backend, const biased_product *items, int64_t tiles) {
+static tiled_products job_of(sr_backend *backend, const sr_biased_product *items, int64_t tiles) {
     const sr_backend_cpu *cpu = (const sr_backend_cpu *)backend;
     const sr_product *first = &items->product;
     tiled_products job = {.items = items,
                           .tiles = tiles,
                           .partial = cpu->parts,
                           .packs = cpu->packs,
+                          .narrow = backend->product == SRNN_BF16,
                           .loops = cpu->rows};
     enum { TILES_WANTED = 16, PART_DEPTH = 256 };
     if (runs_along(first) && tiles < TILES_WANTED && first->K > PART_DEPTH)
@@ -290,11 +322,21 @@ static tiled_products job_of(sr_backend *backend, const biased_product *items, i
     return job;
 }
 
+/* Whether the products are those of linear_pairs.h. */
+static bool goes_by_pairs(const sr_backend *backend, const sr_product *first) {
+    return ((const sr_backend_cpu *)backend)->pairs && backend->product == SRNN_BF16 &&
+           !is_few_rows(first);
+}
+
 /* Independent GEMMs with the same K, of which one range at a time fits packs and partial. The split
  * depends on shapes alone, since the number of threads must not change the bits. */
-static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
+static srnn_status multiply(sr_backend *backend, const sr_biased_product *items, int count) {
     const sr_product *first = &items->product;
-    const bool packs = runs_along(first) || ((const sr_backend_cpu *)backend)->packs->bf16;
+    if (goes_by_pairs(backend, first)) {
+        sr_cpu_multiply_pairs(backend, items, count);
+        return SRNN_OK;
+    }
+    const bool packs = runs_along(first) || backend->product == SRNN_BF16;
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
         tiles += tiles_in(&items[i].product);
@@ -303,10 +345,10 @@ static srnn_status multiply(sr_backend *backend, const biased_product *items, in
                             : packs   ? SR_PACK_DEPTH
                                       : first->K;
     for (int64_t k = 0; k < first->K; k += stretch) {
-        biased_product cut[SR_LINEAR_GROUP_MAX];
+        sr_biased_product cut[SR_LINEAR_GROUP_MAX];
         for (int i = 0; i < count; i++)
-            cut[i] = (biased_product){stretch_of(items[i].product, k, stretch),
-                                      k == 0 ? items[i].bias : NULL};
+            cut[i] = (sr_biased_product){stretch_of(items[i].product, k, stretch),
+                                         k == 0 ? items[i].bias : NULL};
         job.items = cut;
         job.parts = job.depth ? sr_tiles(cut->product.K, job.depth) : 1;
         SR_TRY(run(backend, &job));
@@ -315,8 +357,12 @@ static srnn_status multiply(sr_backend *backend, const biased_product *items, in
 }
 
 /* The sum of several GEMMs, each of which says whether it accumulates. */
-static srnn_status add_up(sr_backend *backend, const biased_product *items, int count) {
+static srnn_status add_up(sr_backend *backend, const sr_biased_product *items, int count) {
     tiled_products job = job_of(backend, items, tiles_in(&items->product));
+    if (goes_by_pairs(backend, &items->product)) {
+        sr_cpu_multiply_pairs(backend, items, count);
+        return SRNN_OK;
+    }
     if (job.depth) { /* split sums have their own order */
         for (int i = 0; i < count; i++)
             SR_TRY(multiply(backend, &items[i], 1));
@@ -327,7 +373,7 @@ static srnn_status add_up(sr_backend *backend, const biased_product *items, int 
 }
 
 /* The columns of y that belong to one layer of a group. */
-static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
+static sr_biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
     const sr_product product = {.a = x.data,
                                 .b = layer->weight,
                                 .c = y.data,
@@ -340,7 +386,7 @@ static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *lay
                                 .transpose_b = true,
                                 .add = add,
                                 .narrow_b = layer->narrow};
-    return (biased_product){product, layer->bias};
+    return (sr_biased_product){product, layer->bias};
 }
 
 typedef struct row_copy {
@@ -364,7 +410,7 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix ad
         row_copy job = {y, addend};
         sr_parallel(copy_rows, &job, sr_tiles(y.rows, COPY_ROWS), backend->threads);
     }
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
         items[i] = forward_one(sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
                                addend.data != NULL);
@@ -373,25 +419,25 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix ad
 
 srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
                                          const sr_linear *layers, int count) {
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
         items[i] =
-            (biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
-                                         .b = layers[i].weight,
-                                         .c = d_x.data,
-                                         .a_stride = d_y.stride,
-                                         .b_stride = d_x.columns,
-                                         .c_stride = d_x.stride,
-                                         .M = d_x.rows,
-                                         .N = d_x.columns,
-                                         .K = layers[i].N,
-                                         .add = i > 0,
-                                         .narrow_b = layers[i].narrow}};
+            (sr_biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
+                                            .b = layers[i].weight,
+                                            .c = d_x.data,
+                                            .a_stride = d_y.stride,
+                                            .b_stride = d_x.columns,
+                                            .c_stride = d_x.stride,
+                                            .M = d_x.rows,
+                                            .N = d_x.columns,
+                                            .K = layers[i].N,
+                                            .add = i > 0,
+                                            .narrow_b = layers[i].narrow}};
     return add_up(backend, items, count);
 }
 
-static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
-                                          sr_matrix x) {
+static sr_biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
+                                             sr_matrix x) {
     const sr_product product = {.a = d_y.data,
                                 .b = x.data,
                                 .c = layer->weight,
@@ -403,7 +449,7 @@ static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_ma
                                 .K = x.rows,
                                 .transpose_a = true,
                                 .add = true};
-    return (biased_product){.product = product};
+    return (sr_biased_product){.product = product};
 }
 
 static void backward_bias(float *bias, sr_matrix d_y) {
@@ -414,7 +460,7 @@ static void backward_bias(float *bias, sr_matrix d_y) {
 
 srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
                                           int count, sr_matrix d_y, sr_matrix x) {
-    biased_product items[SR_LINEAR_GROUP_MAX];
+    sr_biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N) {
         const sr_matrix columns = sr_matrix_columns(d_y, first, layers[i].N);
         items[i] = backward_weight_one(&layers[i], columns, x);

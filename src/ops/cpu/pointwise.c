@@ -83,6 +83,19 @@ srnn_status sr_cpu_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
     return SRNN_OK;
 }
 
+static void copy_row(void *context, int64_t row, int worker) {
+    (void)worker;
+    const row_sum *job = context;
+    memcpy(sr_cpu_row(job->y, row), sr_cpu_row(job->x, row),
+           (size_t)job->y.columns * sizeof(float));
+}
+
+srnn_status sr_cpu_copy_rows(sr_backend *backend, sr_matrix out, sr_matrix x) {
+    row_sum job = {sr_cpu_rows_of(backend), out, x};
+    sr_parallel(copy_row, &job, out.rows, backend->threads);
+    return SRNN_OK;
+}
+
 /* A batch is summed separately before it is added, as if it ran in another process. */
 srnn_status sr_cpu_stats_losses(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows) {

@@ -1,6 +1,7 @@
 /* rows.c: the loops behind rows.h, compiled once for each instruction set. */
 #include "ops/cpu/rows.h"
 
+#include "base/bf16.h"
 #include "ops/cpu/vector_math.h"
 
 #include <math.h>
@@ -263,6 +264,41 @@ static void to_bf16(uint16_t *out, const float *x, int64_t n) {
     }
 }
 
+static void from_bf16(float *out, const uint16_t *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = sr_bf16_float(x[i]);
+}
+
+static float bf16_product(const float *x, const uint16_t *w, int64_t n) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * sr_bf16_float(w[i]);
+    return sum;
+}
+
+/* Four rows at a time, so that a weight is read and widened once for them. */
+static void bf16_products(float *out, const float *x, int64_t stride, int64_t rows,
+                          const uint16_t *w, int64_t n) {
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4) {
+        const float *a = x + row * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+        float sum_a = 0, sum_b = 0, sum_c = 0, sum_d = 0;
+#pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
+        for (int64_t i = 0; i < n; i++) {
+            const float weight = sr_bf16_float(w[i]);
+            sum_a += a[i] * weight;
+            sum_b += b[i] * weight;
+            sum_c += c[i] * weight;
+            sum_d += d[i] * weight;
+        }
+        out[row] = sum_a, out[row + 1] = sum_b, out[row + 2] = sum_c, out[row + 3] = sum_d;
+    }
+    for (; row < rows; row++)
+        out[row] = bf16_product(x + row * stride, w, n);
+}
+
 static double square_sum(const float *x, int64_t n) {
     double total = 0;
 #pragma omp simd reduction(+ : total)
@@ -301,6 +337,8 @@ const sr_cpu_rows SR_ROWS_TABLE = {
     .square_error = square_error,
     .adamw = adamw,
     .to_bf16 = to_bf16,
+    .from_bf16 = from_bf16,
+    .bf16_products = bf16_products,
     .square_sum = square_sum,
     .largest_product = largest_product,
 };

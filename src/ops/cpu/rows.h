@@ -36,6 +36,10 @@ typedef struct sr_cpu_rows {
                   const sr_adamw_factors *factors);
     /* bf16, to nearest, ties to even; NaN stays NaN. */
     void (*to_bf16)(uint16_t *out, const float *x, int64_t n);
+    void (*from_bf16)(float *out, const uint16_t *x, int64_t n);
+    /* out (rows) = x (rows, n), `stride` apart, times a row w (n) of bf16. */
+    void (*bf16_products)(float *out, const float *x, int64_t stride, int64_t rows,
+                          const uint16_t *w, int64_t n);
     double (*square_sum)(const float *x, int64_t n);
     /* The largest product of q (D) with rows of k (count, D), `stride` apart; at least 0. */
     float (*largest_product)(const float *q, const float *k, int64_t stride, int64_t count,

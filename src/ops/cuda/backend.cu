@@ -31,6 +31,7 @@ static void fill_table(sr_backend *backend) {
     backend->embed_backward = sr_cuda_embed_backward;
     backend->hold_codes = sr_cuda_fp8_hold;
     backend->drop_codes = sr_cuda_fp8_drop;
+    backend->expect_gradients = sr_cuda_expect_gradients;
     backend->takes_codes = sr_cuda_takes_codes;
     backend->linear_forward = sr_cuda_linear_forward;
     backend->linear_backward_input = sr_cuda_linear_backward_input;
@@ -74,6 +75,7 @@ static void fill_table(sr_backend *backend) {
     backend->rank_backward = sr_cuda_rank_backward;
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
+    backend->copy_rows = sr_cuda_copy_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;
     backend->divergence = sr_cuda_divergence;
     backend->square_error = sr_cuda_square_error;

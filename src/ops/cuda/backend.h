@@ -10,6 +10,9 @@
 
 typedef struct sr_fp8_held sr_fp8_held; /* fp8/linear.cu */
 
+/* Shapes of layers whose gradients are expected to be alike: more than a model has. */
+enum { SR_FP8_KINDS = 32 };
+
 typedef struct sr_backend_cuda {
     sr_backend base;      /* first member, so that the pointers can be cast */
     sr_cublaslt *library; /* NULL: not available on this machine */
@@ -23,6 +26,11 @@ typedef struct sr_backend_cuda {
     void *fp8;
     size_t fp8_bytes;
     sr_fp8_held *held; /* codes of models' weights; a list */
+    bool expects;      /* sizes of gradients: expect_gradients */
+    int kind_count;
+    struct {
+        int64_t N, K;
+    } kinds[SR_FP8_KINDS];
 } sr_backend_cuda;
 
 static inline cudaStream_t sr_stream_of(const sr_backend *backend) {
@@ -66,6 +74,7 @@ srnn_status sr_cuda_narrow(sr_backend *, void *out, const float *x, int64_t n);
 srnn_status sr_cuda_widen(sr_backend *, float *out, const void *x, int64_t n);
 srnn_status sr_cuda_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cuda_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cuda_copy_rows(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, sr_matrix weight,
                                   const int32_t *ids);
 srnn_status sr_cuda_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,

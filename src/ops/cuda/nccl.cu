@@ -306,3 +306,15 @@ srnn_status sr_collective_receive(sr_collective *c, void *data, size_t bytes, in
     SR_NCCL(nccl.Recv(data, bytes, NCCL_INT8, from, c->comm, c->stream));
     return SRNN_OK;
 }
+
+srnn_status sr_collective_begin_messages(sr_collective *c) {
+    (void)c;
+    SR_NCCL(nccl.GroupStart());
+    return SRNN_OK;
+}
+
+srnn_status sr_collective_end_messages(sr_collective *c) {
+    (void)c;
+    SR_NCCL(nccl.GroupEnd());
+    return SRNN_OK;
+}

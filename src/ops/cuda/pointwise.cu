@@ -122,6 +122,16 @@ srnn_status sr_cuda_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
     });
 }
 
+srnn_status sr_cuda_copy_rows(sr_backend *backend, sr_matrix out, sr_matrix x) {
+    const size_t number = sr_element_bytes(out.dtype);
+    if (out.rows == 0 || out.columns == 0)
+        return SRNN_OK;
+    SR_CUDA(cudaMemcpy2DAsync(out.data, (size_t)out.stride * number, x.data,
+                              (size_t)x.stride * number, (size_t)out.columns * number,
+                              (size_t)out.rows, cudaMemcpyDeviceToDevice, sr_stream_of(backend)));
+    return SRNN_OK;
+}
+
 /* Zeros in the rows of states whose first token begins a document. Block (x, b) writes every
  * gridDim.x * THREADS-th number of row b, global only; rows that continue are not touched. */
 static __global__ void __launch_bounds__(THREADS)

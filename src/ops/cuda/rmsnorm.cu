@@ -5,6 +5,7 @@
  * 4, narrow 2 (float: 4, 4, 4 + 4). */
 #include "ops/cuda/elements.h"
 #include "ops/cuda/fp8/producers.h"
+#include "ops/cuda/fp8/tile.h"
 
 enum {
     RESIDENT_THREADS = 1536, /* blocks of backward per multiprocessor, limited by registers */
@@ -94,13 +95,19 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
  * d_out w x (shared memory, barriers), then d_x += ... in global memory and d_w accumulated in
  * shared memory, by the column's thread alone. After the last row d_w goes to the block's part in
  * the workspace, for add_parts. Deterministic: rows in order, parts in order. Each warp raises the
- * largest size of d_x where that is wanted, by an atomic maximum, whose order does not show. */
-template <class N, int W>
+ * largest size of d_x where that is wanted, by an atomic maximum, whose order does not show. In 8
+ * bits d_x is rounded with the scale of the size that is expected. */
+template <class N, int W, bool codes>
 static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
                    const sr_rmsnorm norm, int64_t part_rows) {
     SR_SHARED(float, d_weight); /* (C) */
     const int C = (int)norm.C, step = (int)blockDim.x * W;
+    sr_fp8_scaling scaling = {};
+    if constexpr (codes)
+        scaling = fp8_expected_scaling<sr_e5m2>(gradient.measured->expected);
+    if (codes && blockIdx.x == 0 && threadIdx.x == 0)
+        gradient.measured->scale = scaling.back;
     const int64_t first = blockIdx.x * part_rows, end = min(first + part_rows, norm.rows);
     for (int c = threadIdx.x * W; c < C; c += step)
 #pragma unroll
@@ -128,8 +135,12 @@ static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_T
             }
             store_numbers<W>(d_weight + c, sum);
             store_numbers<W>(gradient.d_x + row * C + c, d_x);
-            if (gradient.narrow != gradient.d_x)
+            if constexpr (codes) {
+                *reinterpret_cast<uint32_t *>((uint8_t *)gradient.narrow + row * C + c) =
+                    fp8_four<sr_e5m2>(d_x, scaling.multiply);
+            } else if (gradient.narrow != gradient.d_x) {
                 store_numbers<W>((N *)gradient.narrow + row * C + c, d_x);
+            }
         }
     }
     for (int c = threadIdx.x * W; c < C; c += step) {
@@ -174,35 +185,58 @@ static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
     return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
 }
 
-srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
-                                     const void *d_out, const sr_rmsnorm *norm) {
+/* Consecutive rows of a block. */
+static int64_t rows_of_part(const sr_backend *backend, const sr_rmsnorm *norm) {
+    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
+                                    sr_workspace_floats(backend) / norm->C);
+    return sr_pieces(norm->rows, most);
+}
+
+static srnn_status start_back(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                              const void *d_out, const sr_rmsnorm *norm) {
     const sr_place places[] = {{gradient->narrow, norm->C, backend->number},
                                {d_out, norm->C, backend->number},
                                {gradient->d_x, norm->C, SRNN_F32},
                                {norm->x, norm->C, SRNN_F32},
                                {norm->weight, 0, SRNN_F32}};
+    const int64_t part_rows = rows_of_part(backend, norm);
+    const dim3 parts((unsigned)sr_pieces(norm->rows, part_rows));
+    const size_t sums = (size_t)norm->C * sizeof(float);
+    const cudaStream_t stream = sr_stream_of(backend);
+    if (gradient->codes) {
+        SR_CUDA(sr_launch(norm_rows_back<sr_bf16, 4, true>, parts, dim3(back_threads(norm->C)),
+                          sums, stream, *gradient, (const sr_bf16 *)d_out, *norm, part_rows));
+        return SRNN_OK;
+    }
+    return sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W, false>, parts,
+                          dim3(sr_row_threads(2 * norm->C / A::W)), sums, stream, *gradient,
+                          (const typename A::N *)d_out, *norm, part_rows));
+        return SRNN_OK;
+    });
+}
+
+srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                                     const void *d_out, const sr_rmsnorm *norm) {
     if (norm->rows == 0)
         return SRNN_OK;
     if (norm->C > MOST_COLUMNS)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the gradient of a norm over %lld channels: CUDA has it for %d at most",
                        (long long)norm->C, MOST_COLUMNS);
-    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
-                                    sr_workspace_floats(backend) / norm->C);
-    const int64_t part_rows = sr_pieces(norm->rows, most);
-    const int64_t parts = sr_pieces(norm->rows, part_rows);
     /* More parts than fit the caller's workspace. */
     sr_rmsnorm_gradient parted = *gradient;
     parted.scratch = sr_workspace_of(backend);
-    if (gradient->measured)
+    if (gradient->codes)
+        SR_TRY(sr_cuda_fp8_expect(backend, gradient->measured, gradient->measured));
+    else if (gradient->measured)
         SR_TRY(sr_device_zero(backend->device, gradient->measured, sizeof *gradient->measured));
-    SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
-        using A = decltype(access);
-        SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W>, dim3((unsigned)parts),
-                          dim3(sr_row_threads(2 * norm->C / A::W)), (size_t)norm->C * sizeof(float),
-                          sr_stream_of(backend), parted, (const typename A::N *)d_out, *norm,
-                          part_rows));
-        return SRNN_OK;
-    }));
+    SR_TRY(start_back(backend, &parted, d_out, norm));
+    if (gradient->codes) {
+        const sr_matrix d_x = sr_matrix_of(gradient->d_x, norm->rows, norm->C, SRNN_F32);
+        SR_TRY(sr_cuda_fp8_complete(backend, gradient->narrow, d_x, gradient->measured));
+    }
+    const int64_t parts = sr_pieces(norm->rows, rows_of_part(backend, norm));
     return sr_cuda_add_parts(backend, gradient->d_weight, parted.scratch, parts, norm->C);
 }

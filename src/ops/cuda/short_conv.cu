@@ -1,8 +1,9 @@
 /* short_conv.cu: depthwise causal convolution over the tokens of a document, then SiLU.
  *
  * A block owns some channels of some rows; a thread W channels of every blockDim.y-th of these
- * rows. Earlier tokens come from the caches. Bytes per number in bf16 (twice that in float):
- * forward 2 + 2; backward reads x, d_out and d_out again, writes d_out and d_x: 10. */
+ * rows, or of runs of them. Earlier tokens come from the caches. Bytes per number in bf16 (twice
+ * that in float): forward 2 + 2; backward reads x and d_out, writes d_x: 6; with more than four
+ * taps it reads d_out twice and rewrites it: 10. */
 #include "ops/cuda/elements.h"
 
 enum { FORWARD_ROWS = 64, BACK_ROWS = 256, ROWS_AT_ONCE = 8, SHARED_BYTES = 64 * 1024 };
@@ -105,8 +106,143 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     }
 }
 
-/* Taps that a thread keeps its sums of in registers; of more, in shared memory. */
-enum { REGISTER_TAPS = 4 };
+/* ---- few taps: threads walk runs of tokens ---- */
+
+/* Taps that a thread has in registers, and tokens that are loaded together; tokens of a run. */
+enum { FEW_TAPS = 4, RUN = 32, FEW_WIDTH = 4 };
+static_assert(RUN % FEW_TAPS == 0, "runs begin where groups of tokens do");
+
+/* A run of tokens of a batch row, from .. past-1, and the channels of a thread. */
+template <class N, int W> struct conv_run {
+    const sr_short_conv &conv;
+    const sr_matrix &d_out; /* forward: out */
+    int batch, c, from, past;
+
+    SR_DEVICE int64_t row(int token) const {
+        return batch * conv.T + token;
+    }
+    /* How many tokens before itself a token reads. */
+    SR_DEVICE int reads(int token) const {
+        const int before = min(conv.positions[row(token)], conv.width - 1);
+        return conv.history ? before : min(before, token);
+    }
+    SR_DEVICE void load_d(N (&to)[W], int token) const {
+        if (token >= from && token < (int)conv.T)
+            copy(to, (const N *)d_out.data + row(token) * d_out.stride + c);
+    }
+    /* Of x, or of the history; else `to` stays, and nothing reads it. */
+    SR_DEVICE void load_x(N (&to)[W], int token) const {
+        const int past_tokens = conv.width - 1;
+        if (token >= (int)conv.T)
+            return;
+        if (token >= 0)
+            copy(to, (const N *)conv.x.data + row(token) * conv.x.stride + c);
+        else if (conv.history && token >= -past_tokens)
+            copy(to, (const N *)conv.history +
+                         ((int64_t)batch * past_tokens + past_tokens + token) * conv.x.columns + c);
+    }
+
+  private:
+    static SR_DEVICE void copy(N (&to)[W], const N *from) {
+        if constexpr (W == 1)
+            to[0] = *from;
+        else if constexpr (sizeof(N) * W == 16)
+            *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+        else
+            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(from);
+    }
+};
+
+/* Taps in registers, the bias in shared memory, since registers are scarce; and inputs of the
+ * tokens that the current one reads: token t is in slot t % FEW_TAPS. */
+template <class N, int W> struct conv_window {
+    const float *bias;
+    float taps[FEW_TAPS][W], x[FEW_TAPS][W];
+
+    SR_DEVICE void open(conv_taps<W> from, int width) {
+        bias = from.at(width);
+#pragma unroll
+        for (int j = 0; j < FEW_TAPS; j++)
+            if (j < width)
+                load_numbers<W>(taps[j], from.at(j));
+    }
+    SR_DEVICE void put(int i, const N (&numbers)[W]) {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            x[i][k] = to_float(numbers[k]);
+    }
+    /* Slot of the token j before that of slot i. */
+    static SR_DEVICE constexpr int slot(int i, int j) {
+        return (i - j + FEW_TAPS) % FEW_TAPS;
+    }
+    /* z = the convolution of the token in slot i, before SiLU. */
+    SR_DEVICE void convolve(float (&z)[W], int i, int reads) const {
+        load_numbers<W>(z, bias);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            z[k] += taps[0][k] * x[i][k];
+#pragma unroll
+        for (int j = 1; j < FEW_TAPS; j++)
+            if (j <= reads)
+#pragma unroll
+                for (int k = 0; k < W; k++)
+                    z[k] += taps[j][k] * x[slot(i, j)][k];
+    }
+};
+
+/* Runs of a batch row; and run n of all. */
+SR_BOTH int64_t runs_of_row(const sr_short_conv &conv) {
+    return (conv.T + RUN - 1) / RUN;
+}
+template <class N, int W>
+SR_DEVICE conv_run<N, W> conv_run_of(const sr_short_conv &conv, const sr_matrix &out, int n) {
+    const int of_row = (int)runs_of_row(conv), batch = n / of_row,
+              from = (n - batch * of_row) * RUN;
+    return {conv, out, batch, (int)first_channel<W>(), from, min(from + RUN, (int)conv.T)};
+}
+
+/* Block (x, y) owns a group of runs, a warp one of them, and 32 W channels, a thread W. Taps go
+ * global -> shared, one barrier, -> registers; each thread walks its run, x global -> registers,
+ * loaded FEW_TAPS tokens ahead, applies SiLU and stores. */
+template <class N, int W>
+static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE, 2)
+    conv_forward_runs(const sr_matrix out, const sr_short_conv conv) {
+    SR_SHARED(float, shared);
+    const conv_taps<W> taps = {shared};
+    const int runs = (int)(out.rows / conv.T * runs_of_row(conv));
+    const int n = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    conv_window<N, W> window;
+    load_taps<W>(taps, conv);
+    if (n >= runs || first_channel<W>() >= out.columns)
+        return;
+    window.open(taps, conv.width);
+    const conv_run<N, W> run = conv_run_of<N, W>(conv, out, n);
+    N x[FEW_TAPS][W] = {};
+#pragma unroll
+    for (int i = 0; i < FEW_TAPS; i++) {
+        N before[W] = {};
+        run.load_x(before, run.from - FEW_TAPS + i);
+        window.put(i, before);
+        run.load_x(x[i], run.from + i);
+    }
+    for (int begin = run.from; begin < run.past; begin += FEW_TAPS)
+#pragma unroll
+        for (int i = 0; i < FEW_TAPS; i++) {
+            const int token = begin + i;
+            if (token >= run.past)
+                break;
+            float z[W];
+            window.put(i, x[i]);
+            run.load_x(x[i], token + FEW_TAPS);
+            window.convolve(z, i, run.reads(token));
+#pragma unroll
+            for (int k = 0; k < W; k++)
+                z[k] *= conv.plain ? 1.0f : sigmoid_for<N>(z[k]);
+            store_numbers<W>((N *)out.data + run.row(token) * out.stride + run.c, z);
+        }
+}
+
+/* ---- backward ---- */
 
 /* The block's sums for its taps and bias: sums (blockDim.y, width + 1, channels); each thread adds
  * to its own. */
@@ -148,11 +284,10 @@ SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_
 
 /* Turns d_out into the gradient before SiLU, in place, and sums the gradients of taps and bias.
  * Block (x, y) owns the rows of part x and 32 W channels; a thread W channels of every
- * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites its
- * numbers of d_out in global memory and adds d x of each tap to its own sums, in registers where
- * FEW (at most REGISTER_TAPS), else in shared memory. After a barrier the block adds its threads'
- * sums in order and stores one part, for add_parts. */
-template <class N, int W, bool FEW>
+ * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites
+ * its numbers of d_out in global memory and adds d x of each tap to its own sums in shared memory.
+ * After a barrier the block adds its threads' sums in order and stores one part, for add_parts. */
+template <class N, int W>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_back_to_weights(const conv_parts parts, const sr_matrix d_out, const sr_short_conv conv) {
     SR_SHARED(float, shared);
@@ -162,7 +297,6 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     const conv_taps<W> own = {shared + (1 + threadIdx.y) * block_numbers};
     const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * parts.rows;
     const int64_t end = min(first + parts.rows, d_out.rows);
-    float sums[FEW ? REGISTER_TAPS + 1 : 1][W] = {}; /* the last: of the bias */
     for (int i = threadIdx.y * SR_WARP + threadIdx.x; i < (int)blockDim.y * block_numbers;
          i += (int)blockDim.y * SR_WARP)
         shared[block_numbers + i] = 0;
@@ -179,40 +313,15 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
             d[k] *= conv.plain ? 1.0f : s * (1.0f + before[k] * (1.0f - s));
         }
         store_numbers<W>(at, d);
-        if constexpr (FEW) {
-#pragma unroll
-            for (int k = 0; k < W; k++)
-                sums[REGISTER_TAPS][k] += d[k];
-#pragma unroll
-            for (int j = 0; j < REGISTER_TAPS; j++) {
-                const N *from = j < conv.width ? earlier<N>(conv, own_row, j, c) : nullptr;
-                if (!from)
-                    break;
-                float x[W];
-                load_numbers<W>(x, from);
-#pragma unroll
-                for (int k = 0; k < W; k++)
-                    sums[j][k] += d[k] * x[k];
-            }
-        } else {
-            add_to_sums<W>(own.at(conv.width), d, nullptr);
-            for (int j = 0; j < conv.width; j++) {
-                const N *from = earlier<N>(conv, own_row, j, c);
-                if (!from)
-                    break;
-                float x[W];
-                load_numbers<W>(x, from);
-                add_to_sums<W>(own.at(j), d, x);
-            }
+        add_to_sums<W>(own.at(conv.width), d, nullptr);
+        for (int j = 0; j < conv.width; j++) {
+            const N *from = earlier<N>(conv, own_row, j, c);
+            if (!from)
+                break;
+            float x[W];
+            load_numbers<W>(x, from);
+            add_to_sums<W>(own.at(j), d, x);
         }
-    }
-    if constexpr (FEW) {
-        __syncthreads(); /* the sums in shared memory are zero */
-#pragma unroll
-        for (int j = 0; j < REGISTER_TAPS; j++)
-            if (j < conv.width)
-                store_numbers<W>(own.at(j), sums[j]);
-        store_numbers<W>(own.at(conv.width), sums[REGISTER_TAPS]);
     }
     __syncthreads();
     write_parts<W>(parts, shared + block_numbers, conv);
@@ -249,6 +358,140 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
         store_numbers<W>((N *)d_x.data + row * d_x.stride + c, sum);
     }
 }
+
+/* ---- backward with few taps, in one kernel ---- */
+
+/* What a thread has of a run: numbers of token t are in slot t % FEW_TAPS. */
+template <class N, int W> struct conv_back : conv_window<N, W> {
+    float d[FEW_TAPS][W];            /* gradients before SiLU of it and of those after it */
+    int reach[FEW_TAPS];             /* how far back those read within the batch row; -1: nothing */
+    float sums[FEW_TAPS][W], sum[W]; /* gradients of taps and bias */
+
+    SR_DEVICE void open(conv_taps<W> from, int width) {
+        conv_window<N, W>::open(from, width);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            sum[k] = 0;
+#pragma unroll
+            for (int j = 0; j < FEW_TAPS; j++)
+                sums[j][k] = 0;
+        }
+    }
+
+    /* The gradient before SiLU of a token in slot i, which reads `reads` tokens before itself; what
+     * taps and bias get of it, where the run has the token. */
+    SR_DEVICE void differentiate(int i, const N (&d_out)[W], int reads, bool plain, bool own) {
+        const auto &inputs = this->x;
+        float z[W];
+        this->convolve(z, i, reads);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            const float s = sigmoid_for<N>(z[k]), slope = s * (1.0f + z[k] * (1.0f - s));
+            d[i][k] = to_float(d_out[k]) * (plain ? 1.0f : slope);
+        }
+        if (!own)
+            return;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            sum[k] += d[i][k];
+            sums[0][k] += d[i][k] * inputs[i][k];
+        }
+#pragma unroll
+        for (int j = 1; j < FEW_TAPS; j++)
+            if (j <= reads)
+#pragma unroll
+                for (int k = 0; k < W; k++)
+                    sums[j][k] += d[i][k] * inputs[this->slot(i, j)][k];
+    }
+
+    /* d_x of the token in slot i. */
+    SR_DEVICE void input_gradient(float (&d_x)[W], int i) const {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            d_x[k] = this->taps[0][k] * d[i][k];
+#pragma unroll
+        for (int j = 1; j < FEW_TAPS; j++)
+            if (reach[(i + j) % FEW_TAPS] >= j)
+#pragma unroll
+                for (int k = 0; k < W; k++)
+                    d_x[k] += this->taps[j][k] * d[(i + j) % FEW_TAPS][k];
+    }
+};
+
+/* Walks a run from its end; the gradients of the tokens after it that read it are found again. */
+template <class N, int W>
+SR_DEVICE void walk_run(conv_back<N, W> &back, const conv_run<N, W> &run, const sr_matrix &d_x) {
+    const sr_short_conv &conv = run.conv;
+    const int T = (int)conv.T, last = conv.width - 1;
+    N d_out[FEW_TAPS][W] = {}, x[FEW_TAPS][W] = {};
+    const int top = (run.past + FEW_TAPS - 1) / FEW_TAPS * FEW_TAPS;
+#pragma unroll
+    for (int i = 0; i < FEW_TAPS; i++) {
+        N own[W] = {};
+        run.load_x(own, top + i);
+        run.load_x(x[i], top - FEW_TAPS + i);
+        run.load_d(d_out[i], top + i);
+        back.reach[i] = -1;
+        back.put(i, own);
+    }
+    for (int begin = top; begin >= run.from; begin -= FEW_TAPS) {
+#pragma unroll
+        for (int i = FEW_TAPS - 1; i >= 0; i--) {
+            const int token = begin + i;
+            const bool own = token < run.past;
+            if (token < T && token < run.past + last) {
+                const int reads = run.reads(token);
+                back.reach[i] = min(reads, token);
+                back.differentiate(i, d_out[i], reads, conv.plain, own);
+            }
+            if (own) {
+                float d[W];
+                back.input_gradient(d, i);
+                store_numbers<W>((N *)d_x.data + run.row(token) * d_x.stride + run.c, d);
+                if (conv.history && token < last) /* for conv_back_to_history */
+                    store_numbers<W>((N *)run.d_out.data + run.row(token) * run.d_out.stride +
+                                         run.c,
+                                     back.d[i]);
+            }
+            back.put(i, x[i]); /* token begin + i - FEW_TAPS takes the slot */
+            run.load_x(x[i], token - 2 * FEW_TAPS);
+            run.load_d(d_out[i], token - FEW_TAPS);
+        }
+    }
+}
+
+/* d_x, and sums for the gradients of taps and bias, at most FEW_TAPS taps. Block (x, y) owns every
+ * gridDim.x-th group of runs, a warp one of each, and 32 W channels, a thread W. Taps go global ->
+ * shared, one barrier, -> registers; each thread walks its runs from their ends, x and d_out global
+ * -> registers, loaded FEW_TAPS tokens ahead, d_x registers -> global. Of d_out only tokens that
+ * may read a history become the gradient before SiLU; no other run reads those. After a barrier the
+ * block adds its threads' sums in order and stores one part, for add_parts. */
+template <class N, int W>
+static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE, sizeof(N) == 2 ? 2 : 1)
+    conv_back_runs(const sr_matrix d_x, const conv_parts parts, const sr_matrix d_out,
+                   const sr_short_conv conv) {
+    SR_SHARED(float, shared);
+    const int block_numbers = (conv.width + 1) * conv_taps<W>::channels;
+    const conv_taps<W> taps = {shared};
+    const conv_taps<W> own = {shared + (1 + threadIdx.y) * block_numbers};
+    const int runs = (int)(d_x.rows / conv.T * runs_of_row(conv));
+    conv_back<N, W> back;
+    load_taps<W>(taps, conv);
+    back.open(taps, conv.width);
+    if (first_channel<W>() < d_x.columns)
+        for (int n = (int)(blockIdx.x * blockDim.y + threadIdx.y); n < runs;
+             n += (int)(gridDim.x * blockDim.y))
+            walk_run<N, W>(back, conv_run_of<N, W>(conv, d_out, n), d_x);
+#pragma unroll
+    for (int j = 0; j < FEW_TAPS; j++)
+        if (j < conv.width)
+            store_numbers<W>(own.at(j), back.sums[j]);
+    store_numbers<W>(own.at(conv.width), back.sum);
+    __syncthreads();
+    write_parts<W>(parts, shared + block_numbers, conv);
+}
+
+/* ---- states ---- */
 
 /* The convolution state of a session: row i of a batch row's history is token T - (width - 1) + i.
  * A thread owns one channel of one history row and copies it, global -> global, from x or from the
@@ -307,27 +550,67 @@ srnn_status sr_cuda_short_conv_forward(sr_backend *backend, sr_matrix out,
         return SRNN_OK;
     return sr_with_access<8>(out.dtype, out.columns, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
-        SR_CUDA(sr_launch(conv_forward<typename A::N, A::W>, conv_grid(conv, FORWARD_ROWS, A::W),
-                          dim3(SR_WARP, ROWS_AT_ONCE), tap_bytes(conv, A::W), sr_stream_of(backend),
-                          out, *conv));
+        const int64_t runs = out.rows / conv->T * runs_of_row(*conv);
+        if (conv->width <= FEW_TAPS)
+            SR_CUDA(sr_launch(conv_forward_runs<typename A::N, A::W>,
+                              dim3((unsigned)sr_pieces(runs, ROWS_AT_ONCE),
+                                   (unsigned)sr_pieces(out.columns, SR_WARP * A::W)),
+                              dim3(SR_WARP, ROWS_AT_ONCE), tap_bytes(conv, A::W),
+                              sr_stream_of(backend), out, *conv));
+        else
+            SR_CUDA(sr_launch(conv_forward<typename A::N, A::W>,
+                              conv_grid(conv, FORWARD_ROWS, A::W), dim3(SR_WARP, ROWS_AT_ONCE),
+                              tap_bytes(conv, A::W), sr_stream_of(backend), out, *conv));
         return SRNN_OK;
     });
 }
 
-/* The two kernels of backward, W numbers at a time. */
-template <class N, int W>
-static srnn_status start_back(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
-                              sr_matrix d_out, const sr_short_conv *conv) {
-    const size_t taps = tap_bytes(conv, W);
-    const unsigned at_once =
-        (unsigned)sr_maximum(1, sr_minimum(ROWS_AT_ONCE, (int64_t)(SHARED_BYTES / taps)));
-    SR_CUDA(sr_launch(conv->width <= REGISTER_TAPS ? conv_back_to_weights<N, W, true>
-                                                   : conv_back_to_weights<N, W, false>,
-                      conv_grid(conv, parts.rows, W), dim3(SR_WARP, at_once), taps * (1 + at_once),
-                      sr_stream_of(backend), parts, d_out, *conv));
-    SR_CUDA(sr_launch(conv_back_to_inputs<N, W>, conv_grid(conv, FORWARD_ROWS, W),
-                      dim3(SR_WARP, ROWS_AT_ONCE), taps, sr_stream_of(backend), d_x, d_out, *conv));
-    return SRNN_OK;
+/* Parts of the sums over rows: one for each block of rows. */
+static conv_parts parts_of(sr_backend *backend, const sr_short_conv *conv, int64_t blocks,
+                           int64_t *count) {
+    const int64_t C = conv->x.columns, rows = conv->x.rows, width = conv->width;
+    const int64_t affordable = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
+    const int64_t part_rows = sr_pieces(rows, sr_minimum(affordable, blocks));
+    float *const workspace = sr_workspace_of(backend);
+    *count = sr_pieces(rows, part_rows);
+    return {workspace, workspace + *count * C * width, part_rows};
+}
+
+/* With few taps: one kernel. */
+static srnn_status back_few(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
+                            int64_t count, sr_matrix d_out, const sr_short_conv *conv,
+                            const sr_place *places, int place_count) {
+    const int64_t C = conv->x.columns;
+    return sr_with_access<FEW_WIDTH>(
+        d_x.dtype, C, places, place_count, [&](auto access) -> srnn_status {
+            using A = decltype(access);
+            SR_CUDA(sr_launch(conv_back_runs<typename A::N, A::W>,
+                              dim3((unsigned)count, (unsigned)sr_pieces(C, SR_WARP * A::W)),
+                              dim3(SR_WARP, ROWS_AT_ONCE),
+                              tap_bytes(conv, A::W) * (1 + ROWS_AT_ONCE), sr_stream_of(backend),
+                              d_x, parts, d_out, *conv));
+            return SRNN_OK;
+        });
+}
+
+/* With more: two kernels. */
+static srnn_status back_many(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
+                             sr_matrix d_out, const sr_short_conv *conv, const sr_place *places,
+                             int place_count) {
+    return sr_with_access<8>(
+        d_x.dtype, conv->x.columns, places, place_count, [&](auto access) -> srnn_status {
+            using A = decltype(access);
+            const size_t taps = tap_bytes(conv, A::W);
+            const unsigned at_once =
+                (unsigned)sr_maximum(1, sr_minimum(ROWS_AT_ONCE, (int64_t)(SHARED_BYTES / taps)));
+            SR_CUDA(sr_launch(conv_back_to_weights<typename A::N, A::W>,
+                              conv_grid(conv, parts.rows, A::W), dim3(SR_WARP, at_once),
+                              taps * (1 + at_once), sr_stream_of(backend), parts, d_out, *conv));
+            SR_CUDA(sr_launch(conv_back_to_inputs<typename A::N, A::W>,
+                              conv_grid(conv, FORWARD_ROWS, A::W), dim3(SR_WARP, ROWS_AT_ONCE),
+                              taps, sr_stream_of(backend), d_x, d_out, *conv));
+            return SRNN_OK;
+        });
 }
 
 srnn_status sr_cuda_short_conv_backward(sr_backend *backend, sr_matrix d_x, float *d_weight,
@@ -337,17 +620,16 @@ srnn_status sr_cuda_short_conv_backward(sr_backend *backend, sr_matrix d_x, floa
                                sr_place_of(conv->x),
                                {conv->history, conv->x.columns, conv->x.dtype}};
     const int64_t C = conv->x.columns, width = conv->width;
+    const bool few = width <= FEW_TAPS;
     if (d_x.rows == 0)
         return SRNN_OK;
-    const int64_t affordable = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
-    const int64_t most = sr_minimum(affordable, sr_pieces(d_x.rows, BACK_ROWS));
-    const int64_t part_rows = sr_pieces(d_x.rows, most), count = sr_pieces(d_x.rows, part_rows);
-    float *workspace = sr_workspace_of(backend);
-    const conv_parts parts = {workspace, workspace + count * C * width, part_rows};
-    SR_TRY(sr_with_access<8>(d_x.dtype, C, places, 4, [&](auto access) -> srnn_status {
-        using A = decltype(access);
-        return start_back<typename A::N, A::W>(backend, d_x, parts, d_out, conv);
-    }));
+    const int64_t runs = d_x.rows / conv->T * runs_of_row(*conv);
+    int64_t count;
+    const conv_parts parts =
+        parts_of(backend, conv,
+                 few ? sr_pieces(runs, ROWS_AT_ONCE) : sr_pieces(d_x.rows, BACK_ROWS), &count);
+    SR_TRY(few ? back_few(backend, d_x, parts, count, d_out, conv, places, 4)
+               : back_many(backend, d_x, parts, d_out, conv, places, 4));
     SR_TRY(sr_cuda_add_parts(backend, d_weight, parts.weight, count, C * width));
     return d_bias ? sr_cuda_add_parts(backend, d_bias, parts.bias, count, C) : SRNN_OK;
 }

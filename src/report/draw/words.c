@@ -156,6 +156,11 @@ static void add_wiring(list *l, const srnn_wiring *w) {
 
 void sr_words_write(FILE *out, const srnn_attention *a) {
     list l = {.out = out};
+    if (a->wiring.layer == SRNN_LAYER_CONV) {
+        add(&l, "a gated convolution of %d tokens", a->wiring.short_conv);
+        add_wiring(&l, &a->wiring);
+        return;
+    }
     add_score(&l, a);
     add_normaliser(&l, a);
     add_gates(&l, a);

@@ -34,7 +34,8 @@ typedef struct runner {
     sr_worker_board *boards; /* (run_count), shared with the workers */
     double *started;         /* (run_count) */
     int processes, together, threads;
-    int number; /* of the last process */
+    bool crowded; /* as in sr_team */
+    int number;   /* of the last process */
     job job[MOST_JOBS];
     cpu_set_t cores;
 } runner;
@@ -58,17 +59,20 @@ int sr_study_processes(int jobs, int together) {
     return together > 1 ? (jobs + together - 1) / together : jobs;
 }
 
-/* Pins a process to its share of the cores of this one. */
+/* Pins a process to its share of the cores of this one; where there are more runs than cores, all
+ * have all. */
 static void pin(const runner *r, int slot) {
     cpu_set_t own;
     const int count = CPU_COUNT(&r->cores), size = r->threads * r->together;
     const int first = slot * size % count;
+    if (r->crowded)
+        return;
     CPU_ZERO(&own);
     int seen = 0;
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
         if (!CPU_ISSET(core, &r->cores))
             continue;
-        if (seen >= first && seen < first + size)
+        if ((seen - first + count) % count < size)
             CPU_SET(core, &own);
         seen++;
     }
@@ -103,6 +107,7 @@ static srnn_status start(runner *r, int slot) {
                           .number = ++r->number,
                           .together = r->together,
                           .threads = r->threads,
+                          .crowded = r->crowded,
                           .deadline = r->options->deadline};
     sigemptyset(&both);
     sigaddset(&both, SIGINT);
@@ -373,12 +378,14 @@ static srnn_status execute(runner *r) {
         atomic_store(&r->boards[i].loss, NAN);
         atomic_store(&r->boards[i].validation, NAN);
         atomic_store(&r->boards[i].accuracy, NAN);
+        atomic_store(&r->boards[i].expected, r->study->runs[i].expected_seconds);
         const sr_run_view *view = &r->views[i];
         atomic_store(&r->boards[i].taker,
                      view->selected && view->ending == SR_ENDING_NONE ? 0 : -1);
-        if (view->ending == SR_ENDING_FINISHED)
-            SR_TRY(expect_again(r, i));
     }
+    for (size_t i = 0; i < r->study->run_count; i++)
+        if (r->views[i].ending == SR_ENDING_FINISHED)
+            SR_TRY(expect_again(r, i));
     const sigset_t child = child_ends();
     sigset_t before;
     sigprocmask(SIG_BLOCK, &child, &before);
@@ -405,6 +412,7 @@ srnn_status sr_study_execute(const sr_study *study, const char *folder,
         r->together = options->together > 1 ? options->together : 1;
         r->processes = sr_study_processes(jobs, r->together);
         find_cores(&r->cores);
+        r->crowded = r->processes * r->together > CPU_COUNT(&r->cores);
         status = execute(r);
     }
     if (boards != MAP_FAILED)

@@ -16,9 +16,10 @@
 /* A variant, task and size whose rate is tuned. */
 typedef struct place {
     size_t task, size, variant;
-    bool *left;     /* (rates): not eliminated yet; owned */
-    double *losses; /* (rates): mean over seeds in the last round of each; owned */
-    json_t *trials; /* the results of every round; owned */
+    bool *left;          /* (rates): not eliminated yet; owned */
+    double *losses;      /* (rates): mean over seeds in the last round of each; owned */
+    json_t *trials;      /* the results of every round; owned */
+    double step_seconds; /* most of a run in the last round */
 } place;
 
 typedef struct tuner {
@@ -61,8 +62,11 @@ static json_t *conditions_of(const sr_study *study, size_t task, size_t size, si
     json_t *rates = json_array();
     for (size_t i = 0; i < study->tune_count; i++)
         sr_json_append(rates, json_sprintf("%.12g", study->tune_rates[i]));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "attention",
-                     sr_json_plain_text(v->attention), "study",
+    json_t *share = study->tune_share < 0.5 || study->tune_share > 0.5
+                        ? json_sprintf("%.12g", study->tune_share)
+                        : NULL; /* the default was not always recorded */
+    return json_pack("{s:o, s:o*, s:o, s:o, s:o, s:o, s:o}", "rates", rates, "share", share,
+                     "attention", sr_json_plain_text(v->attention), "study",
                      sr_study_settings_json(&study->settings), "task",
                      sr_study_settings_json(&study->tasks[task].settings), "size",
                      sr_study_settings_json(study->size_count ? &study->sizes[size].settings
@@ -77,8 +81,8 @@ static bool names_place(const json_t *object, const sr_study *study, size_t task
            strcmp(sr_json_text_of(object, "size"), size_name(study, size)) == 0;
 }
 
-/* NaN: there is none, or it was tuned from other rates or with other settings. */
-static double found_rate(const json_t *root, const sr_study *study, const sr_study_run *run) {
+/* What was found for a run; NULL: nothing, or with other rates or other settings. */
+static const json_t *found_for(const json_t *root, const sr_study *study, const sr_study_run *run) {
     for (size_t i = 0; i < sr_json_count_of(root, "rates"); i++) {
         const json_t *object = sr_json_element_of(root, "rates", i);
         if (!names_place(object, study, run->task, run->size, run->variant))
@@ -86,9 +90,13 @@ static double found_rate(const json_t *root, const sr_study *study, const sr_stu
         json_t *conditions = conditions_of(study, run->task, run->size, run->variant);
         const bool same = json_equal(json_object_get(object, "conditions"), conditions);
         json_decref(conditions);
-        return same ? sr_json_number_of(object, "learning_rate") : NAN;
+        return same ? object : NULL;
     }
-    return NAN;
+    return NULL;
+}
+
+static bool has_rate(const json_t *root, const sr_study *study, const sr_study_run *run) {
+    return sr_json_number_of(found_for(root, study, run), "learning_rate") > 0;
 }
 
 srnn_status sr_study_take_rates(sr_study *study, const char *folder,
@@ -100,11 +108,14 @@ srnn_status sr_study_take_rates(sr_study *study, const char *folder,
     SR_TRY(read_found(&root, folder));
     for (size_t i = 0; i < study->run_count; i++) {
         sr_study_run *run = &study->runs[i];
-        const double rate = found_rate(root, study, run);
+        const json_t *found = found_for(root, study, run);
+        const double rate = sr_json_number_of(found, "learning_rate");
+        const double step_seconds = sr_json_number_of(found, "step_seconds");
         if (rate > 0)
             run->settings.learning_rate = rate;
         else
             *missing = *missing || sr_study_selects(study, options, run);
+        run->expected_seconds = step_seconds > 0 ? step_seconds * (double)run->steps : 0;
     }
     json_decref(root);
     return SRNN_OK;
@@ -118,7 +129,7 @@ srnn_status sr_study_check_rate(const sr_study *study, const char *folder, const
     SR_TRY(read_found(&root, folder));
     for (size_t i = 0; i < study->run_count; i++)
         if (strcmp(study->runs[i].id, id) == 0)
-            known = found_rate(root, study, &study->runs[i]) > 0;
+            known = has_rate(root, study, &study->runs[i]);
     json_decref(root);
     return known ? SRNN_OK
                  : SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -163,7 +174,7 @@ static srnn_status find_places(tuner *t, const json_t *found) {
         return no_memory();
     for (size_t i = 0; i < t->study->run_count; i++) {
         const sr_study_run *run = &t->study->runs[i];
-        if (sr_study_selects(t->study, t->options, run) && !(found_rate(found, t->study, run) > 0))
+        if (sr_study_selects(t->study, t->options, run) && !has_rate(found, t->study, run))
             SR_TRY(add_place(t, run));
     }
     return SRNN_OK;
@@ -195,16 +206,21 @@ static srnn_status set_seeds(sr_study *round, int number) {
     return round->seeds ? SRNN_OK : no_memory();
 }
 
-static int64_t shorter(int64_t steps, int halvings) {
-    const int64_t cut = steps >> halvings;
+/* Of a run's steps in round 1, 2, .. */
+static double share_of(const sr_study *study, int rounds, int number) {
+    return study->tune_share / (double)(1 << (rounds - number));
+}
+
+static int64_t shorter(int64_t steps, double share) {
+    const int64_t cut = (int64_t)((double)steps * share);
     return cut > 0 || steps == 0 ? cut : 1;
 }
 
 /* The whole schedule in fewer steps, on the other half of the validation rows. */
-static void shorten(sr_run_settings *s, int halvings) {
-    s->steps = shorter(s->steps, halvings);
-    s->warmup = s->warmup >> halvings;
-    s->decay = shorter(s->decay, halvings);
+static void shorten(sr_run_settings *s, double share) {
+    s->steps = shorter(s->steps, share);
+    s->warmup = (int64_t)((double)s->warmup * share);
+    s->decay = shorter(s->decay, share);
     s->save_every = 0;
     s->keep = 1;
     s->validate_every = s->steps;
@@ -244,7 +260,7 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
     keep_left(t, round);
     for (size_t i = 0; i < round->run_count; i++) {
         sr_run_settings *s = &round->runs[i].settings;
-        shorten(s, t->rounds - number + 1);
+        shorten(s, share_of(study, t->rounds, number));
         SR_TRY(sr_run_settings_text(&s->test, ""));
     }
     return sr_study_price(round);
@@ -253,7 +269,8 @@ static srnn_status make_round(sr_study *round, const tuner *t, int number) {
 /* ---- the result of a round */
 
 /* The loss that a run ended with; infinite: without one. Its cost counts. */
-static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, const char *folder) {
+static srnn_status read_loss(tuner *t, place *here, double *loss, const sr_study_run *run,
+                             const char *folder) {
     char path[SR_PATH_BYTES];
     sr_record record;
     SR_TRY(sr_study_run_path(path, folder, run->id));
@@ -264,6 +281,8 @@ static srnn_status read_loss(tuner *t, double *loss, const sr_study_run *run, co
     t->tokens += run->tokens;
     t->flops += run->flops;
     t->seconds += record.seconds;
+    const double step_seconds = (record.result.ended - record.result.started) / (double)run->steps;
+    here->step_seconds = fmax(here->step_seconds, step_seconds);
     sr_record_free(&record);
     return status;
 }
@@ -286,7 +305,7 @@ static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_rou
         double loss = INFINITY;
         if (place_of(t, run) != here || run->settings.learning_rate != tried)
             continue;
-        status = read_loss(t, &loss, run, round->folder);
+        status = read_loss(t, here, &loss, run, round->folder);
         sr_json_append(losses, isfinite(loss) ? json_real(loss) : json_null());
         sum += loss;
         count++;
@@ -299,6 +318,8 @@ static srnn_status read_rate(tuner *t, place *here, size_t rate, const ended_rou
 
 static srnn_status read_round(tuner *t, const ended_round *round) {
     const size_t rates = t->study->tune_count;
+    for (size_t i = 0; i < t->count; i++)
+        t->places[i].step_seconds = 0;
     for (size_t i = 0; i < t->count * rates; i++)
         if (t->places[i / rates].left[i % rates])
             SR_TRY(read_rate(t, &t->places[i / rates], i % rates, round));
@@ -412,12 +433,13 @@ static json_t *place_json(const tuner *t, const place *p) {
     size_t smaller = 0;
     for (size_t i = 0; i < study->tune_count; i++)
         smaller += study->tune_rates[i] < study->tune_rates[chosen];
-    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:o, s:O}", "task",
+    return json_pack("{s:o, s:o, s:o, s:f, s:b, s:f, s:o, s:O}", "task",
                      sr_json_plain_text(study->tasks[p->task].name), "size",
                      sr_json_plain_text(size_name(study, p->size)), "variant",
                      sr_json_plain_text(study->variants[p->variant].name), "learning_rate",
                      study->tune_rates[chosen], "edge",
-                     smaller == 0 || smaller + 1 == study->tune_count, "conditions",
+                     smaller == 0 || smaller + 1 == study->tune_count, "step_seconds",
+                     p->step_seconds, "conditions",
                      conditions_of(study, p->task, p->size, p->variant), "trials", p->trials);
 }
 
@@ -460,7 +482,7 @@ sr_tuning_cost sr_study_tuning_cost(const sr_study *study, const sr_study_option
         for (int number = 1; number <= rounds; number++, left = (left + 1) / 2) {
             const double runs = (double)left * number;
             const double share =
-                (double)shorter(run->steps, rounds - number + 1) / (double)run->steps;
+                (double)shorter(run->steps, share_of(study, rounds, number)) / (double)run->steps;
             cost.runs += runs;
             cost.tokens += runs * share * run->tokens;
             cost.flops += runs * share * run->flops;

@@ -1,10 +1,10 @@
 /* tune.h: tunes the learning rate of every variant, task and size before they are compared.
  *
  * Successive halving: all rates with one seed and few steps, then the better half with twice the
- * steps and one seed more, until one is left. Every round is a separate study in tuning/round-N,
- * with other seeds than the comparison and, for a text, the other half of the validation rows.
- * tuning.json has the results, and the rates and settings that they were found with: with others, a
- * rate is tuned again. */
+ * steps and one seed more, until one is left; the last round has tune_share of a run's steps. Every
+ * round is a separate study in tuning/round-N, with other seeds than the comparison and, for a
+ * text, the other half of the validation rows. tuning.json has the results, and the rates, the
+ * share and the settings that they were found with: with others, a rate is tuned again. */
 #ifndef SR_STUDY_EXECUTE_TUNE_H
 #define SR_STUDY_EXECUTE_TUNE_H
 

@@ -65,19 +65,31 @@ srnn_status sr_worker_follow(char **path, bool *moved, const char *now, const ch
     return sr_run_settings_text(path, now);
 }
 
-/* The settings of the run in the folder; *moved: the study's folder has moved, and they have the
- * new paths of its text and its teacher. */
+/* The same for a path that the study's file gives relative to itself. */
+static srnn_status follow_home(char **path, bool *moved, const char *now, const char *home) {
+    const size_t length = home ? strlen(home) : 0;
+    if (!length || strncmp(now, home, length) != 0 || now[length] != '/')
+        return SRNN_OK;
+    return sr_worker_follow(path, moved, now, now + length);
+}
+
+/* The settings of the run in the folder; *moved: the study's folder or its file has moved, and they
+ * have the new paths of data, text and teacher. */
 static srnn_status read_settings(sr_run_settings *settings, bool *moved, const sr_study_run *run,
                                  const char *folder) {
     char yaml[SR_PATH_BYTES];
+    const sr_run_settings *now = &run->settings;
     snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
     *moved = false;
     SR_TRY(sr_run_settings_create(settings));
     SR_TRY(sr_run_settings_read(settings, yaml));
     if (run->text)
-        SR_TRY(sr_worker_follow(&settings->data, moved, run->settings.data, "/" SR_STUDY_TEXT));
-    return sr_worker_follow(&settings->model, moved, run->settings.model,
-                            "/" SR_STUDY_TEACHERS "/");
+        SR_TRY(sr_worker_follow(&settings->data, moved, now->data, "/" SR_STUDY_TEXT));
+    SR_TRY(follow_home(&settings->data, moved, now->data, run->home));
+    SR_TRY(follow_home(&settings->validation, moved, now->validation, run->home));
+    SR_TRY(follow_home(&settings->batches, moved, now->batches, run->home));
+    SR_TRY(follow_home(&settings->model, moved, now->model, run->home));
+    return sr_worker_follow(&settings->model, moved, now->model, "/" SR_STUDY_TEACHERS "/");
 }
 
 srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
@@ -99,7 +111,7 @@ srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
     return status;
 }
 
-/* Resumes a run; run.yaml gets the current paths of text and teacher. */
+/* Resumes a run; run.yaml gets the current paths of data, text and teacher. */
 static srnn_status resume(sr_run **run, const sr_study_run *planned, const char *folder,
                           int threads) {
     char yaml[SR_PATH_BYTES];
@@ -107,6 +119,8 @@ static srnn_status resume(sr_run **run, const sr_study_run *planned, const char 
     bool moved;
     snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
     srnn_status status = read_settings(&settings, &moved, planned, folder);
+    if (status == SRNN_OK && moved)
+        status = sr_run_settings_absolute(&settings);
     if (status == SRNN_OK && moved)
         status = sr_run_settings_write(&settings, yaml);
     sr_run_settings_free(&settings);

@@ -59,8 +59,8 @@ void sr_worker_where(sr_run_view *view, const char *folder);
 /* True if the folder has a run. */
 bool sr_worker_has_run(const char *folder);
 
-/* SRNN_OK if the folder has no run or one of these settings. The text of a study (@text) may have
- * another path: the study's folder can be moved. */
+/* SRNN_OK if the folder has no run or one of these settings. The text of a study (@text), and paths
+ * that its file gives relative to itself, may have been elsewhere: both can be moved. */
 srnn_status sr_worker_check(const sr_study_run *run, const char *folder);
 
 #endif

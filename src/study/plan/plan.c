@@ -251,6 +251,7 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     SR_TRY(set_role(s, study, variant->role));
     SR_TRY(set_all(s, study, &variant->settings));
     SR_TRY(sr_run_settings_text(&s->attention, variant->attention ? variant->attention : ""));
+    run->home = study->folder;
     run->text = strcmp(s->data, text_data) == 0;
     if (run->text)
         SR_TRY(sr_run_settings_text(&s->data, text));

@@ -88,8 +88,10 @@ typedef struct sr_study_run {
     char *id; /* "recall.norm.1", unique and valid as a folder name; owned */
     size_t task;
     size_t variant;
-    size_t size; /* meaningless if the study has no sizes */
-    bool text;   /* it trains on the text of the study */
+    size_t size;      /* meaningless if the study has no sizes */
+    bool text;        /* it trains on the text of the study */
+    const char *home; /* folder of the study's file, which relative paths in `settings` begin with;
+                       * the study's; NULL: none */
     sr_run_settings settings;
     sr_distil_request request; /* of students and those from scratch; `common` is not set */
 
@@ -97,7 +99,8 @@ typedef struct sr_study_run {
     size_t parameters;
     int64_t steps; /* to the end of its schedule, or to a stop condition */
     double tokens, flops;
-    double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
+    double expected_seconds; /* by the tuning of its rate; 0: unknown */
+    double state_bytes;      /* fixed-size state of one sequence, all layers; NaN: there is none */
     double cache_bytes; /* keys and values of one sequence of T tokens, all layers; in a hybrid, the
                          * states of layers that have one */
 } sr_study_run;
@@ -121,6 +124,7 @@ typedef struct sr_study {
     size_t rate_count;
     double *tune_rates; /* candidate learning rates for tuning; none: no tuning */
     size_t tune_count;
+    double tune_share; /* of the steps of a run, in the last round of tuning */
     /* Smaller differences do not matter: a comparison ends early once its interval excludes zero,
      * or lies within this margin on both sides. 0: all seeds are run */
     double settle;

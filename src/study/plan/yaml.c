@@ -169,7 +169,8 @@ static srnn_status read_layers(sr_study_variant *variant) {
     variant->fixed_state = variant->by_layers;
     for (int layer = 0; layer < config.L; layer++)
         variant->fixed_state =
-            variant->fixed_state && srnn_attention_has_state(&config.attention[layer]);
+            variant->fixed_state && srnn_attention_has_state(&config.attention[layer]) &&
+            (!config.parallel || srnn_attention_has_state(&config.parallel[layer]));
     sr_model_config_free(&config);
     return SRNN_OK;
 }
@@ -279,7 +280,7 @@ static srnn_status read_rates(reader *r, yaml_node_t *value, void *to) {
     return read_rate_list(&study->rates, &study->rate_count, r, value);
 }
 
-/* `tune: {learning-rate: [..], per: variant}` */
+/* `tune: {learning-rate: [..], per: variant, share: 0.5}` */
 static srnn_status read_tune_rates(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
     SR_TRY(read_rate_list(&study->tune_rates, &study->tune_count, r, value));
@@ -297,9 +298,22 @@ static srnn_status read_tune_scope(reader *r, yaml_node_t *value, void *to) {
     return strcmp(text, "variant") == 0 ? SRNN_OK : fail(r, value, "rates are tuned per: variant");
 }
 
+static srnn_status read_tune_share(reader *r, yaml_node_t *value, void *to) {
+    double *share = to;
+    const char *text = "";
+    char *end;
+    SR_TRY(scalar(&text, r, value));
+    *share = strtod(text, &end);
+    return end != text && !*end && *share > 0 && *share <= 1
+               ? SRNN_OK
+               : fail(r, value, "share is a part of the steps: above 0, at most 1");
+}
+
 static srnn_status read_tune(reader *r, yaml_node_t *value, void *to) {
     sr_study *study = to;
-    const key keys[] = {{"learning-rate", read_tune_rates, study}, {"per", read_tune_scope, NULL}};
+    const key keys[] = {{"learning-rate", read_tune_rates, study},
+                        {"per", read_tune_scope, NULL},
+                        {"share", read_tune_share, &study->tune_share}};
     SR_TRY(read_keys(r, value, keys, sizeof keys / sizeof *keys));
     return study->tune_count ? SRNN_OK
                              : fail(r, value, "tune needs learning-rate: [0.001, 0.002, ..]");
@@ -539,7 +553,7 @@ static srnn_status read_document(sr_study *study, const char *where, yaml_parser
 
 srnn_status sr_study_read(sr_study *study, const char *where, const char *text, size_t bytes) {
     yaml_parser_t parser;
-    *study = (sr_study){0};
+    *study = (sr_study){.tune_share = 0.5};
     SR_TRY(check_depth(where, text, bytes));
     study->text = strndup(text, bytes);
     study->where = strdup(where);

@@ -176,7 +176,10 @@ srnn_status sr_record_read(sr_record *record, const char *folder) {
                           .tokens_per_second = NAN};
     SR_TRY(sr_result_read(&record->result, folder));
     SR_TRY(read_lines(folder, "metrics.jsonl", read_metrics, record));
-    return read_rate(record, folder);
+    SR_TRY(read_rate(record, folder));
+    if (record->result.ending != SR_ENDING_NONE)
+        record->seconds = record->result.seconds; /* not all steps may be there */
+    return SRNN_OK;
 }
 
 void sr_record_free(sr_record *record) {

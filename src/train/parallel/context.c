@@ -1,11 +1,16 @@
 /* context.c: groups of ranks that share the tokens of each row. */
 #include "train/parallel/context.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-/* Messages of passes, besides those of shares. */
-enum { TAG = SR_RANKS_TAG + 1, SENDS = 64 };
+/* Messages of passes, besides those of shares. Long ones travel in pieces: MPI moves a few
+ * kilobytes of each whenever a rank looks for what has arrived, between which a waiting rank rests
+ * (16 MB in one piece took 188 ms between processes that do not read each other's memory, in these
+ * 2 ms). */
+enum { TAG = SR_RANKS_TAG + 1, SENDS = 64, PIECE = 1 << 20 };
 
 /* The rank with this part of the same rows. */
 static int rank_of(const sr_context *c, int part) {
@@ -28,10 +33,22 @@ static srnn_status test_sends(sr_context *c) {
     return SRNN_OK;
 }
 
-static srnn_status make_room(sr_context *c) {
-    if (c->pending < c->capacity)
+static size_t pieces_of(size_t bytes) {
+    return (bytes + PIECE - 1) / PIECE;
+}
+
+static size_t piece_bytes(size_t bytes, size_t piece) {
+    const size_t left = bytes - piece * PIECE;
+    return left < PIECE ? left : PIECE;
+}
+
+/* For that many more sends. */
+static srnn_status make_room(sr_context *c, size_t more_sends) {
+    size_t capacity = c->capacity ? c->capacity : SENDS;
+    if (c->pending + more_sends <= c->capacity)
         return SRNN_OK;
-    const size_t capacity = c->capacity ? 2 * c->capacity : SENDS;
+    while (capacity < c->pending + more_sends)
+        capacity *= 2;
     sr_context_send *more = realloc(c->sends, capacity * sizeof *more);
     if (!more)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu messages between context ranks",
@@ -44,19 +61,32 @@ static srnn_status make_room(sr_context *c) {
 static srnn_status send(void *context, int to, const void *data, size_t bytes) {
     sr_context *c = context;
     SR_TRY(test_sends(c));
-    SR_TRY(make_room(c));
-    sr_context_send *sent = &c->sends[c->pending];
-    sent->data = data;
-    SR_TRY(sr_ranks_send(c->ranks, &sent->request, rank_of(c, to), TAG, data, bytes));
-    c->pending++;
+    SR_TRY(make_room(c, pieces_of(bytes)));
+    for (size_t i = 0; i < pieces_of(bytes); i++, c->pending++) {
+        sr_context_send *sent = &c->sends[c->pending];
+        sent->data = data;
+        SR_TRY(sr_ranks_send(c->ranks, &sent->request, rank_of(c, to), TAG,
+                             (const char *)data + i * PIECE, piece_bytes(bytes, i)));
+    }
     return SRNN_OK;
 }
 
 static srnn_status receive(void *context, int from, void *data, size_t bytes) {
     sr_context *c = context;
-    sr_link_request request;
-    SR_TRY(sr_ranks_receive(c->ranks, &request, rank_of(c, from), TAG, data, bytes));
-    return sr_ranks_wait(c->ranks, &request);
+    const size_t pieces = pieces_of(bytes);
+    if (pieces > c->arrivals_capacity) {
+        void *memory;
+        SR_TRY(sr_alloc(&memory, pieces, sizeof *c->arrivals));
+        free(c->arrivals);
+        c->arrivals = memory;
+        c->arrivals_capacity = pieces;
+    }
+    for (size_t i = 0; i < pieces; i++)
+        SR_TRY(sr_ranks_receive(c->ranks, &c->arrivals[i], rank_of(c, from), TAG,
+                                (char *)data + i * PIECE, piece_bytes(bytes, i)));
+    for (size_t i = 0; i < pieces; i++)
+        SR_TRY(sr_ranks_wait(c->ranks, &c->arrivals[i]));
+    return SRNN_OK;
 }
 
 static srnn_status settle(void *context, const void *data) {
@@ -83,6 +113,29 @@ static srnn_status receive_on_device(void *context, int from, void *data, size_t
     const sr_context *c = context;
     SR_TRY(sr_collective_fork(c->collective)); /* what was launched may still read `data` */
     SR_TRY(sr_collective_receive(c->collective, data, bytes, rank_of(c, from)));
+    return sr_collective_join(c->collective);
+}
+
+static srnn_status exchange_messages(const sr_context *c, const sr_part_message *sends,
+                                     int send_count, const sr_part_message *arrivals,
+                                     int arrival_count) {
+    for (int i = 0; i < send_count; i++)
+        SR_TRY(sr_collective_send(c->collective, sends[i].data, sends[i].bytes,
+                                  rank_of(c, sends[i].part)));
+    for (int i = 0; i < arrival_count; i++)
+        SR_TRY(sr_collective_receive(c->collective, arrivals[i].data, arrivals[i].bytes,
+                                     rank_of(c, arrivals[i].part)));
+    return SRNN_OK;
+}
+
+static srnn_status exchange_on_device(void *context, const sr_part_message *sends, int send_count,
+                                      const sr_part_message *arrivals, int arrival_count) {
+    const sr_context *c = context;
+    SR_TRY(sr_collective_fork(c->collective));
+    SR_TRY(sr_collective_begin_messages(c->collective));
+    const srnn_status status = exchange_messages(c, sends, send_count, arrivals, arrival_count);
+    SR_TRY(sr_collective_end_messages(c->collective));
+    SR_TRY(status);
     return sr_collective_join(c->collective);
 }
 
@@ -116,6 +169,7 @@ static srnn_status open_collective(sr_context *c, srnn_device *device) {
     c->part.send = send_on_device;
     c->part.receive = receive_on_device;
     c->part.settle = settle_on_device;
+    c->part.exchange = exchange_on_device;
     c->part.wait = wait_for_device;
     return sr_collective_open(&c->collective, device, id, c->ranks->rank, c->ranks->count);
 }
@@ -161,5 +215,6 @@ void sr_context_close(sr_context *c) {
     if (c->ranks && !c->ranks->broken) /* else closing would wait for ranks that never arrive */
         sr_collective_close(c->collective);
     free(c->sends);
+    free(c->arrivals);
     *c = (sr_context){0};
 }

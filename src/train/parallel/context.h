@@ -23,6 +23,8 @@ typedef struct sr_context {
     sr_row_part part;
     sr_context_send *sends; /* (pending), owned: what other parts have not received yet */
     size_t pending, capacity;
+    sr_link_request *arrivals; /* (arrivals_capacity), owned: pieces of what is received */
+    size_t arrivals_capacity;
     sr_collective *collective; /* of all ranks, on GPUs; else NULL */
 } sr_context;
 

@@ -79,7 +79,9 @@ static srnn_status check_folder(const char *where) {
     return SRNN_OK;
 }
 
-srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
+/* Checks of the folder's files those that `part` names. */
+static srnn_status find_folder(char path[SR_PATH_BYTES], const char *where,
+                               const sr_file_sums_part *part) {
     char config[SR_PATH_BYTES];
     SR_TRY(check_folder(where));
     SR_TRY(sr_path_join(config, where, "config.json"));
@@ -90,7 +92,15 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
         SR_TRY(sr_path_print(path, "%s", where));
     if (!sr_progress_is_there(path))
         return SRNN_OK;
-    return sr_progress_check_files(path, &(sr_file_sums_part){.except = SR_OPTIMIZER_STEM});
+    return sr_progress_check_files(path, part);
+}
+
+srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
+    return find_folder(path, where, &(sr_file_sums_part){.except = SR_OPTIMIZER_STEM});
+}
+
+srnn_status sr_checkpoint_tokenizer(char path[SR_PATH_BYTES], const char *where) {
+    return find_folder(path, where, &(sr_file_sums_part){.only = "tokenizer"});
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {

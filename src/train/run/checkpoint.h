@@ -27,6 +27,9 @@ srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run);
  * if the files of a checkpoint do not match their checksums. */
 srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where);
 
+/* The same, if its tokenizer's files do: it is all that will be read. */
+srnn_status sr_checkpoint_tokenizer(char path[SR_PATH_BYTES], const char *where);
+
 /* Writes a checkpoint of this progress and reads it back before it is renamed to its final name.
  * The tokenizer in the run's folder, if any, is copied. Fails if the step has a checkpoint already;
  * a failure on one rank fails on all. */

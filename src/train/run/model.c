@@ -116,6 +116,10 @@ static srnn_status take_attention(sr_model_config *config, const char *text) {
     for (int layer = 0; comparable && layer < config->L; layer++)
         if (sr_attention_same(&before.attention[layer], &config->attention[layer]))
             config->sizes[layer] = before.sizes[layer];
+    for (int layer = 0; comparable && before.parallel && config->parallel && layer < config->L;
+         layer++)
+        if (sr_attention_same(&before.parallel[layer], &config->parallel[layer]))
+            config->parallel_sizes[layer] = before.parallel_sizes[layer];
     sr_model_config_free(&before);
     return status;
 }
@@ -132,6 +136,13 @@ static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s)
     return status;
 }
 
+static bool same_mixers(const sr_model_config *a, const sr_model_config *b, int layer) {
+    if (!a->parallel != !b->parallel)
+        return false;
+    return sr_attention_same(&a->attention[layer], &b->attention[layer]) &&
+           (!a->parallel || sr_attention_same(&a->parallel[layer], &b->parallel[layer]));
+}
+
 /* The weights of a checkpoint belong to its attention. */
 static srnn_status check_attention(const sr_model_config *config, const sr_run_settings *s,
                                    const char *checkpoint) {
@@ -140,7 +151,7 @@ static srnn_status check_attention(const sr_model_config *config, const sr_run_s
         *s->attention ? sr_model_config_attention(&requested, s->attention) : SRNN_OK;
     const bool other = !sr_mixer_same(&requested, config);
     for (int layer = 0; status == SRNN_OK && requested.attention && layer < config->L; layer++)
-        if (other || !sr_attention_same(&requested.attention[layer], &config->attention[layer]))
+        if (other || !same_mixers(&requested, config, layer))
             status = SR_FAIL(SRNN_ERR_FORMAT,
                              "%s: layer %d has another attention than run.yaml says; to continue "
                              "with another one start a new run with --model and --attention",

@@ -24,9 +24,10 @@ typedef struct sr_document {
     const srnn_attention *a;
     sr_tape *tape;
     int64_t b, start, length;
-    int64_t width;              /* of a feature: D or 2 D */
-    int64_t levels;             /* width of a level gate */
-    const uint64_t *state_seed; /* NULL: the state is not rounded */
+    int64_t width;       /* of a feature: D or 2 D */
+    int64_t levels;      /* width of a level gate */
+    uint64_t state_seed; /* 0: the state is not rounded */
+    double scale;        /* of numbers that are rounded */
     sr_heads heads;
     /* the smallest distance from a kink so far, relative to the kink's position; 0 does not
      * count */

@@ -140,7 +140,7 @@ static srnn_status signed_copy(sr_document *x) {
     const int64_t numbers = x->heads.key * x->length * x->width;
     SR_TRY(sr_alloc((void **)&x->signed_k, (size_t)numbers, sizeof *x->signed_k));
     for (int64_t n = 0; n < numbers; n++) {
-        const bool up = sr_random_below(*x->state_seed, 0, (uint64_t)(n % x->width), 2);
+        const bool up = sr_random_below(x->state_seed, 0, (uint64_t)(n % x->width), 2);
         x->signed_k[n] = sr_tape_affine(x->tape, x->k[n], up ? 1 : -1, 0);
     }
     return SRNN_OK;

@@ -130,6 +130,12 @@ static sr_term decayed_product(const sr_document *x, pair at) {
     return sr_tape_multiply(x->tape, dot, sr_exponential(x, decay_between(x, at)));
 }
 
+/* What a token writes after `read`, the share of what others wrote, is subtracted: an input of
+ * products, for later tokens and for outputs. */
+static sr_term written(const sr_document *x, sr_term own, sr_term read) {
+    return sr_tape_round(x->tape, sr_tape_subtract(x->tape, own, read));
+}
+
 /* Gates per channel: u_j = sigmoid(write gate) v_j - sum_{m<j} <f_j, k_m> u_m. */
 static void write_channels(sr_document *x, int64_t value) {
     const int64_t Dv = x->problem->Dv, D = x->problem->D, T = x->length;
@@ -141,16 +147,19 @@ static void write_channels(sr_document *x, int64_t value) {
         for (int64_t c = 0; c < D; c++) {
             const sr_term gate = sr_sigmoid_term(x, x->erase_gate[(key * T + j) * D + c]);
             erased[c] =
-                sr_tape_multiply(x->tape, sr_tape_affine(x->tape, gate, range, 0), k[j * D + c]);
+                sr_tape_round(x->tape,
+                              sr_tape_multiply(x->tape, sr_tape_affine(x->tape, gate, range, 0),
+                                               k[j * D + c]));
         }
         for (int64_t m = 0; m < j; m++)
-            x->weights[m] = decayed_product(x, (pair){erased, k + m * D, value, j, m});
+            x->weights[m] =
+                sr_tape_round(x->tape, decayed_product(x, (pair){erased, k + m * D, value, j, m}));
         for (int64_t d = 0; d < Dv; d++) {
             const int64_t at = (value * T + j) * Dv + d;
             const sr_term gate = sr_sigmoid_term(x, x->write_gate[at]);
-            u[j * Dv + d] = sr_tape_subtract(x->tape, sr_tape_multiply(x->tape, gate, x->v[at]),
-                                             sr_tape_dot(x->tape, sr_each(x->weights),
-                                                         (sr_terms){u + d, Dv}, j));
+            u[j * Dv + d] =
+                written(x, sr_tape_multiply(x->tape, gate, x->v[at]),
+                        sr_tape_dot(x->tape, sr_each(x->weights), (sr_terms){u + d, Dv}, j));
         }
     }
 }
@@ -163,15 +172,15 @@ static void remove_read(sr_document *x, int64_t value) {
     for (int64_t i = 0; i < T; i++) {
         const sr_term *n = x->removal_key + from + i * D;
         for (int64_t j = 0; j < i; j++) {
-            x->weights[j] = decayed_product(x, (pair){n, x->k + from + j * D, value, i - 1, j});
-            x->sum_weights[j] =
-                decayed_product(x, (pair){n, x->removal_gate + from + j * D, value, i - 1, j});
+            const pair key = {n, x->k + from + j * D, value, i - 1, j},
+                       removal = {n, x->removal_gate + from + j * D, value, i - 1, j};
+            x->weights[j] = sr_tape_round(x->tape, decayed_product(x, key));
+            x->sum_weights[j] = sr_tape_round(x->tape, decayed_product(x, removal));
         }
         for (int64_t d = 0; d < Dv; d++) {
             const sr_terms values = {x->v + value * T * Dv + d, Dv}, before = {e + d, Dv};
-            e[i * Dv + d] =
-                sr_tape_subtract(x->tape, sr_tape_dot(x->tape, sr_each(x->weights), values, i),
-                                 sr_tape_dot(x->tape, sr_each(x->sum_weights), before, i));
+            e[i * Dv + d] = written(x, sr_tape_dot(x->tape, sr_each(x->weights), values, i),
+                                    sr_tape_dot(x->tape, sr_each(x->sum_weights), before, i));
         }
     }
 }
@@ -181,10 +190,10 @@ static sr_term write_weight(const sr_document *x, int64_t value, int64_t j, int6
     const int64_t key = sr_document_key_head(x, value);
     const sr_term *k = x->rotated_k + key * x->length * x->width;
     const pair at = {k + j * x->width, k + m * x->width, value, j, m};
-    sr_term kappa = score(x, product(x, at));
+    sr_term kappa = score(x, sr_tape_round_back(x->tape, product(x, at)));
     if (decays_weights(x))
         kappa = sr_tape_multiply(x->tape, kappa, sr_exponential(x, decay_between(x, at)));
-    return sr_tape_multiply(x->tape, beta_of(x, value, j), kappa);
+    return sr_tape_round(x->tape, sr_tape_multiply(x->tape, beta_of(x, value, j), kappa));
 }
 
 /* u_j = beta_j (v_j - sum_{m<j} kappa_jm u_m) for the head. With levels only beta_j kappa_jm is
@@ -210,10 +219,9 @@ void sr_document_write(sr_document *x, int64_t value) {
         for (int64_t d = 0; d < Dv; d++) {
             const sr_term own = sr_tape_multiply(x->tape, beta, x->v[(value * T + j) * Dv + d]);
             const sr_terms column = {u + d, Dv};
-            u[j * Dv + d] =
-                x->kappa
-                    ? own
-                    : sr_tape_subtract(x->tape, own, sr_tape_dot(x->tape, sr_each(row), column, j));
+            u[j * Dv + d] = x->kappa
+                                ? sr_tape_round(x->tape, own)
+                                : written(x, own, sr_tape_dot(x->tape, sr_each(row), column, j));
         }
     }
 }
@@ -259,15 +267,22 @@ static double logit_scale(const sr_document *x) {
     return x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
 }
 
+/* Whether row i finds token j in a state. In bf16 states are operands of products by chunks, of 64
+ * tokens of a row and more; tokens of one chunk read each other by pairs. */
+static bool from_state(const sr_document *x, int64_t i, int64_t j) {
+    enum { CHUNK = 64 };
+    return x->problem->dtype != SRNN_BF16 || (x->start + i) / CHUNK != (x->start + j) / CHUNK;
+}
+
 /* The error of a pair's weight if every number of a state is half an ulp off. At order n a state
  * holds products of n numbers of each key, and (q k)^n is a sum of such products; the sign of a
  * product's error is the product of one random sign per channel. */
 static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
     const sr_term *q = x->q + (at.query * x->length + at.i) * x->width;
     const sr_term *k = x->signed_k + (at.key * x->length + j) * x->width;
-    const sr_term dot = sr_tape_dot(x->tape, sr_each(q), sr_each(k), x->width);
+    const sr_term dot = product(x, (pair){q, k, at.value, at.i, j});
     const sr_term sum = score(x, sr_tape_affine(x->tape, dot, logit_scale(x), 0));
-    return sr_tape_affine(x->tape, sum, 0x1p-24, 0);
+    return sr_tape_affine(x->tape, sum, x->problem->dtype == SRNN_BF16 ? 0x1p-9 : 0x1p-24, 0);
 }
 
 /* out[j] = the argument of the score; for exp it includes the decay of the weight. */
@@ -307,7 +322,7 @@ static void row_weights(sr_document *x, sr_query at, sr_term *row, double maximu
         if (exponents)
             w = sr_tape_affine(x->tape, w, 1, -x->reduction);
         w = score(x, w);
-        if (x->signed_k)
+        if (x->signed_k && from_state(x, at.i, j))
             w = sr_tape_add(x->tape, w, state_error(x, at, j));
         if (!exponents && decays_weights(x)) {
             const sr_term decay = decay_between(x, (pair){.value = at.value, .i = at.i, .j = j});

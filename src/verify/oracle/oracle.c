@@ -278,7 +278,11 @@ static srnn_status run(sr_document *common, double *o, const srnn_operands *grad
     if (!sr_computes(COMPUTES, common->a, &missing))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "the oracle does not compute this %s", missing->name);
     SR_TRY(sr_tape_create(&common->tape));
-    sr_tape_use_bits(common->tape, p->dtype == SRNN_BF16 ? 8 : p->dtype == SRNN_F32 ? 24 : 0);
+    sr_tape_use_bits(common->tape,
+                     p->dtype == SRNN_BF16  ? 8
+                     : p->dtype == SRNN_F32 ? 24
+                                            : 0,
+                     common->scale);
     if (gradients)
         zero_gradients(gradients, p);
     srnn_status status = SRNN_OK;
@@ -306,17 +310,19 @@ srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const doubl
 
 srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
                                 const srnn_problem *p, const srnn_operands *in, double *clearance) {
-    sr_document common = {.problem = p, .a = &p->attention, .clearance = INFINITY};
+    sr_document common = {.problem = p, .a = &p->attention, .scale = 1, .clearance = INFINITY};
     const srnn_status status = run(&common, o, gradients, d_o, in);
     *clearance = common.clearance;
     return status;
 }
 
-srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
-                                const srnn_problem *p, const srnn_operands *in, uint64_t seed) {
+srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
+                                  const srnn_problem *p, const srnn_operands *in, double scale,
+                                  uint64_t state_seed) {
     sr_document common = {.problem = p,
                           .a = &p->attention,
-                          .state_seed = &seed,
+                          .state_seed = state_seed,
+                          .scale = scale,
                           .clearance = INFINITY};
     return run(&common, o, gradients, d_o, in);
 }

@@ -12,8 +12,8 @@
  * every operand that has data in `gradients`. Everything is double and contiguous, and every size
  * of the problem must be set; its form, kernel and device are ignored. With dtype bf16 or float it
  * simulates a plain program of matrix products: sums are exact, but inputs and outputs of products
- * are rounded (operands, features, values with their factors, weights, numerators, outputs), and so
- * are the derivatives with respect to these and to the logits. */
+ * are rounded (operands, features, values with their factors, what the delta rule writes, weights,
+ * numerators, outputs), and so are the derivatives with respect to these and to the logits. */
 srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
                           const srnn_problem *problem, const srnn_operands *in);
 
@@ -24,12 +24,14 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
                                 const srnn_problem *problem, const srnn_operands *in,
                                 double *clearance);
 
-/* In double, but with the error of a float state, for series and powers that have one: every
- * product of n numbers of a key that the state holds is half an ulp of float off, up or down
- * depending on the seed. No order of summation is more accurate than that: (q k)^n may be small
- * where the products it sums are not. */
-srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
-                                const srnn_problem *problem, const srnn_operands *in,
-                                uint64_t seed);
+/* Other computations that round as much. With dtype bf16 or float the plain program keeps its
+ * numbers times `scale`, 1 to 2, as kernels do that take another maximum out of a row: as many
+ * roundings, of the same sizes, of other numbers up and down. Unless state_seed is 0, earlier
+ * tokens are read from a state, and every product of n numbers of a key that it holds is half an
+ * ulp of bf16 (with float and double: of float) off, up or down depending on the seed. No order of
+ * summation is more accurate than that: (q k)^n may be small where the products it sums are not. */
+srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
+                                  const srnn_problem *problem, const srnn_operands *in,
+                                  double scale, uint64_t state_seed);
 
 #endif

@@ -8,8 +8,9 @@
 
 typedef struct node {
     double value, derivative;
-    int64_t past; /* one past its last edge; its edges begin where those of the previous node end */
-    bool rounds;  /* its derivative is rounded to the tape's bits */
+    /* one past its last edge and product; its own begin where those of the previous node end */
+    int64_t past, past_product;
+    bool rounds; /* its derivative is rounded to the tape's bits */
 } node;
 
 typedef struct edge {
@@ -17,13 +18,22 @@ typedef struct edge {
     double partial;
 } edge;
 
+/* Two terms that are multiplied: each is the other's partial. Nearly everything on a tape is of
+ * this kind, and an edge for each of the two would take four times as much memory. */
+typedef struct product {
+    sr_term a, b;
+} product;
+
 struct sr_tape {
     node *nodes;
     edge *edges;
+    product *products;
     int64_t count, capacity;           /* of nodes */
     int64_t edge_count, edge_capacity; /* of edges */
+    int64_t product_count, product_capacity;
     bool failed;
-    int bits; /* significant bits that numbers are rounded to; 0: no rounding */
+    int bits;     /* significant bits that numbers are rounded to; 0: no rounding */
+    double scale; /* of numbers as they are rounded */
 };
 
 srnn_status sr_tape_create(sr_tape **tape) {
@@ -35,15 +45,17 @@ void sr_tape_free(sr_tape *tape) {
         return;
     free(tape->nodes);
     free(tape->edges);
+    free(tape->products);
     free(tape);
 }
 
-void sr_tape_use_bits(sr_tape *tape, int bits) {
+void sr_tape_use_bits(sr_tape *tape, int bits, double scale) {
     tape->bits = bits;
+    tape->scale = scale;
 }
 
 void sr_tape_clear(sr_tape *tape) {
-    tape->count = tape->edge_count = 0;
+    tape->count = tape->edge_count = tape->product_count = 0;
 }
 
 /* Doubles the capacity when it is full. */
@@ -65,13 +77,22 @@ static void append_edge(sr_tape *tape, sr_term to, double partial) {
         tape->edges[tape->edge_count++] = (edge){to, partial};
 }
 
-/* A term made of the edges appended since the previous term. */
+static void append_product(sr_tape *tape, sr_term a, sr_term b) {
+    if (tape->product_count == tape->product_capacity)
+        tape->products =
+            grow(tape, tape->products, &tape->product_capacity, sizeof *tape->products);
+    if (!tape->failed)
+        tape->products[tape->product_count++] = (product){a, b};
+}
+
+/* A term made of the edges and products appended since the previous term. */
 static sr_term append_node(sr_tape *tape, double value) {
     if (tape->count == tape->capacity)
         tape->nodes = grow(tape, tape->nodes, &tape->capacity, sizeof *tape->nodes);
     if (tape->failed)
         return 0;
-    tape->nodes[tape->count] = (node){value, 0, tape->edge_count, false};
+    tape->nodes[tape->count] =
+        (node){.value = value, .past = tape->edge_count, .past_product = tape->product_count};
     return (sr_term)tape->count++;
 }
 
@@ -95,15 +116,21 @@ static double nearest(double x, int bits) {
     return isfinite(x) ? ldexp(rint(ldexp(fraction, bits)), exponent - bits) : x;
 }
 
+/* A number of the tape's bits stays what it is at any scale. */
+static double rounded(const sr_tape *tape, double x) {
+    const double own = nearest(x, tape->bits);
+    return tape->scale == 1 || own == x ? own : nearest(tape->scale * x, tape->bits) / tape->scale;
+}
+
 static sr_term round_to(sr_tape *tape, sr_term a, double value) {
-    const sr_term rounded = sr_tape_function(tape, a, value, 1);
+    const sr_term result = sr_tape_function(tape, a, value, 1);
     if (!tape->failed)
-        tape->nodes[rounded].rounds = true;
-    return rounded;
+        tape->nodes[result].rounds = true;
+    return result;
 }
 
 sr_term sr_tape_round(sr_tape *tape, sr_term a) {
-    return tape->bits ? round_to(tape, a, nearest(sr_tape_value(tape, a), tape->bits)) : a;
+    return tape->bits ? round_to(tape, a, rounded(tape, sr_tape_value(tape, a))) : a;
 }
 
 sr_term sr_tape_round_back(sr_tape *tape, sr_term a) {
@@ -131,8 +158,8 @@ sr_term sr_tape_subtract(sr_tape *tape, sr_term a, sr_term b) {
 }
 
 sr_term sr_tape_multiply(sr_tape *tape, sr_term a, sr_term b) {
-    const double x = sr_tape_value(tape, a), y = sr_tape_value(tape, b);
-    return combine(tape, (edge){a, y}, (edge){b, x}, x * y);
+    append_product(tape, a, b);
+    return append_node(tape, sr_tape_value(tape, a) * sr_tape_value(tape, b));
 }
 
 sr_term sr_tape_divide(sr_tape *tape, sr_term a, sr_term b) {
@@ -144,8 +171,7 @@ sr_term sr_tape_dot(sr_tape *tape, sr_terms a, sr_terms b, int64_t count) {
     double sum = 0;
     for (int64_t n = 0; n < count; n++) {
         const sr_term x = a.first[n * a.stride], y = b.first[n * b.stride];
-        append_edge(tape, x, sr_tape_value(tape, y));
-        append_edge(tape, y, sr_tape_value(tape, x));
+        append_product(tape, x, y);
         sum += sr_tape_value(tape, x) * sr_tape_value(tape, y);
     }
     return append_node(tape, sum);
@@ -188,10 +214,15 @@ srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double
         const double whole = tape->nodes[n].derivative;
         if (whole == 0)
             continue; /* no output depends on it, though a partial may be infinite */
-        const double derivative = tape->nodes[n].rounds ? nearest(whole, tape->bits) : whole;
-        const int64_t from = n > 0 ? tape->nodes[n - 1].past : 0;
-        for (int64_t e = from; e < tape->nodes[n].past; e++)
+        const double derivative = tape->nodes[n].rounds ? rounded(tape, whole) : whole;
+        const node before = n > 0 ? tape->nodes[n - 1] : (node){0};
+        for (int64_t e = before.past; e < tape->nodes[n].past; e++)
             tape->nodes[tape->edges[e].to].derivative += derivative * tape->edges[e].partial;
+        for (int64_t p = before.past_product; p < tape->nodes[n].past_product; p++) {
+            node *a = &tape->nodes[tape->products[p].a], *b = &tape->nodes[tape->products[p].b];
+            a->derivative += derivative * b->value;
+            b->derivative += derivative * a->value;
+        }
     }
     return SRNN_OK;
 }

@@ -15,8 +15,9 @@ srnn_status sr_tape_create(sr_tape **tape);
 void sr_tape_free(sr_tape *tape);
 
 /* From now on sr_tape_round and sr_tape_round_back round to this many significant bits (bf16: 8,
- * float: 24); before the first call they return their argument. */
-void sr_tape_use_bits(sr_tape *tape, int bits);
+ * float: 24), numbers that have more of them as if they were kept times `scale` (1 to 2); before
+ * the first call they return their argument. */
+void sr_tape_use_bits(sr_tape *tape, int bits, double scale);
 
 /* Removes every term. */
 void sr_tape_clear(sr_tape *tape);

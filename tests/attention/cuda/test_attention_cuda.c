@@ -227,8 +227,8 @@ static void what_cancels_in_bf16(void **state) {
         int T, D;
         uint64_t seed;
     } draws[] = {
-        {"gla", "chunks", 1, 8, 39},    {"gla", "chunks", 1, 8, 44},
-        {"gla", "chunks", 17, 16, 18},  {"kda", "chunks", 17, 16, 11},
+        {"gla", "chunks", 1, 8, 39},    {"gla", "chunks", 1, 8, 44},  {"gla", "chunks", 17, 16, 18},
+        {"kda", "chunks", 17, 16, 11},  {"gla", "chunks", 5, 24, 46}, {"gla", "chunks", 19, 40, 29},
         {ORDER_2, "order2", 40, 64, 5},
     };
     for (size_t n = 0; n < sizeof draws / sizeof *draws; n++) {
@@ -315,6 +315,9 @@ static void decayed_chunks_in_bf16(void **state) {
         "linear_elu,decay=bounded,decay_bound=5,normaliser=row_sum_min1,detach,epsilon=0.1",
         "score=linear,share=qk_tiled,decay=neg_softplus,normaliser=row_length,skip=bonus",
         "score=linear,feature=unit_smooth,decay=softplus,normaliser=none,skip=channel,norm=layer",
+        "score=linear,share=qk_tiled,normaliser=none,value_gate,skip=head,decay=given",
+        "score=linear,share=qk,feature=relu,normaliser=none,decay=softplus,value_gate=time_step,"
+        "skip=channel,norm=rms,norm_width=row",
     };
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t shape = 0; shape < CHUNK_SHAPES; shape++) {

@@ -9,21 +9,24 @@
 
 /* What a problem has besides sizes. */
 enum {
-    DELTA = 1,          /* write=delta, keys of unit length */
-    STATES = 2,         /* initial and final state, with gradients */
-    SUMS = 4,           /* row sums */
-    NANS = 8,           /* the second document holds nothing else */
-    ALIKE = 16,         /* keys are nearly collinear: twice the limits */
-    SAME = 32,          /* keys are identical: 2.5 times the limits */
-    REFLECTS = 64,      /* betas up to 2, else 1 */
-    NO_BETAS = 128,     /* every fifth is 0 */
-    NO_KEYS = 256,      /* every seventh is 0 */
-    SOME_STRONG = 512,  /* every third gate, of every fifth channel, is SR_CHUNK_GATE_LEAST */
-    ALL_STRONG = 1024,  /* all gates are */
-    SHARED_KEYS = 2048, /* keys of one head, queries of two, alternating */
-    HALF_NANS = 4096,   /* its gates have them in every other channel alone */
-    UNITS = 8192,       /* features are of unit length, rows of many lengths */
-    SMOOTH = 16384,     /* the same, smoothly */
+    DELTA = 1,           /* write=delta, keys of unit length */
+    STATES = 2,          /* initial and final state, with gradients */
+    SUMS = 4,            /* row sums */
+    NANS = 8,            /* the second document holds nothing else */
+    ALIKE = 16,          /* keys are nearly collinear: twice the limits */
+    SAME = 32,           /* keys are identical: 2.5 times the limits */
+    REFLECTS = 64,       /* betas up to 2, else 1 */
+    NO_BETAS = 128,      /* every fifth is 0 */
+    NO_KEYS = 256,       /* every seventh is 0 */
+    SOME_STRONG = 512,   /* every third gate, of every fifth channel, is SR_CHUNK_GATE_LEAST */
+    ALL_STRONG = 1024,   /* all gates are */
+    SHARED_KEYS = 2048,  /* keys of one head, queries of two, alternating */
+    HALF_NANS = 4096,    /* its gates have them in every other channel alone */
+    UNITS = 8192,        /* features are of unit length, rows of many lengths */
+    SMOOTH = 16384,      /* the same, smoothly */
+    SHARED_ROWS = 32768, /* queries and keys of two heads, alternating */
+    IN_BLOCKS = 65536,   /* those of a head side by side instead */
+    FACTORS = 131072,    /* of values, and a skip */
 };
 
 enum decays { NONE, HEAD, CHANNEL };
@@ -53,6 +56,16 @@ static const problem of_head[] = {
     {1, 1, 1, 200, 64, 64, HEAD, SUMS | STATES | SOME_STRONG, 1, whole, 0},
     {2, 1, 1, 1, 8, 8, HEAD, SUMS | STATES, 132, whole, -1},
     {1, 2, 2, 64, 256, 16, NONE, 0, 132, whole, 0},
+    {2, 1, 1, 150, 64, 64, HEAD, STATES | NANS, 1, several, -0.1f}, /* one slice of values */
+    {1, 1, 1, 97, 72, 24, NONE, STATES, 132, several, 0},
+    {1, 1, 1, 200, 64, 64, HEAD, STATES | SOME_STRONG, 1, whole, 0},
+    {1, 4, 4, 131, 128, 64, HEAD, SHARED_ROWS | FACTORS | STATES, 132, whole, -0.2f},
+    {1, 10, 10, 200, 24, 40, HEAD, SHARED_ROWS | IN_BLOCKS | FACTORS | STATES, 1, several, -0.3f},
+    {2, 4, 4, 150, 64, 64, HEAD, SHARED_ROWS | FACTORS | STATES | NANS, 1, several, -0.1f},
+    {1, 4, 4, 70, 64, 16, NONE, SHARED_ROWS | IN_BLOCKS | FACTORS, 1, several, 0},
+    {1, 4, 4, 600, 64, 64, HEAD, SHARED_ROWS | FACTORS | STATES | SOME_STRONG, 1, whole, 0},
+    {2, 4, 4, 1, 8, 8, HEAD, SHARED_ROWS | STATES, 132, whole, -1},
+    {1, 4, 4, 67, 64, 128, HEAD, SHARED_ROWS, 132, whole, -1}, /* not added up */
 };
 
 static const problem of_channel[] = {
@@ -147,17 +160,18 @@ static double unit_of(const problem &p, const array<sr_bf16> &rows, size_t row) 
 
 struct operands {
     array<sr_bf16> q, k, v, d_numerator;
-    array<float> gate, beta, d_row_sum, initial, d_final;
+    array<float> gate, beta, d_row_sum, initial, d_final, factor, skip;
     array<int32_t> first;
 };
 
 struct results {
     array<sr_bf16> numerator, d_q, d_k, d_v;
     array<float> row_sum, final, d_gate, d_beta, d_initial;
+    array<double> value_dot;
 };
 
 struct expectations {
-    doubles numerator, row_sum, d_q, d_k, d_v, final, d_gate, d_beta, d_initial;
+    doubles numerator, row_sum, d_q, d_k, d_v, final, d_gate, d_beta, d_initial, value_dot;
 };
 
 static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
@@ -175,9 +189,9 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
     c.scale = 0.4f;
     c.feature = feature_of(p);
     c.first = in.first.there;
-    c.q_heads = has(p, SHARED_KEYS) ? 2 : p.H;
-    c.k_heads = has(p, SHARED_KEYS) ? 1 : p.Hkv;
-    c.q_share = c.k_share = 1;
+    c.q_heads = has(p, SHARED_KEYS | SHARED_ROWS) ? 2 : p.H;
+    c.k_heads = has(p, SHARED_KEYS) ? 1 : has(p, SHARED_ROWS) ? 2 : p.Hkv;
+    c.q_share = c.k_share = has(p, IN_BLOCKS) ? p.H / 2 : 1;
     c.q = rows_of(in.q, c.q_heads, p.T, p.F);
     c.k = rows_of(in.k, c.k_heads, p.T, p.F);
     c.v = rows_of(in.v, p.Hkv, p.T, p.V);
@@ -192,6 +206,11 @@ static sr_chunk_call call_of(const problem &p, operands &in, results &out) {
     c.d_v = rows_of(out.d_v, p.Hkv, p.T, p.V);
     c.d_gate = decays_of(p) ? out.d_gate.there : nullptr;
     c.d_beta = out.d_beta.there;
+    if (has(p, FACTORS)) {
+        c.factor = in.factor.there;
+        c.skip = in.skip.there;
+        c.value_dot = out.value_dot.there;
+    }
     if (has(p, STATES)) {
         c.initial = in.initial.there;
         c.final = out.final.there;
@@ -232,6 +251,10 @@ static void fill(const problem &p, operands &in) {
         if (has(p, NO_BETAS) && n % 5 == 0)
             beta = 0;
     }
+    for (float &factor : in.factor.host)
+        factor = has(p, FACTORS) ? expf(factor) : 1;
+    for (float &skip : in.skip.host)
+        skip = has(p, FACTORS) ? skip : 0;
     for (size_t n = 0; n < in.k.host.size() / (size_t)p.F && has(p, DELTA); n++) {
         sr_bf16 *const key = &in.k.host[n * (size_t)p.F];
         double sum = 0;
@@ -258,6 +281,7 @@ static void fill(const problem &p, operands &in) {
     hide(in.d_numerator, p.V);
     hide(in.gate, (int)numbers, has(p, HALF_NANS) ? 2 : 1);
     hide(in.beta, 1);
+    hide(in.factor, 1);
     hide(in.d_row_sum, 1);
 }
 
@@ -295,7 +319,15 @@ struct reference {
         return q_unit[at] * in.q[at * (size_t)p.F + (size_t)f];
     }
     double value(int t, int v) const {
-        return v == p.V ? 1 : in.v[row(p.Hkv, kv, t) * (size_t)p.V + (size_t)v];
+        return v == p.V ? 1
+                        : in.factor[row(p.Hkv, kv, t)] *
+                              in.v[row(p.Hkv, kv, t) * (size_t)p.V + (size_t)v];
+    }
+    /* The part of d_v that is from the skip: each head has its own values. */
+    double d_skip(int t, int v) const {
+        return has(p, FACTORS)
+                   ? in.skip[(size_t)kv] * in.d_numerator[row(p.H, kv, t) * (size_t)p.V + (size_t)v]
+                   : 0;
     }
     double d_numerator(int h, int t, int v) const {
         return (double)c.scale * (v == p.V
@@ -385,8 +417,11 @@ struct reference {
                 d_k[f] += r[at(f, v)] * used[(size_t)(t * columns() + v)];
             }
             const double d_value = has(p, DELTA) ? beta(t) * d_u : d_u;
-            if (v < p.V)
-                out.d_v[row(p.Hkv, kv, t) * (size_t)p.V + (size_t)v] = d_value;
+            if (v < p.V) {
+                out.d_v[row(p.Hkv, kv, t) * (size_t)p.V + (size_t)v] =
+                    in.factor[row(p.Hkv, kv, t)] * d_value + d_skip(t, v);
+                out.value_dot[row(p.Hkv, kv, t)] += value(t, v) * d_value;
+            }
             if (!has(p, DELTA))
                 continue;
             out.d_beta[row(p.Hkv, kv, t)] += d_u * (value(t, v) - known(t, v));
@@ -448,6 +483,7 @@ static void refer(const problem &p, const sr_chunk_call &c, const operands &in, 
     out.d_v.assign(k * V, 0);
     out.d_gate.assign(in.gate.host.size(), 0);
     out.d_beta.assign(k, 0);
+    out.value_dot.assign(k, 0);
     out.final.assign(states, 0);
     out.d_initial.assign(states, 0);
     for (int b = 0; b < p.B; b++)
@@ -463,12 +499,11 @@ static void refer(const problem &p, const sr_chunk_call &c, const operands &in, 
 /* ---- comparison ---- */
 
 /* The relative error of tokens that are not hidden; rows of `columns` per token, or no rows: 0. */
-template <class N>
-static void compare(const problem &p, const char *name, array<N> &found, const doubles &expected,
-                    int columns, double limit) {
+template <class Numbers>
+static void compare_numbers(const problem &p, const char *name, const Numbers &found,
+                            const doubles &expected, int columns, double limit) {
     limit *= has(p, SAME) ? 2.5 : has(p, ALIKE) ? 2 : 1;
     double error = 0, size = 0;
-    found.fetch();
     for (size_t n = 0; n < expected.size(); n++) {
         if (columns > 0 && is_hidden(p, (int)(n / (size_t)columns % (size_t)p.T)))
             continue;
@@ -479,6 +514,43 @@ static void compare(const problem &p, const char *name, array<N> &found, const d
     if (!(relative <= limit || (size == 0 && error == 0)))
         fail_msg("B %d H %d/%d T %d F %d V %d: %s is off by %.2e", p.B, p.H, p.Hkv, p.T, p.F, p.V,
                  name, relative);
+}
+
+template <class N>
+static void compare(const problem &p, const char *name, array<N> &found, const doubles &expected,
+                    int columns, double limit) {
+    found.fetch();
+    compare_numbers(p, name, found, expected, columns, limit);
+}
+
+/* Rows (B, heads, T, F) added up: head h to that which shared(h) says. */
+template <class Numbers, class Shared>
+static doubles sums_of(const problem &p, const Numbers &rows, int heads, int shared_heads,
+                       const Shared &shared) {
+    const size_t each = (size_t)p.T * (size_t)p.F;
+    doubles sums((size_t)(p.B * shared_heads) * each, 0);
+    for (int b = 0; b < p.B; b++)
+        for (int h = 0; h < heads; h++)
+            for (size_t n = 0; n < each; n++)
+                sums[(size_t)(b * shared_heads + shared(h)) * each + n] +=
+                    rows[(size_t)(b * heads + h) * each + n];
+    return sums;
+}
+
+/* Gradients of q or k: of each head, or the parts of their sums, which are sums of numbers that
+ * were rounded. */
+static void compare_shared(const problem &p, const sr_chunk_call &c, const char *name,
+                           array<sr_bf16> &found, const doubles &expected) {
+    if (c.parts == 0) {
+        compare(p, name, found, expected, p.F, GRADIENT_LIMIT);
+        return;
+    }
+    found.fetch();
+    compare_numbers(p, name,
+                    sums_of(p, found, c.q_heads * c.parts, c.q_heads,
+                            [&](int h) { return h / c.parts; }),
+                    sums_of(p, expected, p.H, c.q_heads, [&](int h) { return c.query_head(h); }),
+                    p.F, GRADIENT_LIMIT);
 }
 
 static sr_chunk_shape shape_of(const problem &p) {
@@ -496,6 +568,7 @@ static sr_chunk_shape shape_of(const problem &p) {
     s.capability = 80;
     s.multiprocessors = p.multiprocessors;
     s.shared_bytes = 227 * 1024;
+    s.shared = has(p, SHARED_ROWS) ? 2 : 0;
     return s;
 }
 
@@ -546,6 +619,8 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     in.initial.random(states, size);
     in.d_final.random(states, size);
     in.d_row_sum.random(q, 1);
+    in.factor.random(k, 1);
+    in.skip.random((size_t)p.H, 1);
     out.numerator.create(q * V);
     out.row_sum.create(q);
     out.final.create(states);
@@ -554,6 +629,7 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     out.d_v.create(k * V);
     out.d_gate.create(gates);
     out.d_beta.create(k);
+    out.value_dot.create(k);
     out.d_initial.create(states);
     fill(p, in);
     in.q.send();
@@ -563,20 +639,26 @@ static void test_problem(const sr_chunk_core &core, const problem &p, bool again
     in.gate.send();
     in.beta.send();
     in.d_row_sum.send();
+    in.factor.send();
+    in.skip.send();
     in.initial.send();
     in.d_final.send();
     in.first.send();
-    const sr_chunk_call call = call_of(p, in, out);
+    sr_chunk_call call = call_of(p, in, out);
+    call.parts = core.parts ? core.parts(shape_of(p)) : 0;
+    assert_true(call.parts > 0 || !has(p, FACTORS));
     run(core, p, call, capability);
     refer(p, call, in, expected);
     compare(p, "numerator", out.numerator, expected.numerator, p.V, OUTPUT_LIMIT);
-    compare(p, "d_q", out.d_q, expected.d_q, p.F, GRADIENT_LIMIT);
-    compare(p, "d_k", out.d_k, expected.d_k, p.F, GRADIENT_LIMIT);
+    compare_shared(p, call, "d_q", out.d_q, expected.d_q);
+    compare_shared(p, call, "d_k", out.d_k, expected.d_k);
     compare(p, "d_v", out.d_v, expected.d_v, p.V, GRADIENT_LIMIT);
     if (has(p, SUMS))
         compare(p, "row_sum", out.row_sum, expected.row_sum, 1, OUTPUT_LIMIT);
     if (has(p, DELTA))
         compare(p, "d_beta", out.d_beta, expected.d_beta, 1, GRADIENT_LIMIT);
+    if (has(p, FACTORS))
+        compare(p, "value_dot", out.value_dot, expected.value_dot, 1, GRADIENT_LIMIT);
     if (p.decays != NONE)
         compare(p, "d_gate", out.d_gate, expected.d_gate, decays_of(p), GRADIENT_LIMIT);
     if (has(p, STATES)) {
@@ -682,7 +764,7 @@ static void test_workspace_of_steps(void **state) {
         facts.Dv = s.V;
         for (const bool backward : {false, true}) {
             sr_layout layout = {};
-            const sr_chunk_steps steps = sr_chunk_steps_of(facts, false, backward, &layout);
+            const sr_chunk_steps steps = sr_chunk_steps_of(facts, 0, false, backward, &layout);
             assert_false(steps.direct);
             assert_true(layout.used <= sr_chunk_steps_bytes(facts));
         }

@@ -1,5 +1,6 @@
 /* test_chunk_states.c: rows cut into pieces on a GPU, real or emulated, with the state and its
  * gradient handed from one to the other, give the numbers of whole rows in bf16. */
+#include "attention/states.h"
 #include "device/device.h"
 #include "equation/facts.h"
 #include "test.h"
@@ -113,7 +114,8 @@ static void pieces_are_the_whole(void **unused) {
             fail_msg("%s", srnn_error_detail());
         problem.dtype = SRNN_BF16;
         problem.form = SRNN_FORM_CHUNKED;
-        problem.kernel = "chunks";
+        problem.kernel = sr_states_kernel(&problem);
+        assert_string_equal(problem.kernel, "chunks");
         assert_int_equal(probe_oracle(&oracle, &problem, 7), SRNN_OK);
         assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
         assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
@@ -140,6 +142,7 @@ static void other_kernels_refuse(void **unused) {
     srnn_plan *plan;
     assert_int_equal(srnn_attention_parse(&problem.attention, "linear_elu"), SRNN_OK);
     problem.form = SRNN_FORM_CHUNKED;
+    assert_null(sr_states_kernel(&problem));
     assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
     const srnn_states states = {0};
     const srnn_operands in = {0};

@@ -23,6 +23,14 @@
 /* In addition, for kernels that compute pairs, one by one or in tiles. */
 #define SR_CPU_BAND "cap=any window=any "
 
+/* In tiles of pairs: at most one decay per head, on weights or logits, and no axis that applies to
+ * some pairs only. */
+#define SR_CPU_TILES                                                                             \
+    SR_CPU_SCORES SR_CPU_BAND                                                                    \
+        "position=rope|none decay=none|learned|log_sigmoid|softplus|bounded|neg_softplus|given " \
+        "decay_divisor=any decay_bound=any decay_place=weight|logit "                            \
+        "dt_width=head|none " SR_CPU_ROWS
+
 /* Plain pairs: at most one decay per head, on the weights. */
 #define SR_CPU_PLAIN_PAIRS \
     "position=rope|none decay=none|learned|log_sigmoid|neg_softplus|given decay_divisor=any "

@@ -11,7 +11,7 @@
 /* The a_log and dt_bias of a head; both are 0 where the variant has none. */
 typedef struct decay_rate {
     double rate;      /* exp(a_log) */
-    const real *bias; /* (1), or (numbers of a decay) where it is wide; NULL: 0 */
+    const real *bias; /* (1), or (D) where it is wide; NULL: 0 */
     bool wide;
 } decay_rate;
 
@@ -22,7 +22,7 @@ static inline decay_rate decay_rate_of(const srnn_problem *p, const srnn_operand
         return (decay_rate){.rate = 1.0};
     return (decay_rate){.rate = exp((double)((const real *)in->a_log)[head]),
                         .bias = (const real *)in->dt_bias + (wide ? (int64_t)head * p->D : head),
-                        .wide = wide};
+                        .wide = wide && p->D > 1};
 }
 
 /* A vector of z + dt_bias from number i of n on. */

@@ -67,6 +67,11 @@ struct sr_chunk_call {
     const float *level;     /* (B, H, T, levels): weights of pairs, by the bit length of i ^ j */
     const float *initial;   /* (B, Hkv, F, V), or NULL: zero */
 
+    /* Of cores that fold (core.h), else NULL. */
+    const float *factor; /* (B, Hkv, T): v counts this many times */
+    double *value_dot;   /* (B, Hkv, T): backward, <v, d_v> without the skip; with `factor` */
+    const float *skip;   /* (H): d_v += this times d_numerator */
+
     /* Forward results. */
     sr_chunk_rows numerator; /* (B, H, T, V) */
     float *row_sum;          /* (B, H, T); sums_rows only */
@@ -77,18 +82,26 @@ struct sr_chunk_call {
     const float *d_row_sum;    /* (B, H, T); sums_rows only */
     const float *d_final;
     /* And its results: each row and head written once, q (B, H, T, F), k (B, Hkv, T, F) without
-     * sums over heads that share. d_gate of a token that begins a document is 0. */
+     * sums over heads that share; with `parts` (B, q_heads parts, T, F), the parts of sums over
+     * those. d_gate of a token that begins a document is 0. */
+    int parts;
     sr_chunk_rows d_q, d_k, d_v;
     float *d_gate;  /* (B, Hkv, T, decays): of a_t; NULL with `gates` */
     float *d_beta;  /* (B, Hkv, T) */
     float *d_level; /* (B, H, T, levels) */
     float *d_initial;
 
+    /* Divisions cost as much as a copy: none where no heads share rows. */
+    static SR_BOTH int row_head(int h, int share, int heads) {
+        if (share == 1 && h < heads)
+            return h;
+        return h / share % heads;
+    }
     SR_BOTH int query_head(int h) const {
-        return h / q_share % q_heads;
+        return row_head(h, q_share, q_heads);
     }
     SR_BOTH int key_head(int h) const {
-        return h / k_share % k_heads;
+        return row_head(h, k_share, k_heads);
     }
     SR_BOTH int64_t row(int heads, int b, int h, int t) const {
         return ((int64_t)b * heads + h) * T + t;

@@ -31,6 +31,7 @@ static sr_chunk_shape shape_of(const srnn_problem *p) {
     shape.Hkv = sr_shares_queries(a) ? p->H : p->Hkv;
     shape.T = p->T;
     shape.group = shape.H / shape.Hkv;
+    shape.shared = sr_shares_queries(a) ? p->Hkv : 0;
     shape.F = sr_chunk_width(sr_feature_width(a, p->D));
     shape.V = sr_chunk_width(p->Dv);
     const int decays = a->decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(a, p->D);
@@ -112,7 +113,8 @@ static core_call core_call_of(const sr_attention_call *wanted, bool backward) {
     const sr_axes_call call = sr_axes_call_of(wanted, backward, &layout);
     c.shape = shape_of(&wanted->plan->problem);
     c.core = core_of(c.shape);
-    c.steps = sr_chunk_steps_of(call, c.core->makes_units, backward, &layout);
+    c.steps = sr_chunk_steps_of(call, c.core->parts ? c.core->parts(c.shape) : 0,
+                                c.core->makes_units, backward, &layout);
     const srnn_states *const states = &wanted->plan->states;
     c.steps.chunk.initial = (const float *)states->initial;
     c.steps.chunk.final = (float *)states->final;

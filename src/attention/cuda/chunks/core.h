@@ -8,6 +8,7 @@
 /* What decides whether a core can compute a call; widths as in sr_chunk_call. */
 struct sr_chunk_shape {
     int B, H, Hkv, T, group, F, V;
+    int shared; /* heads of rows of q and k, each of which H / shared heads have; 0: no sharing */
     int decays; /* 0, 1 or F */
     int levels; /* 0: none, which all cores but that of levels compute */
     bool delta, sums_rows;
@@ -27,6 +28,9 @@ struct sr_chunk_core {
                            cudaStream_t stream);
     srnn_status (*backward)(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
                             cudaStream_t stream);
+    /* NULL: 0. How many sums of gradients it leaves for each head of rows of q and k; a core that
+     * adds them up also folds factors of values and a skip into its steps. 0: it does neither. */
+    int (*parts)(const sr_chunk_shape &shape);
 };
 
 /* Additive writes with a gate per head or none; either write with a gate per channel; the delta

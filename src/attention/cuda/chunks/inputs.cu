@@ -17,6 +17,18 @@ struct feature_rows_of {
     int heads;
 };
 
+/* Other features and their slopes: sr_feature_value and sr_feature_slope in float. */
+SR_DEVICE float feature_value(srnn_feature feature, float x) {
+    if (feature == SRNN_FEATURE_RELU)
+        return x < 0 ? 0 : x; /* a NaN stays one */
+    return feature != SRNN_FEATURE_ELU1 ? x : x > 0 ? x + 1 : exp2_fast(x * SR_LOG2_E);
+}
+SR_DEVICE float feature_slope(srnn_feature feature, float x) {
+    if (feature == SRNN_FEATURE_RELU)
+        return x > 0 ? 1 : 0;
+    return feature != SRNN_FEATURE_ELU1 || x > 0 ? 1 : exp2_fast(x * SR_LOG2_E);
+}
+
 /* Features of q or k. Threads as in lanes.h, with the heads of the rows: global -> registers, the
  * sum of squares by shuffles, registers -> global. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
@@ -39,18 +51,18 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     } else {
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            x[c] = (float)sr_feature_value(call.a.feature, (double)x[c]);
+            x[c] = feature_value(call.a.feature, x[c]);
     }
     if (exists)
         chunk_store_8(from.rows.row(b, lane.h, t) + 8 * lane.piece, x);
 }
 
-/* Gradients of q or k from those of features, from.rows (B, own, T, F), summed over the heads that
- * share a row, global -> registers; a sum over the row by shuffles where the feature needs it;
- * stores once. Threads as above. */
+/* Gradients of q or k from those of features, from.rows (B, own, T, F): of the heads that share a
+ * row, or of `parts` parts of their sum, added up global -> registers; a sum over the row by
+ * shuffles where the feature needs it; stores once. Threads as above. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_features_backward(const __grid_constant__ sr_axes_call call,
-                            const __grid_constant__ feature_rows_of from, int own,
+                            const __grid_constant__ feature_rows_of from, int own, int parts,
                             const __grid_constant__ sr_axes_tensor out,
                             const __grid_constant__ chunk_lanes lanes) {
     const chunk_lane lane = chunk_lane_of(lanes);
@@ -59,8 +71,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const chunk_token place = chunk_token_of(call, exists ? token : 0);
     const int b = place.b, t = place.t;
     float d[8] = {};
-    const bool shares = call.shares_queries;
-    for (int h = shares ? 0 : lane.h; h < (shares ? own : lane.h + 1); h++) {
+    const bool shares = call.shares_queries && parts == 0;
+    const int each = parts > 0 ? parts : 1;
+    for (int h = shares ? 0 : lane.h * each; h < (shares ? own : (lane.h + 1) * each); h++) {
         if (shares && call.shared_head(h) != lane.h)
             continue;
         float part[8];
@@ -82,7 +95,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     } else {
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            d[c] *= (float)sr_feature_slope(call.a.feature, (double)x[c]);
+            d[c] *= feature_slope(call.a.feature, x[c]);
     }
     if (exists)
         chunk_store_8(chunk_piece(out, b, lane.h, t, lane.piece), d);
@@ -157,13 +170,14 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_store_8(out.row(b, lane.h, t) + 8 * lane.piece, v);
 }
 
-/* Gradients of v from those of factor * v and of the skip; <factor v, its gradient> of the token.
- * Threads as in lanes.h: rows global -> registers, the dot product by shuffles, stored by the
- * first thread of the row, then the gradients registers -> global. */
+/* Gradients of v from those of factor * v and of the skip, where the core does not fold these; with
+ * `factors` <factor v, its gradient> of the token. Threads as in lanes.h: rows global -> registers,
+ * the dot product by shuffles, stored by the first thread of the row, then the gradients registers
+ * -> global. */
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_values_backward(const __grid_constant__ sr_axes_call call,
                           const __grid_constant__ sr_chunk_rows d_v,
-                          const __grid_constant__ sr_chunk_rows d_skip,
+                          const __grid_constant__ sr_chunk_rows d_skip, bool factors,
                           const __grid_constant__ chunk_lanes lanes) {
     const chunk_lane lane = chunk_lane_of(lanes);
     const int64_t token = (int64_t)blockIdx.x * lanes.slots + lane.slot;
@@ -173,7 +187,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     const int64_t row = call.row(call.Hkv, b, lane.h, t);
     float d[8];
     chunk_load_8(d, d_v.row(b, lane.h, t) + 8 * lane.piece);
-    if (call.scratch.value_factor) {
+    if (factors) {
         const float factor = call.scratch.value_factor[row];
         float v[8];
         chunk_load_8(v, chunk_piece(call.in.v, b, lane.h, t, lane.piece));
@@ -191,7 +205,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     }
     if (!exists)
         return;
-    if (call.a.skip != SRNN_SKIP_NONE) {
+    if (d_skip.data && call.a.skip != SRNN_SKIP_NONE) {
         const bool conv = call.a.skip == SRNN_SKIP_CONV;
         float skipped[8] = {};
         for (int h = lane.h * call.group; h < (lane.h + 1) * call.group; h++) {
@@ -314,13 +328,14 @@ srnn_status sr_chunks_inputs(const sr_axes_call &call, const sr_chunk_call &chun
 
 /* from.rows: gradients of features, of `own` heads. */
 static srnn_status features_backward(const sr_axes_call &call, const feature_rows_of &from, int own,
-                                     const sr_axes_tensor &out, cudaStream_t stream) {
+                                     int parts, const sr_axes_tensor &out, cudaStream_t stream) {
     if (!out.data || from.rows.data == out.data)
         return SRNN_OK;
     const chunk_lanes lanes = chunk_lanes_of(from.heads, call.D);
     SR_CUDA(sr_launch(chunk_features_backward,
                       dim3(chunk_lanes_blocks(lanes, (int64_t)call.B * call.T, INT32_MAX)),
-                      dim3((unsigned)lanes.threads()), 0, stream, call, from, own, out, lanes));
+                      dim3((unsigned)lanes.threads()), 0, stream, call, from, own, parts, out,
+                      lanes));
     return SRNN_OK;
 }
 
@@ -355,15 +370,17 @@ srnn_status sr_chunks_inputs_backward(const sr_chunk_steps &steps, cudaStream_t 
     const sr_axes_call &call = steps.call;
     const sr_chunk_call &chunk = steps.chunk;
     const int queries = call.shares_queries ? call.shared : call.H;
-    SR_TRY(features_backward(call, {call.in.q, chunk.d_q, queries}, call.H, call.out.q, stream));
-    SR_TRY(
-        features_backward(call, {call.in.k, chunk.d_k, call.shared}, call.Hkv, call.out.k, stream));
+    SR_TRY(features_backward(call, {call.in.q, chunk.d_q, queries}, call.H, chunk.parts, call.out.q,
+                             stream));
+    SR_TRY(features_backward(call, {call.in.k, chunk.d_k, call.shared}, call.Hkv, chunk.parts,
+                             call.out.k, stream));
+    const bool factors = call.scratch.value_factor && !chunk.factor;
     if (chunk.d_v.data != call.out.v.data) {
         const chunk_lanes lanes = chunk_lanes_of(call.Hkv, call.Dv);
         SR_CUDA(sr_launch(chunk_values_backward,
                           dim3(chunk_lanes_blocks(lanes, (int64_t)call.B * call.T, INT32_MAX)),
                           dim3((unsigned)lanes.threads()), 0, stream, call, chunk.d_v, steps.d_skip,
-                          lanes));
+                          factors, lanes));
     }
     SR_TRY(sr_chunks_levels_backward(call, steps.sums, stream));
     if (call.delta && call.out.write_gate.data)

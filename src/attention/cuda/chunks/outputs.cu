@@ -9,9 +9,24 @@ struct output_words {
     sr_vector<uint32_t> numerator, gate, d_o;
 };
 
-/* Weights of the norm for the thread's numbers. */
+/* What a kernel computes. USUAL: rows are not divided, gates are of channels, norms not centred,
+ * and the skip is of heads or none: what models of linear attention have, with fewer instructions
+ * and registers. EXTRAS: a norm that is centred, or a skip. */
+enum output_kind { USUAL = 1, EXTRAS = 2 };
+
+static int kind_of(const sr_axes_call &call) {
+    const srnn_attention &a = call.a;
+    const bool skips = a.skip != SRNN_SKIP_NONE, centred = sr_norm_is_centred(a.norm);
+    const bool gated = call.gated && (a.output_gate == SRNN_GATE_SIGMOID || a.post_gate);
+    const bool usual = a.normaliser == SRNN_NORMALISER_NONE && a.epsilon == 0 && !centred &&
+                       !call.sums_rows && (!skips || a.skip == SRNN_SKIP_HEAD) &&
+                       (gated ? a.gate_width == SRNN_WIDTH_CHANNEL : !call.gated);
+    return (usual ? USUAL : 0) + (skips || centred ? EXTRAS : 0);
+}
+
+/* Weights of the norm for the thread's numbers, and that of the skip where a head has one. */
 struct output_weights {
-    float norm[8];
+    float norm[8], skip;
 
     SR_DEVICE void read(const sr_axes_call &call, const chunk_lane &lane) {
 #pragma unroll
@@ -19,18 +34,14 @@ struct output_weights {
             norm[c] = sr_norm_has_weight(call.a.norm)
                           ? call.in.norm_weight[axes_norm_column(call, lane.h, 8 * lane.piece + c)]
                           : 1;
+        skip = call.a.skip == SRNN_SKIP_HEAD ? call.in.skip_weight[lane.h] : 1;
     }
 };
 
 /* Its bias for number c; 0 without one. */
-template <bool EXTRAS>
+template <int KIND>
 SR_DEVICE float output_bias(const sr_axes_call &call, const chunk_lane &lane, int c) {
-    return EXTRAS ? (float)axes_norm_bias(call, lane.h, 8 * lane.piece + c) : 0;
-}
-
-/* Whether the norm is centred, or there is a skip: kernels without them need fewer registers. */
-static bool has_extras(const sr_axes_call &call) {
-    return sr_norm_is_centred(call.a.norm) || call.a.skip != SRNN_SKIP_NONE;
+    return KIND == EXTRAS ? (float)axes_norm_bias(call, lane.h, 8 * lane.piece + c) : 0;
 }
 
 /* What a thread has of a row on its way from the numerator to the output. */
@@ -46,35 +57,39 @@ SR_DEVICE bool gates_numbers(const sr_axes_call &call) {
 }
 
 /* Numbers 8 piece .. of the row `at`. */
-template <bool EXTRAS>
+template <int KIND>
 SR_DEVICE output_piece output_piece_of(const sr_axes_call &call, const axes_row &at, int piece,
-                                       const output_words &words, const float *row_sum,
-                                       const float *maximum) {
+                                       const output_words &words, const output_weights &weights,
+                                       const float *row_sum, const float *maximum) {
     output_piece out;
-    out.normaliser = (float)(1 + call.a.epsilon);
+    out.normaliser = KIND & USUAL ? 1 : (float)(1 + call.a.epsilon);
     out.row = 1;
-    if (call.a.normaliser != SRNN_NORMALISER_NONE ||
-        (call.gated && call.a.output_gate != SRNN_GATE_SIGMOID)) {
+    if (!(KIND & USUAL) && (call.a.normaliser != SRNN_NORMALISER_NONE ||
+                            (call.gated && call.a.output_gate != SRNN_GATE_SIGMOID))) {
         const axes_output_row row = axes_output_of(call, at, row_sum, maximum);
         out.normaliser = (float)row.normaliser;
         if (call.a.output_gate != SRNN_GATE_SIGMOID)
             out.row = (float)row.gate;
     }
     chunk_unpack_8(out.y, words.numerator);
-    const float inverse = 1 / out.normaliser;
+    if constexpr ((KIND & USUAL) == 0) {
+        const float inverse = 1 / out.normaliser;
 #pragma unroll
-    for (int c = 0; c < 8; c++)
-        out.y[c] *= inverse;
-    if constexpr (EXTRAS)
-        if (call.a.skip != SRNN_SKIP_NONE) {
-            const bool conv = call.a.skip == SRNN_SKIP_CONV;
+        for (int c = 0; c < 8; c++)
+            out.y[c] *= inverse;
+    }
+    if constexpr ((KIND & EXTRAS) != 0)
+        if ((KIND & USUAL) || call.a.skip != SRNN_SKIP_NONE) {
+            const bool conv = !(KIND & USUAL) && call.a.skip == SRNN_SKIP_CONV;
+            const bool channel = !(KIND & USUAL) && call.a.skip == SRNN_SKIP_CHANNEL;
             float from[8];
             chunk_load_8(from, chunk_piece(conv ? call.in.skip : call.in.v, at.b,
                                            axes_value_head(call, at.h), at.t, piece));
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                out.y[c] =
-                    fmaf((float)axes_skip_weight(call, at.h, 8 * piece + c), from[c], out.y[c]);
+                out.y[c] = fmaf(channel ? call.in.skip_weight[at.h * call.Dv + 8 * piece + c]
+                                        : weights.skip,
+                                from[c], out.y[c]);
         }
     if (!gates_numbers(call)) {
 #pragma unroll
@@ -85,7 +100,7 @@ SR_DEVICE output_piece output_piece_of(const sr_axes_call &call, const axes_row 
         return out;
     }
     float z[8];
-    if (call.a.gate_width == SRNN_WIDTH_CHANNEL)
+    if ((KIND & USUAL) || call.a.gate_width == SRNN_WIDTH_CHANNEL)
         chunk_unpack_8(z, words.gate);
     else {
         const float one = call.in.output_gate.at(at.b, at.h, at.t, 0);
@@ -115,55 +130,89 @@ SR_DEVICE void load_gate(output_words *words, const sr_axes_call &call, const ax
         words->gate = chunk_words(chunk_piece(call.in.output_gate, at.b, at.h, at.t, piece));
 }
 
-/* The sum over the rows of a norm: of one head by shuffles; of several through shared memory, in
- * the order of heads. All threads. */
-SR_DEVICE float norm_sum(const sr_axes_call &call, const chunk_lanes &lanes, const chunk_lane &lane,
-                         float *shared, float x) {
-    x = chunk_row_sum(x, lanes.pieces);
-    if (call.norm_heads == 1)
-        return x;
-    const int row = lane.slot * lanes.heads + lane.h;
-    __syncthreads(); /* no thread reads the sums before */
-    if (lane.piece == 0)
-        shared[row] = x;
-    __syncthreads();
-    const int first = row - lane.h % call.norm_heads;
-    float sum = 0;
-    for (int n = 0; n < call.norm_heads; n++)
-        sum += shared[first + n];
-    return sum;
-}
+/* Sums over the rows of a norm: every thread of them gets the same bits. Those of one head are
+ * added by shuffles; those of several heads then through shared memory, by warps where these have
+ * threads of one norm alone. Each thread finds its places once. */
+struct norm_sums {
+    float (*parts)[CHUNK_LANES_MAX]; /* two halves in turn, in shared memory */
+    int turn, masks;                 /* masks: twice the distance of the first shuffle */
+    int own, first, count;           /* own: where the thread leaves a part, or -1 */
+    float share;                     /* 1 / numbers of a norm */
 
-/* Statistics of a norm: norm(x) = (x - mean) inverse weight + bias. */
+    SR_DEVICE norm_sums(float (*shared)[CHUNK_LANES_MAX], const sr_axes_call &call,
+                        const chunk_lanes &lanes, const chunk_lane &lane)
+        : parts(shared), turn(0), masks(lanes.pieces), own(-1), first(0), count(0),
+          share(1 / (float)(call.norm_heads * call.Dv)) {
+        const int row = lane.slot * lanes.heads + lane.h, rows = SR_WARP / lanes.pieces;
+        const int each = call.norm_heads % rows == 0 ? rows : 1;
+        if (call.norm_heads == 1)
+            return;
+        masks *= each;
+        own = lane.piece == 0 && row % each == 0 ? row / each : -1;
+        first = (row - lane.h % call.norm_heads) / each;
+        count = call.norm_heads / each;
+    }
+
+    /* By all threads of the block. */
+    SR_DEVICE float of(float x) {
+        for (int mask = masks / 2; mask > 0; mask /= 2)
+            x += shuffle_xor(x, mask);
+        if (count == 0)
+            return x;
+        float *const sums = parts[turn];
+        turn ^= 1; /* the other half's barrier is between this use and the next */
+        if (own >= 0)
+            sums[own] = x;
+        __syncthreads();
+        x = 0;
+        for (int n = 0; n < count; n++)
+            x += sums[first + n];
+        return x;
+    }
+};
+
+/* Statistics of a norm: norm(x) = (x - mean) inverse weight + bias; size and floor of norms by
+ * length. */
 struct norm_piece {
     float mean, inverse, size, floor;
 };
 
-SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, const chunk_lanes &lanes,
-                                   const chunk_lane &lane, float *shared, const float (&x)[8],
+template <int KIND>
+SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, norm_sums &sums, const float (&x)[8],
                                    float row_sum) {
-    const int count = call.norm_heads * call.Dv;
     norm_piece norm = {0, 1, 0, (float)SR_AXES_NORM_FLOOR};
     if (call.a.norm == SRNN_NORM_NONE)
         return norm;
     float sum = 0, square = 0;
-    if (sr_norm_is_centred(call.a.norm)) {
+    if (KIND == EXTRAS && sr_norm_is_centred(call.a.norm)) {
 #pragma unroll
         for (int c = 0; c < 8; c++)
             sum += x[c];
-        norm.mean = norm_sum(call, lanes, lane, shared, sum) / (float)count;
+        norm.mean = sums.of(sum) * sums.share;
     }
 #pragma unroll
     for (int c = 0; c < 8; c++)
         square = fmaf(x[c] - norm.mean, x[c] - norm.mean, square);
-    square = norm_sum(call, lanes, lane, shared, square);
-    if (call.norm_heads == 1 && call.floor_follows_rows)
+    square = sums.of(square);
+    if (!sr_norm_is_length(call.a.norm)) {
+        norm.inverse = rsqrtf(fmaf(square, sums.share, (float)call.norm_epsilon));
+        return norm;
+    }
+    if (!(KIND & USUAL) && call.norm_heads == 1 && call.floor_follows_rows)
         norm.floor *= row_sum;
     norm.size = sqrtf(square);
-    norm.inverse = sr_norm_is_length(call.a.norm)
-                       ? sr_norm_length_factor(call.a.norm, count) / fmaxf(norm.size, norm.floor)
-                       : 1 / sqrtf(square / (float)count + (float)call.norm_epsilon);
+    norm.inverse = sr_norm_length_factor(call.a.norm, call.norm_heads * call.Dv) /
+                   fmaxf(norm.size, norm.floor);
     return norm;
+}
+
+/* The gradient of norm(x)'s length along x is this times <dx, x>, of dx times the weights. */
+SR_DEVICE float norm_along(const sr_axes_call &call, const norm_sums &sums,
+                           const norm_piece &norm) {
+    if (!sr_norm_is_length(call.a.norm))
+        return norm.inverse * norm.inverse * sums.share;
+    const float inverse = 1 / fmaxf(norm.size, norm.floor);
+    return norm.size < norm.floor ? 0 : inverse * inverse;
 }
 
 /* ---- forward ---- */
@@ -171,13 +220,14 @@ SR_DEVICE norm_piece norm_piece_of(const sr_axes_call &call, const chunk_lanes &
 /* Outputs from numerators (B, H, T, Dv). Threads as in lanes.h: numerator, gates and skip global ->
  * registers, one token ahead; sums for the norm by shuffles (and shared memory where it covers
  * several heads); output registers -> global. */
-template <bool EXTRAS>
-__global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
+template <int KIND>
+__global__ void __launch_bounds__(CHUNK_LANES_MAX, KIND &USUAL ? 2 : 1)
     chunk_outputs(const __grid_constant__ sr_axes_call call,
                   const __grid_constant__ sr_chunk_rows numerator, const float *row_sum,
                   const float *maximum, const __grid_constant__ chunk_lanes lanes) {
-    __shared__ float shared[CHUNK_LANES_MAX];
+    __shared__ float parts[2][CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
+    norm_sums sums(parts, call, lanes, lane);
     const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
     const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
     output_weights weights;
@@ -196,18 +246,19 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         next = output_row_of(call, lane, own + step);
         load(&ahead, next);
         const output_piece piece =
-            output_piece_of<EXTRAS>(call, at, lane.piece, words, row_sum, maximum);
+            output_piece_of<KIND>(call, at, lane.piece, words, weights, row_sum, maximum);
         float x[8];
 #pragma unroll
         for (int c = 0; c < 8; c++)
             x[c] = front_gate(call, piece, c) * piece.y[c];
-        const float sum = call.sums_rows ? row_sum[call.row(call.H, at.b, at.h, at.t)] : 0;
-        const norm_piece norm = norm_piece_of(call, lanes, lane, shared, x, sum);
+        const float sum =
+            !(KIND & USUAL) && call.sums_rows ? row_sum[call.row(call.H, at.b, at.h, at.t)] : 0;
+        const norm_piece norm = norm_piece_of<KIND>(call, sums, x, sum);
         if (call.a.norm != SRNN_NORM_NONE)
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 x[c] = fmaf((x[c] - norm.mean) * norm.inverse, weights.norm[c],
-                            output_bias<EXTRAS>(call, lane, c));
+                            output_bias<KIND>(call, lane, c));
         if (call.a.post_gate)
 #pragma unroll
             for (int c = 0; c < 8; c++)
@@ -223,9 +274,11 @@ srnn_status sr_chunks_outputs(const sr_axes_call &call, const sr_chunk_call &chu
     const int64_t tokens = (int64_t)call.B * call.T;
     const float *const row_sum = chunk.row_sum, *const maximum = call.scratch.maximum;
     const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
-    SR_CUDA(sr_launch(has_extras(call) ? chunk_outputs<true> : chunk_outputs<false>, dim3(blocks),
-                      dim3((unsigned)lanes.threads()), 0, stream, call, chunk.numerator, row_sum,
-                      maximum, lanes));
+    void (*const kernels[])(sr_axes_call, sr_chunk_rows, const float *, const float *,
+                            chunk_lanes) = {chunk_outputs<0>, chunk_outputs<USUAL>,
+                                            chunk_outputs<EXTRAS>, chunk_outputs<USUAL | EXTRAS>};
+    SR_CUDA(sr_launch(kernels[kind_of(call)], dim3(blocks), dim3((unsigned)lanes.threads()), 0,
+                      stream, call, chunk.numerator, row_sum, maximum, lanes));
     return SRNN_OK;
 }
 
@@ -263,15 +316,16 @@ SR_DEVICE void round_across(float (&x)[8], const float (&n)[8]) {
  * outputs; and the sums over tokens that gradients of learned vectors are made of, as each thread
  * has them. Threads as in lanes.h; everything is global -> registers, one token ahead, -> global
  * but the sums of norms over several heads. */
-template <bool EXTRAS>
+template <int KIND>
 __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     chunk_outputs_backward(const __grid_constant__ sr_axes_call call,
                            const __grid_constant__ sr_chunk_call chunk,
                            const __grid_constant__ sr_chunk_rows d_skip,
                            const __grid_constant__ chunk_partial partial,
                            const __grid_constant__ chunk_lanes lanes) {
-    __shared__ float shared[CHUNK_LANES_MAX];
+    __shared__ float parts[2][CHUNK_LANES_MAX];
     const chunk_lane lane = chunk_lane_of(lanes);
+    norm_sums sums(parts, call, lanes, lane);
     const uint32_t tokens = (uint32_t)call.B * (uint32_t)call.T;
     const uint32_t step = gridDim.x * (uint32_t)lanes.slots;
     const bool channels = call.a.gate_width == SRNN_WIDTH_CHANNEL;
@@ -281,8 +335,10 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
     weights.read(call, lane);
     const auto load = [&](output_words *words, const axes_row &at) {
         words->numerator = chunk_words(chunk_piece(call.saved, at.b, at.h, at.t, lane.piece));
-        if constexpr (!EXTRAS)
+        if constexpr (KIND != EXTRAS)
             words->d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
+        if constexpr (KIND == USUAL)
+            load_gate(words, call, at, lane.piece);
     };
     uint32_t own = blockIdx.x * (uint32_t)lanes.slots + (uint32_t)lane.slot;
     axes_row next = output_row_of(call, lane, own);
@@ -292,32 +348,33 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         const bool exists = own < tokens;
         const axes_row at = next;
         output_words words = ahead;
-        load_gate(&words, call, at, lane.piece); /* not ahead: registers are scarce */
-        if constexpr (EXTRAS)
+        if constexpr (KIND != USUAL) /* not ahead: registers are scarce */
+            load_gate(&words, call, at, lane.piece);
+        if constexpr (KIND == EXTRAS)
             words.d_o = chunk_words(chunk_piece(call.o, at.b, at.h, at.t, lane.piece));
         next = output_row_of(call, lane, own + step);
         load(&ahead, next);
         const int64_t row = call.row(call.H, at.b, at.h, at.t);
-        const output_piece piece = output_piece_of<EXTRAS>(call, at, lane.piece, words,
-                                                           call.saved_row_sum, call.saved_maximum);
+        const output_piece piece = output_piece_of<KIND>(call, at, lane.piece, words, weights,
+                                                         call.saved_row_sum, call.saved_maximum);
         float d_o[8], x[8], dx[8], own_gate[8] = {};
         chunk_unpack_8(d_o, words.d_o);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             x[c] = front_gate(call, piece, c) * piece.y[c];
-        const float sum = call.sums_rows ? call.saved_row_sum[row] : 0;
-        const norm_piece norm = norm_piece_of(call, lanes, lane, shared, x, sum);
+        const float sum = !(KIND & USUAL) && call.sums_rows ? call.saved_row_sum[row] : 0;
+        const norm_piece norm = norm_piece_of<KIND>(call, sums, x, sum);
         float shift = 0, along = 0;
 #pragma unroll
         for (int c = 0; c < 8; c++) {
             const float weight = weights.norm[c], centred = x[c] - norm.mean;
-            const float bias = output_bias<EXTRAS>(call, lane, c);
+            const float bias = output_bias<KIND>(call, lane, c);
             const float behind = post ? piece.gate[c] * d_o[c] : d_o[c];
             if (post)
                 own_gate[c] = d_o[c] * piece.slope[c] * fmaf(centred * norm.inverse, weight, bias);
             if (exists) {
                 d_weight[c] = fmaf(behind, centred * norm.inverse, d_weight[c]);
-                if (EXTRAS)
+                if (KIND == EXTRAS)
                     d_bias[c] += behind;
             }
             dx[c] = behind * weight;
@@ -325,15 +382,9 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
             along = fmaf(dx[c], centred, along);
         }
         if (call.a.norm != SRNN_NORM_NONE) {
-            const int count = call.norm_heads * call.Dv;
-            const bool length = sr_norm_is_length(call.a.norm);
-            shift = sr_norm_is_centred(call.a.norm)
-                        ? norm_sum(call, lanes, lane, shared, shift) / (float)count
-                        : 0;
-            along = norm_sum(call, lanes, lane, shared, along);
-            const float inverse = 1 / fmaxf(norm.size, norm.floor);
-            along *= length ? (norm.size < norm.floor ? 0 : inverse * inverse)
-                            : norm.inverse * norm.inverse / (float)count;
+            shift =
+                KIND == EXTRAS && sr_norm_is_centred(call.a.norm) ? sums.of(shift) * sums.share : 0;
+            along = sums.of(along) * norm_along(call, sums, norm);
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 dx[c] = norm.inverse * (dx[c] - shift - (x[c] - norm.mean) * along);
@@ -350,7 +401,7 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
             divided = fmaf(d_y[c], numerator[c], divided);
             dx[c] = d_y[c] * inverse;
         }
-        if (call.sums_rows || (call.gated && !channels)) {
+        if (!(KIND & USUAL) && (call.sums_rows || (call.gated && !channels))) {
             divided = chunk_row_sum(divided, lanes.pieces);
             d_row_gate = chunk_row_sum(d_row_gate, lanes.pieces);
             float gate_sum = 0;
@@ -378,23 +429,26 @@ __global__ void __launch_bounds__(CHUNK_LANES_MAX, 1)
         if (call.gated && channels && call.out.output_gate.data)
             chunk_store_8(chunk_piece(call.out.output_gate, at.b, at.h, at.t, lane.piece),
                           own_gate);
-        if (!EXTRAS || call.a.skip == SRNN_SKIP_NONE)
+        if (!(KIND & EXTRAS) || call.a.skip == SRNN_SKIP_NONE)
             continue;
-        chunk_store_8(d_skip.row(at.b, at.h, at.t) + 8 * lane.piece, d_y);
+        if (d_skip.data)
+            chunk_store_8(d_skip.row(at.b, at.h, at.t) + 8 * lane.piece, d_y);
         if (call.a.skip != SRNN_SKIP_CONV) {
             float v[8];
             chunk_load_8(v, chunk_piece(call.in.v, at.b, axes_value_head(call, at.h), at.t,
                                         lane.piece));
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                d_skip_weight[c] = fmaf(d_y[c], v[c], d_skip_weight[c]);
+                /* one number for a head's weight: registers are scarce */
+                d_skip_weight[KIND & USUAL ? 0 : c] =
+                    fmaf(d_y[c], v[c], d_skip_weight[KIND & USUAL ? 0 : c]);
         }
     }
     chunk_partial_store(partial, KIND_WEIGHT, d_weight);
-    if (EXTRAS) {
+    if (KIND == EXTRAS)
         chunk_partial_store(partial, KIND_BIAS, d_bias);
+    if (KIND & EXTRAS)
         chunk_partial_store(partial, KIND_SKIP, d_skip_weight);
-    }
 }
 
 srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t stream) {
@@ -404,10 +458,13 @@ srnn_status sr_chunks_outputs_backward(const sr_chunk_steps &steps, cudaStream_t
     const int numbers = call.H * call.Dv, columns = call.norm_per_head ? numbers : call.Dv;
     const unsigned blocks = chunk_lanes_blocks(lanes, tokens, CHUNK_LANES_ALL / lanes.threads());
     const chunk_partial partial = {steps.sums, (int)blocks, KINDS, lanes.threads(), 8};
-    SR_CUDA(
-        sr_launch(has_extras(call) ? chunk_outputs_backward<true> : chunk_outputs_backward<false>,
-                  dim3(blocks), dim3((unsigned)lanes.threads()), 0, stream, call, steps.chunk,
-                  steps.d_skip, partial, lanes));
+    void (*const kernels[])(sr_axes_call, sr_chunk_call, sr_chunk_rows, chunk_partial,
+                            chunk_lanes) = {chunk_outputs_backward<0>,
+                                            chunk_outputs_backward<USUAL>,
+                                            chunk_outputs_backward<EXTRAS>,
+                                            chunk_outputs_backward<USUAL | EXTRAS>};
+    SR_CUDA(sr_launch(kernels[kind_of(call)], dim3(blocks), dim3((unsigned)lanes.threads()), 0,
+                      stream, call, steps.chunk, steps.d_skip, partial, lanes));
     if (sr_norm_has_weight(call.a.norm))
         SR_TRY(sr_chunks_add_partial(call.out.norm_weight, partial,
                                      {KIND_WEIGHT, numbers, 1, columns}, stream));

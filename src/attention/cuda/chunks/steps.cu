@@ -180,6 +180,17 @@ static sr_chunk_numbers numbers_of(const sr_axes_call &call, bool backward, sr_l
     return gates;
 }
 
+/* Whether the core takes the caller's values, which count as often as their factors say. */
+static bool folds_values(const sr_axes_call &call, int parts) {
+    return parts > 0 && call.a.value_gate == SRNN_VALUE_GATE_TIME_STEP;
+}
+
+/* Whether it adds the gradient of the skip, which is then that of numerators times its weight. */
+static bool folds_skip(const sr_axes_call &call, int parts) {
+    return parts > 0 && call.a.skip == SRNN_SKIP_HEAD &&
+           call.a.normaliser == SRNN_NORMALISER_NONE && call.a.epsilon == 0;
+}
+
 /* What both kinds of calls have. */
 static sr_chunk_call facts_of(const sr_axes_call &call) {
     sr_chunk_call out = {};
@@ -196,7 +207,7 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
     out.delta = call.delta;
     out.sums_rows = call.sums_rows;
     out.decays = call.decays > 1 ? out.F : call.decays;
-    out.scale = 1; /* in the features of queries */
+    out.scale = (float)call.scale;
     out.first = call.first;
     out.q_share = out.k_share = 1;
     out.q_heads = call.H;
@@ -207,22 +218,29 @@ static sr_chunk_call facts_of(const sr_axes_call &call) {
     return out;
 }
 
-static void take_arrays(sr_chunk_steps *s, bool backward, sr_layout *layout) {
+static void take_arrays(sr_chunk_steps *s, int parts, bool backward, sr_layout *layout) {
     const sr_axes_call &call = s->call;
     sr_chunk_call *const out = &s->chunk;
     const bool direct = s->direct;
     const bool own_rows =
         direct && call.a.feature == out->feature; /* the core reads the caller's */
     const bool plain_outputs = direct && has_plain_outputs(call);
-    const bool plain_values = direct && !call.scratch.value_factor;
     const bool shares = direct && call.shares_queries;
-    if (direct)
-        out->scale = (float)call.scale;
+    const bool folds = shares && folds_values(call, parts);
+    const bool plain_values = direct && (!call.scratch.value_factor || folds);
+    const bool skips = shares && plain_values && folds_skip(call, parts);
     if (shares) {
         const bool tiled = call.a.share == SRNN_SHARE_QK_TILED;
         out->q_share = out->k_share = tiled ? 1 : call.H / call.shared;
         out->q_heads = out->k_heads = call.shared;
+        out->parts = parts;
     }
+    if (folds) {
+        out->factor = call.scratch.value_factor;
+        out->value_dot = call.scratch.value_dot;
+    }
+    if (skips)
+        out->skip = call.in.skip_weight;
     const int64_t gates = (int64_t)call.B * call.T * call.Hkv * out->decays;
     out->q = rows_or_array(own_rows, call.in.q, call, out->q_heads, out->F, layout);
     out->k = rows_or_array(own_rows, call.in.k, call, out->k_heads, out->F, layout);
@@ -239,19 +257,21 @@ static void take_arrays(sr_chunk_steps *s, bool backward, sr_layout *layout) {
     }
     out->d_numerator = rows_or_array(plain_outputs, call.o, call, call.H, out->V, layout);
     out->d_row_sum = take_floats(call.sums_rows, (int64_t)call.B * call.T * call.H, layout);
-    const bool own = own_rows && !call.shares_queries;
-    out->d_q = rows_or_array(own, call.out.q, call, call.H, out->F, layout);
-    out->d_k = rows_or_array(own, call.out.k, call, call.Hkv, out->F, layout);
-    out->d_v = rows_or_array(plain_values && call.a.skip == SRNN_SKIP_NONE, call.out.v, call,
-                             call.Hkv, out->V, layout);
+    const bool own = own_rows && (!call.shares_queries || out->parts == 1);
+    const int sums = out->parts * out->q_heads; /* rows of d_q and d_k where they are sums */
+    out->d_q = rows_or_array(own, call.out.q, call, sums > 0 ? sums : call.H, out->F, layout);
+    out->d_k = rows_or_array(own, call.out.k, call, sums > 0 ? sums : call.Hkv, out->F, layout);
+    out->d_v = rows_or_array(plain_values && (call.a.skip == SRNN_SKIP_NONE || skips), call.out.v,
+                             call, call.Hkv, out->V, layout);
     out->d_gate = take_floats(gates > 0 && !finds_gates, gates, layout);
     if (!direct)
         return;
-    s->d_skip = take_rows(call.B, call.H, call.T, out->V, layout);
+    if (!skips)
+        s->d_skip = take_rows(call.B, call.H, call.T, out->V, layout);
     s->sums = (float *)sr_layout_take(layout, CHUNK_SUMS, sizeof(float));
 }
 
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool units, bool backward,
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units, bool backward,
                                  sr_layout *layout) {
     sr_chunk_steps s = {};
     s.call = call;
@@ -259,18 +279,21 @@ sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool units, bool back
     s.chunk = facts_of(call);
     if (units && s.direct && unit_feature(call.a.feature) && !call.shares_queries)
         s.chunk.feature = call.a.feature;
-    take_arrays(&s, backward, layout);
+    if (!s.direct) /* the core applies it: queries times it would be rounded */
+        s.call.scale = 1;
+    take_arrays(&s, parts, backward, layout);
     return s;
 }
 
-/* Bytes of either kind of call; without operands no array is the caller's. */
+/* Bytes of either kind of call; without operands no array is the caller's, and a core that adds up
+ * gradients needs less. */
 static size_t bytes_of(const sr_axes_call &facts, bool direct) {
     sr_layout layout = {};
     sr_chunk_steps s = {};
     s.call = facts;
     s.direct = direct;
     s.chunk = facts_of(facts);
-    take_arrays(&s, true, &layout);
+    take_arrays(&s, 0, true, &layout);
     take_rows(facts.B, facts.H, facts.T, s.chunk.V, &layout);
     return layout.used;
 }

@@ -28,12 +28,13 @@ struct sr_chunk_steps {
     sr_axes_call call;
     sr_chunk_call chunk;
     bool direct;          /* rows in bf16, without those of axes/ */
-    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward */
+    sr_chunk_rows d_skip; /* (B, H, T, Dv); direct, backward, where the core does not fold it */
     float *sums;          /* partial sums of learned vectors; direct, backward */
 };
 
-/* Takes the arrays from `layout`. units: the core makes features of unit length, where it may. */
-sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, bool units, bool backward,
+/* Takes the arrays from `layout`. Of the core: its `parts`; units: it makes features of unit length,
+ * where it may. */
+sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units, bool backward,
                                  sr_layout *layout);
 
 /* Bytes that these take at most for a plan, after those of axes/. */

@@ -86,13 +86,14 @@ SR_DEVICE sr_chunk_spans chunk_spans(const sr_chunk_call &call, int b) {
 /* What the gates of a span amount to: logarithms to base 2 are sums from its first token on. */
 struct alignas(16) sr_chunk_tokens { /* pairs of floats are stored at once */
     float since[SR_CHUNK];           /* the logarithm of all gates up to a token's own */
+    float from[SR_CHUNK];            /* the same less that of the factor of its value */
     float before[SR_CHUNK];          /* weight of the state before the span for a token */
     float until[SR_CHUNK];           /* weight of a token in the state after the span */
     float across;                    /* weight of the state before the span in that after it */
 
     /* The weight of token j for token i, j <= i. */
     SR_DEVICE float between(int i, int j) const {
-        return exp2_fast(since[i] - since[j]);
+        return exp2_fast(since[i] - from[j]);
     }
 };
 
@@ -141,19 +142,30 @@ struct sr_chunk_gates : sr_chunk_pair {
         }
     }
 
-    /* Complete after a barrier. */
-    SR_DEVICE void publish(sr_chunk_tokens &tokens) {
+    /* Complete after a barrier. of_values: (T), the factors of values of the head, read here, since
+     * registers are scarce, for the tokens of the span; NULL: they are 1. */
+    SR_DEVICE void publish(sr_chunk_tokens &tokens, const float *of_values = nullptr,
+                           const sr_chunk_span &span = {}) {
+        sr_chunk_pair factor, weight;
+        factor.load(of_values, span);
         const float all = sum_up();
         store(tokens.since);
-        sr_chunk_pair weight;
 #pragma unroll
         for (int n = 0; n < 2; n++)
             weight.x[n] = exp2_fast(x[n]);
         weight.store(tokens.before);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
-            weight.x[n] = exp2_fast(all - x[n]);
+        for (int n = 0; n < 2; n++) {
+            const int t = span.t0 + 2 * (int)(threadIdx.x % SR_WARP) + n;
+            const bool counts = of_values && t >= span.from && t < span.past;
+            factor.x[n] = counts ? factor.x[n] : 1;
+            weight.x[n] = exp2_fast(all - x[n]) * factor.x[n];
+        }
         weight.store(tokens.until);
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            weight.x[n] = x[n] - log2_fast(factor.x[n]);
+        weight.store(tokens.from);
         if (threadIdx.x % SR_WARP == 0)
             tokens.across = exp2_fast(all);
     }

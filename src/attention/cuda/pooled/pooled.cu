@@ -95,7 +95,7 @@ static pooled_steps steps_of(const sr_attention_call *wanted, bool backward) {
     sr_axes_call call = sr_axes_call_of(wanted, backward, &layout);
     if (call.saved.data)
         call.scratch.maximum = call.saved_maximum;
-    s.steps = sr_chunk_steps_of(call, false, backward, &layout);
+    s.steps = sr_chunk_steps_of(call, 0, false, backward, &layout);
     s.direct = s.steps.direct && is_aligned(call.in.pool_gate) && is_aligned(call.out.pool_gate);
     const sr_chunk_call &chunk = s.steps.chunk;
     sr_pooled *const p = &s.pooled;

@@ -11,13 +11,20 @@ static sr_rmsnorm norm_of(const sr_block *b, const float *x, sr_block_slot weigh
                         .C = b->config->C};
 }
 
-static sr_layer_weights attention_weights(const sr_block *b) {
-    return (sr_layer_weights){&b->master->attention, &b->worker->attention, b->narrow};
+static sr_layer_weights mixer_weights(const sr_block *b) {
+    return (sr_layer_weights){b->master->mixers, b->worker->mixers, b->narrow};
 }
 
 bool sr_block_takes_codes(const sr_block *b) {
-    const sr_layer_weights weights = attention_weights(b);
+    const sr_layer_weights weights = mixer_weights(b);
     return plain_norms(b) && sr_mixer_takes_codes(b->mixer, &weights, b->rows);
+}
+
+bool sr_block_takes_gradient_codes(const sr_block *b) {
+    const sr_layer_weights weights = mixer_weights(b);
+    return sr_block_takes_codes(b) && !has_branches(b) &&
+           sr_mixer_takes_gradient_codes(b->mixer, &weights, b->rows) &&
+           (!has_mlp(b) || sr_block_mlp_of(b)->takes_gradient_codes(b));
 }
 
 /* ---- norms */
@@ -58,8 +65,8 @@ static srnn_status read_norm_back(const sr_block *b, sr_block_gradient d,
     const sr_matrix d_normed = numbers(b, scratch->d_normed, b->config->C);
     const sr_matrix wide = residual(b, d.wide);
     if (plain_norms(b)) {
-        const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
-                                         scratch->parts, d.measured};
+        const sr_rmsnorm_gradient out = {d.wide,         d.narrow,   sr_block_at(gradient, weight),
+                                         scratch->parts, d.measured, d.codes};
         return backend->rmsnorm_backward(backend, &out, scratch->d_normed, plain);
     }
     if (norm_before(b)) {
@@ -80,25 +87,33 @@ static sr_matrix mixer_input(const sr_block *b, const sr_block_saved *s) {
 
 /* ---- what mixer and MLP add to the residual */
 
-/* to = from + what becomes of the branch: its norm, times the multiplier. */
-static srnn_status add_branch(const sr_block *b, float *to, float *from, float *branch,
-                              sr_block_slot norm, const sr_block_saved *s) {
-    sr_backend *backend = b->backend;
-    sr_matrix y = residual(b, branch);
-    if (norm_after(b)) {
-        const sr_norm post = norm_at(b, branch, norm);
-        y = numbers(b, s->post_normed, b->config->C);
-        SR_TRY(backend->norm_forward(backend, y, &post));
-    }
-    return backend->add_scaled(backend, residual(b, to), residual(b, from), y,
-                               residual_multiplier(b));
-}
-
-/* What mixer or MLP made, and the norm after it. */
+/* What mixer or MLP made, the norm after it, and what that is multiplied by. */
 typedef struct branch {
     float *made;
     sr_block_slot norm;
+    float multiplier;
 } branch;
+
+static branch mixer_branch(const sr_block *b, const sr_block_saved *s) {
+    return (branch){s->mixed, SR_BLOCK_MIXER_POST_NORM, mixer_multiplier(b)};
+}
+
+static branch mlp_branch(const sr_block *b, const sr_block_saved *s) {
+    return (branch){s->transformed, SR_BLOCK_MLP_POST_NORM, mlp_multiplier(b)};
+}
+
+/* to = from + what becomes of the branch: its norm, times the multiplier. */
+static srnn_status add_branch(const sr_block *b, float *to, float *from, branch of,
+                              const sr_block_saved *s) {
+    sr_backend *backend = b->backend;
+    sr_matrix y = residual(b, of.made);
+    if (norm_after(b)) {
+        const sr_norm post = norm_at(b, of.made, of.norm);
+        y = numbers(b, s->post_normed, b->config->C);
+        SR_TRY(backend->norm_forward(backend, y, &post));
+    }
+    return backend->add_scaled(backend, residual(b, to), residual(b, from), y, of.multiplier);
+}
 
 /* *d_out = the gradient of the branch, from that of the residual. */
 static srnn_status branch_back(const sr_block *b, sr_matrix *d_out, sr_block_gradient d,
@@ -108,14 +123,17 @@ static srnn_status branch_back(const sr_block *b, sr_matrix *d_out, sr_block_gra
     const int64_t C = b->config->C;
     const sr_matrix d_branch = numbers(b, scratch->d_branch, C);
     *d_out = sr_matrix_handed(numbers(b, d.narrow, C),
-                              d.measured ? SR_HANDED_MEASURED : SR_HANDED_NUMBERS, d.measured);
+                              d.codes      ? SR_HANDED_CODES
+                              : d.measured ? SR_HANDED_MEASURED
+                                           : SR_HANDED_NUMBERS,
+                              d.measured);
     if (!has_branches(b))
         return SRNN_OK;
     *d_out = d_branch;
     SR_TRY(sr_device_copy(backend->device, scratch->d_branch, d.narrow,
                           (size_t)(b->rows * C) * sr_element_bytes(backend->number)));
-    if (residual_multiplier(b) != 1.0f)
-        SR_TRY(backend->scale(backend, d_branch, residual_multiplier(b)));
+    if (of.multiplier != 1.0f)
+        SR_TRY(backend->scale(backend, d_branch, of.multiplier));
     if (!norm_after(b))
         return SRNN_OK;
     const sr_norm post = norm_at(b, of.made, of.norm);
@@ -130,12 +148,12 @@ static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const s
     if (!has_branches(b))
         return mlp->add(b, to, from, s);
     SR_TRY(mlp->add(b, s->transformed, NULL, s));
-    return to ? add_branch(b, to, from, s->transformed, SR_BLOCK_MLP_POST_NORM, s) : SRNN_OK;
+    return to ? add_branch(b, to, from, mlp_branch(b, s), s) : SRNN_OK;
 }
 
 /* to = x + the mixer's output for normed; NULL: only what it saves. */
 static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s) {
-    const sr_layer_weights weights = attention_weights(b);
+    const sr_layer_weights weights = mixer_weights(b);
     const sr_matrix normed = mixer_input(b, s);
     SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer, &s->crossing));
     SR_TRY(sr_block_observe(b, &weights, s->mixer));
@@ -145,7 +163,7 @@ static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s)
                   : SRNN_OK;
     SR_TRY(sr_mixer_finish(b->mixer, residual(b, s->mixed), (sr_matrix){0}, normed, &weights,
                            s->mixer));
-    return to ? add_branch(b, to, s->x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
+    return to ? add_branch(b, to, s->x, mixer_branch(b, s), s) : SRNN_OK;
 }
 
 srnn_status sr_block_mix(const sr_block *b, float *out, const sr_block_saved *s) {
@@ -182,8 +200,7 @@ static srnn_status mlp_half_back(const sr_block *b, sr_block_gradient d,
     sr_backend *backend = b->backend;
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     sr_matrix d_out;
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch,
-                       (branch){s->transformed, SR_BLOCK_MLP_POST_NORM}));
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, mlp_branch(b, s)));
     SR_TRY(sr_block_mlp_of(b)->back(b, d_out, gradient, s, scratch));
     if (parallel(b))
         return sr_device_copy(backend->device, scratch->d_parallel, scratch->d_normed,
@@ -196,13 +213,11 @@ static srnn_status mixer_half_back(const sr_block *b, sr_block_gradient d,
                                    const sr_block_pointers *gradient, const sr_block_saved *s,
                                    const sr_block_scratch *scratch) {
     const int64_t C = b->config->C;
-    const sr_layer_weights weights = attention_weights(b);
-    const branch mixed = {s->mixed, SR_BLOCK_MIXER_POST_NORM};
+    const sr_layer_weights weights = mixer_weights(b);
     sr_matrix d_out;
-    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, mixed));
-    return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
-                             d_out, mixer_input(b, s), &weights, s->mixer, scratch->mixer,
-                             &s->crossing);
+    SR_TRY(branch_back(b, &d_out, d, gradient, scratch, mixer_branch(b, s)));
+    return sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), gradient->mixers, d_out,
+                             mixer_input(b, s), &weights, s->mixer, scratch->mixer, &s->crossing);
 }
 
 srnn_status sr_block_mix_backward(const sr_block *b, void *d_out, const sr_block_pointers *gradient,
@@ -227,9 +242,9 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
 /* ---- by pieces */
 
 /* x += the mixer's output for the norm of x. */
-static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state,
+static srnn_status feed_mixer(const sr_block *b, float *x, sr_mixer_state *state,
                               const sr_block_saved *s, const sr_layer_piece_place *place) {
-    const sr_layer_weights weights = attention_weights(b);
+    const sr_layer_weights weights = mixer_weights(b);
     const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_layer_piece_place here = {place->T, place->positions, s->mixer,
                                        plain_norms(b) ? &input : NULL};
@@ -240,11 +255,11 @@ static srnn_status feed_mixer(const sr_block *b, float *x, sr_layer_state *state
     if (has_branches(b))
         SR_TRY(sr_device_zero(b->backend->device, out,
                               (size_t)(b->rows * b->config->C) * sizeof *out));
-    SR_TRY(sr_layer_state_run(state, residual(b, out), normed, &weights, &here));
-    return has_branches(b) ? add_branch(b, x, x, s->mixed, SR_BLOCK_MIXER_POST_NORM, s) : SRNN_OK;
+    SR_TRY(sr_mixer_state_run(state, residual(b, out), normed, &weights, &here));
+    return has_branches(b) ? add_branch(b, x, x, mixer_branch(b, s), s) : SRNN_OK;
 }
 
-srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
+srnn_status sr_block_feed(const sr_block *b, float *x, sr_mixer_state *state,
                           const sr_block_saved *s, const sr_layer_piece_place *place) {
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(feed_mixer(b, x, state, s, place));

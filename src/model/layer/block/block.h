@@ -18,9 +18,9 @@ typedef enum sr_recompute {
  * is the rest, which is NULL without an MLP. */
 typedef struct sr_block_saved {
     /* Whether normed, mlp_normed and activated are SR_HANDED_CODES where the layers that read them
-     * take that; their notes, activated's being `up`'s as well. */
+     * take that; the notes of norms. */
     bool codes;
-    sr_matrix_note *normed_note, *mlp_normed_note, *activated_note;
+    sr_matrix_note *normed_note, *mlp_normed_note;
 
     float *x;         /* (rows, C) input of the layer */
     void *normed;     /* (rows, C) */
@@ -71,7 +71,8 @@ typedef struct sr_block_scratch {
 typedef struct sr_block_gradient {
     float *wide;
     void *narrow;             /* `wide` where the number type is float */
-    sr_matrix_note *measured; /* not NULL: norms before the layers measure `narrow` */
+    sr_matrix_note *measured; /* not NULL: norms before the layers measure `narrow`, */
+    bool codes;               /* or write it as SR_HANDED_CODES: where all layers take that */
 } sr_block_gradient;
 
 /* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may
@@ -92,11 +93,20 @@ typedef struct sr_block {
     int layer;            /* its number, for the observer */
     sr_observer observer; /* of sr_block_forward; { 0 }: none */
     float *largest;       /* (H): see sr_pass_watch_scores; NULL: not wanted */
+
+    /* Where saved->codes, the note of `activated`, in memory that no other layer writes, so that it
+     * is there when this layer, or the next one, is computed again; and that of the layer before;
+     * NULL: this is the first. */
+    sr_matrix_note *activated_note, *activated_before;
 } sr_block;
 
 /* Whether its norms are RMS norms of what mixer and MLP read, with their weights as they are, and
  * the mixer's, if it multiplies in 8 bits, may be SR_HANDED_CODES. */
 bool sr_block_takes_codes(const sr_block *block);
+
+/* Whether, then, the gradient of the residual may be SR_HANDED_CODES: all that reads `narrow` are
+ * layers that multiply in 8 bits. */
+bool sr_block_takes_gradient_codes(const sr_block *block);
 
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */
 size_t sr_block_saved_bytes(const sr_block *block);
@@ -135,7 +145,7 @@ srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,
 
 /* x (rows, C), a piece of every batch row, turns into the layer's output, with what came before in
  * `state`. saved is scratch; its x is not used, place->saved neither. */
-srnn_status sr_block_feed(const sr_block *block, float *x, sr_layer_state *state,
+srnn_status sr_block_feed(const sr_block *block, float *x, sr_mixer_state *state,
                           const sr_block_saved *saved, const sr_layer_piece_place *place);
 
 #endif

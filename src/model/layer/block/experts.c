@@ -197,4 +197,4 @@ static bool takes_codes(const sr_block *b) {
     return false;
 }
 
-const sr_block_mlp sr_block_mlp_experts = {route, route_norm, add, back, takes_codes};
+const sr_block_mlp sr_block_mlp_experts = {route, route_norm, add, back, takes_codes, takes_codes};

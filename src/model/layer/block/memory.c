@@ -38,7 +38,6 @@ static void lay_out_mlp_half(sr_block_saved *s, const sr_block *b, char *memory,
     s->mlp_normed = at(memory, take(bytes, rows * C, number));
     s->mlp_rstd = at(memory, take(bytes, rows, sizeof(float)));
     s->mlp_normed_note = at(memory, take(bytes, 1, sizeof *s->mlp_normed_note));
-    s->activated_note = at(memory, take(bytes, 1, sizeof *s->activated_note));
     s->up = at(memory, take(bytes, rows * (size_t)inner(b), number));
     s->activated = at(memory, take(bytes, rows * F, number));
     if (has_branches(b))

@@ -12,9 +12,18 @@ static sr_mlp_activation activation_of(const sr_block *b) {
                                .sharpness = (float)b->config->activation_sharpness};
 }
 
+/* The gate's columns of x (rows, 2F) times its factor. */
+static srnn_status scale_gate(const sr_block *b, sr_matrix x) {
+    const float factor = gate_factor(b);
+    return factor == 1.0f
+               ? SRNN_OK
+               : b->backend->scale(b->backend, sr_matrix_columns(x, 0, x.columns / 2), factor);
+}
+
 srnn_status sr_block_activate(const sr_block *b, sr_matrix out, sr_matrix x) {
     sr_backend *backend = b->backend;
     const sr_mlp_activation activation = activation_of(b);
+    SR_TRY(scale_gate(b, x));
     switch (b->config->mlp) {
     case SR_MLP_SWIGLU:
         return backend->swiglu_forward(backend, out, x);
@@ -29,8 +38,8 @@ srnn_status sr_block_activate(const sr_block *b, sr_matrix out, sr_matrix x) {
     return SRNN_OK;
 }
 
-srnn_status sr_block_activate_back(const sr_block *b, sr_matrix d_x, sr_matrix d_out, sr_matrix x,
-                                   const sr_block_pointers *gradient) {
+static srnn_status activate_back(const sr_block *b, sr_matrix d_x, sr_matrix d_out, sr_matrix x,
+                                 const sr_block_pointers *gradient) {
     sr_backend *backend = b->backend;
     const sr_mlp_activation activation = activation_of(b);
     float *const d_alpha[2] = {sr_block_at(gradient, SR_BLOCK_ALPHA),
@@ -49,6 +58,12 @@ srnn_status sr_block_activate_back(const sr_block *b, sr_matrix d_x, sr_matrix d
     return SRNN_OK;
 }
 
+srnn_status sr_block_activate_back(const sr_block *b, sr_matrix d_x, sr_matrix d_out, sr_matrix x,
+                                   const sr_block_pointers *gradient) {
+    SR_TRY(activate_back(b, d_x, d_out, x, gradient));
+    return scale_gate(b, d_x);
+}
+
 /* ---- forward */
 
 static sr_linear layer_of(const sr_block *b, sr_block_slot weight, int64_t N) {
@@ -62,8 +77,13 @@ static bool takes_codes(const sr_block *b) {
     const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
                                 layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
     const int skipped = gated(b) ? 0 : 1;
-    return b->backend->takes_codes(b->backend, layers + skipped, 2 - skipped, b->rows,
-                                   b->config->C);
+    return gate_factor(b) == 1.0f && b->backend->takes_codes(b->backend, layers + skipped,
+                                                             2 - skipped, b->rows, b->config->C);
+}
+
+static bool takes_gradient_codes(const sr_block *b) {
+    const sr_linear down = layer_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
+    return !down.bias && b->backend->takes_codes(b->backend, &down, 1, b->rows, b->config->F);
 }
 
 /* What the layers after the activation read. */
@@ -73,11 +93,12 @@ static sr_matrix activated_of(const sr_block *b, const sr_block_saved *s) {
     return handed(b, s->activated, F,
                   s->codes && b->config->mlp == SR_MLP_SWIGLU &&
                       b->backend->takes_codes(b->backend, &down, 1, b->rows, F),
-                  s->activated_note);
+                  b->activated_note);
 }
 
-static sr_matrix up_of(const sr_block *b, const sr_block_saved *s) {
-    return handed(b, s->up, inner(b), false, s->activated_note);
+/* With the note that the activation, or its gradient, reads. */
+static sr_matrix up_of(const sr_block *b, const sr_block_saved *s, sr_matrix_note *note) {
+    return handed(b, s->up, inner(b), false, note);
 }
 
 static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
@@ -85,7 +106,7 @@ static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     const int64_t F = b->config->F;
     const sr_linear layers[] = {layer_of(b, SR_BLOCK_GATE_WEIGHT, F),
                                 layer_of(b, SR_BLOCK_UP_WEIGHT, F)};
-    const sr_matrix up = up_of(b, s);
+    const sr_matrix up = up_of(b, s, b->activated_before);
     const int skipped = gated(b) ? 0 : 1;
     SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0}, mlp_input(b, s), layers + skipped,
                                    2 - skipped));
@@ -102,7 +123,7 @@ static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
                                .normed = s->mlp_normed,
                                .layers = layers,
                                .count = 2};
-    if (b->config->mlp == SR_MLP_SWIGLU)
+    if (b->config->mlp == SR_MLP_SWIGLU && gate_factor(b) == 1.0f)
         return backend->norm_swiglu_forward(backend, numbers(b, s->activated, F),
                                             numbers(b, s->up, inner(b)), &of);
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, norm));
@@ -145,11 +166,12 @@ static srnn_status back(const sr_block *b, sr_matrix d_out, const sr_block_point
     SR_TRY(backend->linear_backward(backend,
                                     &(sr_linear_backward){d_activated, d_out, activated_of(b, s),
                                                           &down, &d_down, 1}));
-    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s), gradient));
+    SR_TRY(sr_block_activate_back(b, d_up, d_activated, up_of(b, s, b->activated_note), gradient));
     return backend->linear_backward(backend,
                                     &(sr_linear_backward){numbers(b, scratch->d_normed, C), d_up,
                                                           mlp_input(b, s), layers + skipped,
                                                           d_layers + skipped, count});
 }
 
-const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add, back, takes_codes};
+const sr_block_mlp sr_block_mlp_plain = {activate, activate_norm, add,
+                                         back,     takes_codes,   takes_gradient_codes};

@@ -19,6 +19,8 @@ typedef struct sr_block_mlp {
                         const sr_block_scratch *scratch);
     /* Whether it reads its input as SR_HANDED_CODES. */
     bool (*takes_codes)(const sr_block *block);
+    /* Whether the gradient of its output may be SR_HANDED_CODES. */
+    bool (*takes_gradient_codes)(const sr_block *block);
 } sr_block_mlp;
 
 extern const sr_block_mlp sr_block_mlp_plain, sr_block_mlp_experts;
@@ -27,7 +29,8 @@ static inline const sr_block_mlp *sr_block_mlp_of(const sr_block *b) {
     return has_experts(b) ? &sr_block_mlp_experts : &sr_block_mlp_plain;
 }
 
-/* out (rows, F) = the activation of x (rows, F or 2F), and backward. */
+/* out (rows, F) = the activation of x (rows, F or 2F), after the gate in x was multiplied by its
+ * factor; and backward. */
 srnn_status sr_block_activate(const sr_block *block, sr_matrix out, sr_matrix x);
 srnn_status sr_block_activate_back(const sr_block *block, sr_matrix d_x, sr_matrix d_out,
                                    sr_matrix x, const sr_block_pointers *gradient);

@@ -50,14 +50,24 @@ static inline bool parallel(const sr_block *b) {
     return has_mlp(b) && norm_place(b) == SRNN_BLOCK_NORM_PARALLEL;
 }
 
-static inline float residual_multiplier(const sr_block *b) {
+/* Of what the mixer adds to the residual, and of what the MLP adds. */
+static inline float mixer_multiplier(const sr_block *b) {
     const double multiplier = b->config->residual_multiplier;
     return multiplier == 0 ? 1.0f : (float)multiplier;
 }
 
+static inline float mlp_multiplier(const sr_block *b) {
+    return mixer_multiplier(b) * sr_model_config_factor(b->config, SR_FACTOR_MLP);
+}
+
+/* Of the gate before its activation. */
+static inline float gate_factor(const sr_block *b) {
+    return gated(b) ? sr_model_config_factor(b->config, SR_FACTOR_GATE) : 1.0f;
+}
+
 /* Whether something happens to what mixer and MLP make before it is added to the residual. */
 static inline bool has_branches(const sr_block *b) {
-    return norm_after(b) || residual_multiplier(b) != 1.0f;
+    return norm_after(b) || mixer_multiplier(b) != 1.0f || mlp_multiplier(b) != 1.0f;
 }
 
 /* Whether a norm is RMS norm with its weight as it is, of what mixer and MLP read. */

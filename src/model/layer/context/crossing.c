@@ -2,11 +2,11 @@
 #include "model/layer/context/crossing.h"
 
 #include "attention/earlier.h"
+#include "attention/states.h"
 #include "equation/facts.h"
+#include "model/layer/context/heads.h"
 #include "model/layer/context/ring.h"
 #include "model/layer/rwkv7.h"
-
-#include <stdio.h>
 
 enum { ALIGNMENT = 64 };
 
@@ -51,31 +51,41 @@ static bool ring_pays(const srnn_problem *p, size_t state_bytes, sr_crossing_row
            by_states + OPERATIONS_PER_BYTE * 2.0 * (double)state_bytes;
 }
 
-/* *bytes of a state; 0: there is none, or it does not pay. A form that was requested decides. */
-static srnn_status choose(size_t *bytes, const srnn_problem *problem, sr_crossing_rows rows) {
-    const srnn_status status = sr_crossing_state_bytes(bytes, problem);
-    const char *refusal = sr_attention_earlier_refusal(&problem->attention);
-    const bool both = status == SRNN_OK && !refusal && problem->dtype == SRNN_F32;
-    if (both && (problem->form == SRNN_FORM_PARALLEL ||
-                 (problem->form == SRNN_FORM_AUTO && ring_pays(problem, *bytes, rows))))
-        *bytes = 0;
-    if (status == SRNN_OK || !refusal)
-        return SRNN_OK;
-    char why[512];
-    snprintf(why, sizeof why, "%s", srnn_error_detail());
-    return SR_FAIL(status,
-                   "context ranks hand a recurrent state or keys and values from part to part of a "
-                   "row; with this %s keys do not travel, and there is no such state: %s",
-                   refusal, why);
+/* Whether a kernel of the device takes states of earlier parts; others than those of the CPU count
+ * a row's own tokens alone. */
+static bool hands_states_on(const srnn_problem *problem) {
+    int64_t sizes[4];
+    const bool host = !problem->device || sr_device_is_host(problem->device);
+    return (host ? sr_states_sizes(sizes, problem) : srnn_states_sizes(sizes, problem)) ==
+               SRNN_OK &&
+           sr_states_kernel(problem);
 }
 
-srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
-                                const sr_layer_wiring *w, int C, sr_crossing_rows rows) {
+static bool has_ring(const srnn_problem *problem) {
+    const bool host = !problem->device || sr_device_is_host(problem->device);
+    return host && problem->dtype == SRNN_F32 && !sr_attention_earlier_refusal(&problem->attention);
+}
+
+/* A form that was requested decides between state and keys. */
+static sr_context_way way_of(const srnn_problem *problem, size_t state_bytes,
+                             sr_crossing_rows rows) {
+    const bool states = problem->form != SRNN_FORM_PARALLEL && hands_states_on(problem);
+    if (has_ring(problem) &&
+        (!states || (problem->form == SRNN_FORM_AUTO && ring_pays(problem, state_bytes, rows))))
+        return SR_CONTEXT_RING;
+    return states ? SR_CONTEXT_STATE : SR_CONTEXT_HEADS;
+}
+
+void sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
+                         const sr_layer_wiring *w, int C, sr_crossing_rows rows) {
     const size_t row = (size_t)problem->B * sr_element_bytes(problem->dtype);
     *bytes = (sr_crossing_bytes){.shift = w->shift_count ? row * (size_t)C : 0};
     for (int i = 0; i < w->conv_count; i++)
         bytes->convs[i] = row * (size_t)(w->convs[i].width - 1) * (size_t)w->convs[i].to.count;
-    return choose(&bytes->state, problem, rows);
+    size_t state = 0;
+    sr_crossing_state_bytes(&state, problem); /* 0 where there is none */
+    bytes->way = way_of(problem, state, rows);
+    bytes->state = bytes->way == SR_CONTEXT_STATE ? state : 0;
 }
 
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
@@ -84,9 +94,13 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
     if (layer->part.count < 2)
         return SRNN_OK;
     const sr_crossing_rows rows = {layer->part.T, layer->part.count};
-    SR_TRY(sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C, rows));
-    if (layer->problem.form == SRNN_FORM_AUTO)
-        layer->problem.form = c->each.state ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
+    sr_crossing_measure(&c->each, &layer->problem, w, layer->dims.C, rows);
+    if (c->each.way == SR_CONTEXT_RING)
+        layer->problem.form = SRNN_FORM_PARALLEL;
+    if (c->each.way == SR_CONTEXT_STATE) {
+        layer->problem.form = SRNN_FORM_CHUNKED;
+        layer->problem.kernel = sr_states_kernel(&layer->problem);
+    }
     for (int i = 0; i < w->conv_count; i++)
         SR_TRY(check_width(&layer->part, w->convs[i].width));
     for (int side = 0; side < 2; side++) {
@@ -99,26 +113,15 @@ srnn_status sr_crossing_lay_out(sr_attention_layer *layer) {
 }
 
 srnn_status sr_crossing_open(sr_attention_layer *layer) {
-    char text[SR_ATTENTION_TEXT];
-    int64_t sizes[4];
-    const srnn_plan *plan = layer->plan;
-    if (layer->part.count < 2)
+    const bool divided = layer->part.count > 1;
+    if (divided && layer->crossing.each.way == SR_CONTEXT_HEADS)
+        return sr_heads_create(&layer->heads, layer);
+    SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+    if (!divided)
         return SRNN_OK;
     sr_plan_continue(layer->plan, NULL, layer->part.first);
-    if (!layer->crossing.each.state) {
-        SR_TRY(sr_plan_check_earlier(plan));
-        return sr_ring_create(&layer->ring, layer);
-    }
-    /* Kernels of other devices count a row's own tokens alone. */
-    if (plan->device->attention->carries_states(plan) &&
-        (sr_device_is_host(plan->device) || srnn_states_sizes(sizes, &plan->problem) == SRNN_OK))
-        return SRNN_OK;
-    srnn_attention_print(text, sizeof text, &layer->attention);
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                   "%s: the %s kernel on %s hands no state on, as context ranks need it: on a GPU "
-                   "use bf16, attention without row sums and decay=learned, and heads whose widths "
-                   "are multiples of 8; or --device cpu",
-                   text, plan->kernel->name, plan->device->name);
+    return layer->crossing.each.way == SR_CONTEXT_RING ? sr_ring_create(&layer->ring, layer)
+                                                       : SRNN_OK;
 }
 
 static void *at(const sr_layer_piece *piece, size_t start) {
@@ -282,6 +285,8 @@ srnn_status sr_crossing_attend(const sr_attention_layer *layer, const sr_layer_a
         return srnn_attention_forward(layer->plan, o, in, arrays->attention);
     if (layer->ring)
         return sr_ring_attend(layer, o, in, arrays->attention);
+    if (layer->heads)
+        return sr_heads_attend(layer, o, in, arrays->attention);
     const bool has_before = sr_row_part_has(&layer->part, SR_NEIGHBOUR_BEFORE);
     const bool has_after = sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER);
     void *before = at(piece, c->state[SR_NEIGHBOUR_BEFORE]);
@@ -303,6 +308,8 @@ srnn_status sr_crossing_attend_back(const sr_attention_layer *layer, const srnn_
     const srnn_tensor d_o = sr_layer_output(layer, d, layer->T);
     if (layer->ring)
         return sr_ring_attend_back(layer, gradients, d_o, in, saved->attention);
+    if (layer->heads)
+        return sr_heads_attend_back(layer, gradients, d_o, in, saved->attention);
     const bool has_before = sr_row_part_has(&layer->part, SR_NEIGHBOUR_BEFORE);
     const bool has_after = sr_row_part_has(&layer->part, SR_NEIGHBOUR_AFTER);
     void *before = at(piece, c->state[SR_NEIGHBOUR_BEFORE]);

@@ -10,11 +10,10 @@ typedef struct sr_crossing_rows {
     int T, parts;
 } sr_crossing_rows;
 
-/* What crosses a cut, for a problem with B and the number type; C is the model's width. No bytes of
- * a state: parts exchange keys, values and queries instead (ring.h), because there is no state or
- * because this is faster. Fails where neither is possible, with the reason. */
-srnn_status sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
-                                const sr_layer_wiring *wiring, int C, sr_crossing_rows rows);
+/* What crosses a cut, for a problem with B, the number type and the device; C is the model's width.
+ * A state that no kernel of the device takes does not travel. */
+void sr_crossing_measure(sr_crossing_bytes *bytes, const srnn_problem *problem,
+                         const sr_layer_wiring *wiring, int C, sr_crossing_rows rows);
 
 /* Of the states alone. Fails where there are none. */
 srnn_status sr_crossing_state_bytes(size_t *bytes, const srnn_problem *problem);
@@ -22,8 +21,7 @@ srnn_status sr_crossing_state_bytes(size_t *bytes, const srnn_problem *problem);
 /* Fails where the layer cannot compute a part of a row. */
 srnn_status sr_crossing_lay_out(sr_attention_layer *layer);
 
-/* Once the layer has its plan. Fails where the plan's kernel takes neither states nor keys of
- * other parts. */
+/* Makes the layer's plan, or that of the heads that the part computes. */
 srnn_status sr_crossing_open(sr_attention_layer *layer);
 
 /* The layer's tokens as one piece of every batch row; `history` is room for its pointers. */

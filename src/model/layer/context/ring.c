@@ -3,6 +3,8 @@
 
 #include "attention/earlier.h"
 #include "base/memory.h"
+#include "base/threads.h"
+#include "model/layer/context/ring_steps.h"
 #include "model/layer/context/sums.h"
 
 #include <math.h>
@@ -51,104 +53,8 @@ struct sr_layer_ring {
     void *memory;
 };
 
-/* ---- who computes what */
-
-/* How many parts of `tokens` tokens back a token sees at most. */
-static int reach_of(const srnn_attention *a, int tokens, int parts) {
-    const int64_t window = a->window, seen = window < 2 ? 0 : (window - 2) / tokens + 1;
-    return window && seen < parts - 1 ? (int)seen : parts - 1;
-}
-
-/* Some parts of a row: their number and the reach. */
-typedef struct circle {
-    int parts, reach;
-} circle;
-
-static bool meets(circle c, int part, int distance) {
-    return part >= 0 && part < c.parts && distance <= c.reach;
-}
-
-/* In step s: the part whose keys `part` computes; whose queries; who computes its keys; who its
- * queries; -1: none. */
-static int keys_in(circle c, int part, int s) {
-    return meets(c, part - s, s) ? part - s : -1;
-}
-static int queries_in(circle c, int part, int s) {
-    return meets(c, part + c.parts - s, c.parts - s) ? part + c.parts - s : -1;
-}
-static int reader_in(circle c, int part, int s) {
-    return meets(c, part + s, s) ? part + s : -1;
-}
-static int helper_in(circle c, int part, int s) {
-    return meets(c, part - c.parts + s, c.parts - s) ? part - c.parts + s : -1;
-}
-
-/* Whether the queries of a pair of parts are divided in step s. */
-static bool is_halved(circle c, int s) {
-    return 2 * s == c.parts;
-}
-
 static circle circle_of(const sr_attention_layer *layer) {
     return (circle){layer->part.count, layer->ring->reach};
-}
-
-/* Tokens of a part of a row. */
-typedef struct extent {
-    int64_t start, tokens;
-} extent;
-
-static extent extent_of(int T, int index, int parts) {
-    const int64_t start = sr_row_part_start(T, index, parts);
-    return (extent){start, sr_row_part_start(T, index + 1, parts) - start};
-}
-
-/* Of a part's queries, those that its helper of a step computes. */
-static extent visiting(extent queries, bool halved) {
-    const int64_t kept = halved ? queries.tokens / 2 : 0;
-    return (extent){queries.start + kept, queries.tokens - kept};
-}
-
-/* Columns of the decays of one token: a double for each head of keys. */
-static int64_t decay_columns(const srnn_problem *p) {
-    return sr_operand_used(SR_OPERAND_DECAY, &p->attention)
-               ? p->Hkv * (int64_t)(sizeof(double) / sizeof(float))
-               : 0;
-}
-
-/* The same of running sums of output gates, for each query head; at cuts alone. */
-static int64_t sum_columns(const srnn_problem *p) {
-    const bool sums = p->attention.normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
-                      p->attention.output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
-    return sums ? p->H * (int64_t)(sizeof(double) / sizeof(float)) : 0;
-}
-
-static int shortest_part(int T, int parts) {
-    return T / parts;
-}
-
-sr_ring_numbers sr_ring_numbers_of(const srnn_problem *p, int T, int parts) {
-    const circle c = {parts, reach_of(&p->attention, shortest_part(T, parts), parts)};
-    const double Q = (double)p->H * p->D, S = (double)sr_sums_columns(p);
-    const bool gates = sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention);
-    const double decays = (double)decay_columns(p), sums = (double)sum_columns(p);
-    const double keys = (double)p->Hkv * (p->D + p->Dv + (gates ? 1 : 0)) + decays;
-    /* Of what continues at each cut: forward, and backward once more with its gradient. */
-    sr_ring_numbers n = {(parts - 1) * (decays + sums), 2 * (parts - 1) * (decays + sums)};
-    for (int part = 0; part < parts; part++)
-        for (int s = 1; 2 * s <= parts; s++) {
-            const int from = keys_in(c, part, s), visitor = queries_in(c, part, s);
-            if (from >= 0) {
-                n.forward += (double)extent_of(T, from, parts).tokens * keys;
-                n.backward += (double)extent_of(T, from, parts).tokens * 2 * keys;
-            }
-            if (visitor >= 0) {
-                const extent all = extent_of(T, visitor, parts);
-                const double tokens = (double)visiting(all, is_halved(c, s)).tokens;
-                n.forward += tokens * (Q + 1 + decays + S);
-                n.backward += tokens * (Q + 1 + decays + S + Q + decays);
-            }
-        }
-    return n;
 }
 
 /* ---- memory */
@@ -159,14 +65,6 @@ static float *take(sr_layer_ring *ring, int64_t rows, int64_t columns) {
     const size_t size = (size_t)(rows * columns) * sizeof(float);
     ring->bytes += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return (float *)(void *)at;
-}
-
-/* Whether this part helps others, or is helped, in any step. */
-static bool in_any_step(circle c, int part, int (*other)(circle c, int part, int s)) {
-    for (int s = 1; 2 * s <= c.parts; s++)
-        if (other(c, part, s) >= 0)
-            return true;
-    return false;
 }
 
 static void lay_out(sr_layer_ring *ring, const sr_attention_layer *layer) {
@@ -261,6 +159,32 @@ static void copy_row(float *to, const float *from, int64_t columns) {
 static void add_row(float *to, const float *from, int64_t columns) {
     for (int64_t c = 0; c < columns; c++)
         to[c] += from[c];
+}
+
+/* Something that is done to each token of some rows, by all threads. */
+typedef struct row_work row_work;
+struct row_work {
+    const sr_attention_layer *layer;
+    void (*row)(const row_work *work, int64_t b, int64_t t);
+    int64_t from, past; /* tokens of each row */
+    int64_t counted;    /* the first of them that counts */
+    float *to;          /* rows of columns, one for each of `tokens` tokens of a batch row */
+    const float *block;
+    int64_t columns, tokens, shift; /* shift: from a token to its place in the plan's rows */
+    const srnn_operands *operands, *more;
+    const sr_saved *sums;
+};
+
+static void do_row(void *context, int64_t n, int worker) {
+    (void)worker;
+    const row_work *work = context;
+    const int64_t count = work->past - work->from;
+    work->row(work, n / count, work->from + n % count);
+}
+
+static void do_rows(row_work work) {
+    sr_parallel(do_row, &work, work.layer->B * (work.past - work.from),
+                work.layer->backend->threads);
 }
 
 /* ---- decays */
@@ -467,32 +391,46 @@ static srnn_operands with_queries(const sr_attention_layer *layer, const srnn_op
     return out;
 }
 
-static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
+static void pack_own_row(const row_work *work, int64_t b, int64_t t) {
+    const sr_attention_layer *layer = work->layer;
     const sr_layer_ring *ring = layer->ring;
-    float *to = ring->own;
-    for (int64_t b = 0; b < layer->B; b++)
-        for (int64_t t = 0; t < layer->T; t++, to += ring->block) {
-            copy_row(to, row_of(in->k, b, t), ring->K);
-            copy_row(to + ring->K, row_of(in->v, b, t), ring->V);
-            if (ring->G)
-                copy_row(to + ring->K + ring->V, row_of(in->value_gate, b, t), ring->G);
-            decays_out(layer, to + ring->K + ring->V + ring->G, ring->decays.own, b, t);
-        }
+    const srnn_operands *in = work->operands;
+    float *const to = ring->own + (b * layer->T + t) * ring->block;
+    copy_row(to, row_of(in->k, b, t), ring->K);
+    copy_row(to + ring->K, row_of(in->v, b, t), ring->V);
+    if (ring->G)
+        copy_row(to + ring->K + ring->V, row_of(in->value_gate, b, t), ring->G);
+    decays_out(layer, to + ring->K + ring->V + ring->G, ring->decays.own, b, t);
+}
+
+static void pack_own(const sr_attention_layer *layer, const srnn_operands *in) {
+    do_rows((row_work){.layer = layer, .row = pack_own_row, .past = layer->T, .operands = in});
 }
 
 /* The queries from token `from` on, and what backward has left of their sums (NULL: forward). */
+static void pack_visiting_row(const row_work *work, int64_t b, int64_t t) {
+    const sr_attention_layer *layer = work->layer;
+    const sr_layer_ring *ring = layer->ring;
+    float *const to = work->to + (b * work->tokens + t - work->from) * work->columns;
+    copy_row(to, row_of(work->operands->q, b, t), ring->Q);
+    memcpy(to + ring->Q, &layer->positions[b * layer->T + t], sizeof *to);
+    decays_out(layer, to + ring->Q + 1, ring->decays.own, b, t);
+    if (work->sums)
+        sr_sums_out(to + ring->Q + 1 + ring->C, work->sums, &layer->plan->problem, b, t);
+}
+
 static void pack_visit(const sr_attention_layer *layer, float *to, const srnn_operands *in,
                        int64_t from, const sr_saved *d_sums) {
     const sr_layer_ring *ring = layer->ring;
-    const int64_t columns = ring->Q + 1 + ring->C + (d_sums ? ring->S : 0);
-    for (int64_t b = 0; b < layer->B; b++)
-        for (int64_t t = from; t < layer->T; t++, to += columns) {
-            copy_row(to, row_of(in->q, b, t), ring->Q);
-            memcpy(to + ring->Q, &layer->positions[b * layer->T + t], sizeof *to);
-            decays_out(layer, to + ring->Q + 1, ring->decays.own, b, t);
-            if (d_sums)
-                sr_sums_out(to + ring->Q + 1 + ring->C, d_sums, &layer->plan->problem, b, t);
-        }
+    do_rows((row_work){.layer = layer,
+                       .row = pack_visiting_row,
+                       .from = from,
+                       .past = layer->T,
+                       .to = to,
+                       .columns = ring->Q + 1 + ring->C + (d_sums ? ring->S : 0),
+                       .tokens = layer->T - from,
+                       .operands = in,
+                       .sums = d_sums});
 }
 
 /* ---- blocks of other parts, which may have a token more or less than the plan */
@@ -658,6 +596,11 @@ static srnn_status attend_keys(const sr_attention_layer *layer, srnn_tensor o,
     return SRNN_OK;
 }
 
+static void sums_out_row(const row_work *work, int64_t b, int64_t t) {
+    sr_sums_out(work->to + (b * work->tokens + t) * work->columns, work->sums,
+                &work->layer->plan->problem, b, t - work->shift);
+}
+
 static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_operands *in,
                                    int visitor, bool halved, int s) {
     const sr_layer_ring *ring = layer->ring;
@@ -676,23 +619,37 @@ static srnn_status attend_visitors(const sr_attention_layer *layer, const srnn_o
         place_others(layer, ring->visitors + ring->Q + 1, columns, at.tokens, v.shift, v.past);
         const sr_earlier_keys keys = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_forward(layer->plan, &there, ring->sums, &keys));
-        for (int64_t b = 0; b < layer->B; b++)
-            for (int64_t row = v.from; row < v.past; row++)
-                sr_sums_out(out + (b * at.tokens + row) * ring->S, &sums, &layer->plan->problem, b,
-                            row - v.shift);
+        do_rows((row_work){.layer = layer,
+                           .row = sums_out_row,
+                           .from = v.from,
+                           .past = v.past,
+                           .to = out,
+                           .columns = ring->S,
+                           .tokens = at.tokens,
+                           .shift = v.shift,
+                           .sums = &sums});
     }
     return send(layer, visitor, out, at.tokens, ring->S);
+}
+
+static void add_sums_row(const row_work *work, int64_t b, int64_t t) {
+    sr_sums_add(work->sums, work->block + (b * work->tokens + t - work->from) * work->columns,
+                &work->layer->plan->problem, b, t);
 }
 
 static srnn_status add_sums(const sr_attention_layer *layer, void *saved, int helper, bool halved) {
     const sr_layer_ring *ring = layer->ring;
     const extent sent = visiting((extent){0, layer->T}, halved);
     const sr_saved sums = sr_plan_saved(layer->plan, saved);
-    const float *row = ring->gathered;
     SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, ring->S));
-    for (int64_t b = 0; b < layer->B; b++)
-        for (int64_t t = sent.start; t < layer->T; t++, row += ring->S)
-            sr_sums_add(&sums, row, &layer->plan->problem, b, t);
+    do_rows((row_work){.layer = layer,
+                       .row = add_sums_row,
+                       .from = sent.start,
+                       .past = layer->T,
+                       .block = ring->gathered,
+                       .columns = ring->S,
+                       .tokens = sent.tokens,
+                       .sums = &sums});
     return SRNN_OK;
 }
 
@@ -743,6 +700,19 @@ typedef struct back {
     const void *saved;
 } back;
 
+static void add_query_row(const row_work *work, int64_t b, int64_t t) {
+    add_row(row_of(work->operands->q, b, t), row_of(work->more->q, b, t), work->layer->ring->Q);
+}
+
+static void key_gradients_row(const row_work *work, int64_t b, int64_t t) {
+    const sr_attention_layer *layer = work->layer;
+    const sr_layer_ring *ring = layer->ring;
+    float *const to = work->to + (b * work->tokens + t) * ring->block;
+    copy_row(to, ring->d_keys + (b * layer->T + t - work->shift) * ring->block,
+             ring->block - ring->C);
+    decays_out(layer, to + ring->block - ring->C, ring->decays.d_keys, b, t - work->shift);
+}
+
 /* The gradients of the keys of an earlier part, which go to it. */
 static srnn_status keys_back(const back *b, int from, bool halved, int s) {
     const sr_attention_layer *layer = b->layer;
@@ -765,31 +735,56 @@ static srnn_status keys_back(const back *b, int from, bool halved, int s) {
         const sr_earlier_keys where = keys_of(layer, at, v, queries);
         SR_TRY(sr_attention_earlier_backward(layer->plan, &out, b->d_o, &there, b->saved, &where));
         add_decays(layer, ring->decays.d_queries);
-        for (int64_t row = 0; row < layer->B; row++) {
-            for (int64_t t = 0; t < queries; t++)
-                add_row(row_of(b->gradients->q, row, t), row_of(out.q, row, t), ring->Q);
-            for (int64_t t = v.from; t < v.past; t++) {
-                float *const to = sent + (row * at.tokens + t) * columns;
-                copy_row(to, ring->d_keys + (row * T + t - v.shift) * columns, columns - ring->C);
-                decays_out(layer, to + columns - ring->C, ring->decays.d_keys, row, t - v.shift);
-            }
-        }
+        do_rows((row_work){.layer = layer,
+                           .row = add_query_row,
+                           .past = queries,
+                           .operands = b->gradients,
+                           .more = &out});
+        do_rows((row_work){.layer = layer,
+                           .row = key_gradients_row,
+                           .from = v.from,
+                           .past = v.past,
+                           .to = sent,
+                           .tokens = at.tokens,
+                           .shift = v.shift});
     }
     return send(layer, from, sent, at.tokens, columns);
+}
+
+static void add_keys_row(const row_work *work, int64_t b, int64_t t) {
+    const sr_layer_ring *ring = work->layer->ring;
+    const srnn_operands *to = work->operands, *from = work->more;
+    add_row(row_of(to->k, b, t), row_of(from->k, b, t), ring->K);
+    add_row(row_of(to->v, b, t), row_of(from->v, b, t), ring->V);
+    if (ring->G)
+        add_row(row_of(to->value_gate, b, t), row_of(from->value_gate, b, t), ring->G);
 }
 
 /* Gradients of this part's keys and values, of which `block` has what others saw. */
 static void add_keys(const back *b, float *block) {
     const sr_attention_layer *layer = b->layer;
     const srnn_operands from = with_keys(layer, b->gradients, block, layer->T);
-    for (int64_t row = 0; row < layer->B; row++)
-        for (int64_t t = 0; t < layer->T; t++) {
-            add_row(row_of(b->gradients->k, row, t), row_of(from.k, row, t), layer->ring->K);
-            add_row(row_of(b->gradients->v, row, t), row_of(from.v, row, t), layer->ring->V);
-            if (layer->ring->G)
-                add_row(row_of(b->gradients->value_gate, row, t), row_of(from.value_gate, row, t),
-                        layer->ring->G);
-        }
+    do_rows((row_work){.layer = layer,
+                       .row = add_keys_row,
+                       .past = layer->T,
+                       .operands = b->gradients,
+                       .more = &from});
+}
+
+/* What a visiting query's backward needs of its sums; queries before the view's first count
+ * nothing. */
+static void sums_in_row(const row_work *work, int64_t b, int64_t t) {
+    const float *row = work->block + (b * work->tokens + t) * work->columns;
+    sr_sums_in(work->sums, row + work->columns - work->layer->ring->S, &work->layer->plan->problem,
+               b, t - work->shift, t >= work->counted);
+}
+
+static void query_gradients_row(const row_work *work, int64_t b, int64_t t) {
+    const sr_attention_layer *layer = work->layer;
+    const sr_layer_ring *ring = layer->ring;
+    float *const to = work->to + (b * work->tokens + t) * work->columns;
+    copy_row(to, ring->d_queries + (b * layer->T + t - work->shift) * ring->Q, ring->Q);
+    decays_out(layer, to + ring->Q, ring->decays.d_queries, b, t - work->shift);
 }
 
 static srnn_status visitors_back(const back *b, int visitor, bool halved, int s) {
@@ -810,24 +805,38 @@ static srnn_status visitors_back(const back *b, int visitor, bool halved, int s)
             with_queries(layer, b->in, ring->visitors + v.shift * columns, columns, at.tokens);
         const srnn_operands keys = with_keys(layer, b->gradients, ring->d_keys, T);
         const srnn_operands wanted = with_queries(layer, &keys, ring->d_queries, ring->Q, T);
-        for (int64_t row = 0; row < layer->B; row++)
-            for (int64_t t = v.shift; t < v.past; t++)
-                sr_sums_in(&sums,
-                           ring->visitors + (row * at.tokens + t) * columns + columns - ring->S,
-                           &layer->plan->problem, row, t - v.shift, t >= v.from);
+        do_rows((row_work){.layer = layer,
+                           .row = sums_in_row,
+                           .from = v.shift,
+                           .past = v.past,
+                           .counted = v.from,
+                           .block = ring->visitors,
+                           .columns = columns,
+                           .tokens = at.tokens,
+                           .shift = v.shift,
+                           .sums = &sums});
         place_others(layer, ring->visitors + ring->Q + 1, columns, at.tokens, v.shift, v.past);
         const sr_earlier_keys where = keys_for(layer, at, v, columns);
         SR_TRY(sr_attention_visitors_backward(layer->plan, &wanted, &there, ring->sums, &where));
         add_keys(b, ring->d_keys);
         add_decays(layer, ring->decays.d_keys);
-        for (int64_t row = 0; row < layer->B; row++)
-            for (int64_t t = v.from; t < v.past; t++) {
-                float *const to = out + (row * at.tokens + t) * answer;
-                copy_row(to, ring->d_queries + (row * T + t - v.shift) * ring->Q, ring->Q);
-                decays_out(layer, to + ring->Q, ring->decays.d_queries, row, t - v.shift);
-            }
+        do_rows((row_work){.layer = layer,
+                           .row = query_gradients_row,
+                           .from = v.from,
+                           .past = v.past,
+                           .to = out,
+                           .columns = answer,
+                           .tokens = at.tokens,
+                           .shift = v.shift});
     }
     return send(layer, visitor, out, at.tokens, answer);
+}
+
+static void gathered_row(const row_work *work, int64_t b, int64_t t) {
+    const int64_t Q = work->layer->ring->Q;
+    const float *row = work->block + (b * work->tokens + t - work->from) * work->columns;
+    add_row(row_of(work->operands->q, b, t), row, Q);
+    decays_add(work->layer, row + Q, b, t);
 }
 
 static srnn_status add_queries(const back *b, int helper, bool halved) {
@@ -835,13 +844,15 @@ static srnn_status add_queries(const back *b, int helper, bool halved) {
     const sr_layer_ring *ring = layer->ring;
     const extent sent = visiting((extent){0, layer->T}, halved);
     const int64_t columns = ring->Q + ring->C;
-    const float *row = ring->gathered;
     SR_TRY(receive(layer, helper, ring->gathered, sent.tokens, columns));
-    for (int64_t b_row = 0; b_row < layer->B; b_row++)
-        for (int64_t t = sent.start; t < layer->T; t++, row += columns) {
-            add_row(row_of(b->gradients->q, b_row, t), row, ring->Q);
-            decays_add(layer, row + ring->Q, b_row, t);
-        }
+    do_rows((row_work){.layer = layer,
+                       .row = gathered_row,
+                       .from = sent.start,
+                       .past = layer->T,
+                       .block = ring->gathered,
+                       .columns = columns,
+                       .tokens = sent.tokens,
+                       .operands = b->gradients});
     return SRNN_OK;
 }
 

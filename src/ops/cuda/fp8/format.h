@@ -13,6 +13,10 @@ template <int mantissa_bits, int exponent_bias> struct sr_fp8_numbers {
     /* Exponent of the largest number, whose mantissa is 1.75 in both formats. */
     static constexpr int top = mantissa == 3 ? 8 : 15;
 
+    /* Numbers may be 2^above times as large as expected, or 2^below times smaller: below the
+     * largest then remain 30 - 10 binades of normal numbers of E5M2, 15 - 4 of E4M3. */
+    static constexpr int above = mantissa == 3 ? 1 : 4, below = mantissa == 3 ? 3 : 6;
+
     static constexpr uint32_t largest = (uint32_t)(127 + top) << 23 | 0x600000u; /* as a float */
     static constexpr uint32_t nan = 0x7f;
 

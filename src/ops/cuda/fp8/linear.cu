@@ -8,14 +8,16 @@
 #include <stdlib.h>
 
 enum {
-    SCALES = 3,         /* of the activations, the weights, the gradients */
-    SCALE_BYTES = 16,   /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
-    HEADER_BYTES = 256, /* scales, each followed by the largest size */
-    ROWS_LEAST = 128,   /* of a piece */
-    PART_OF_MEMORY = 256 /* the workspace is this part of the GPU's memory */
+    SCALES = 3,       /* of the activations, the weights, the gradients */
+    SCALE_BYTES = 16, /* of each: cuBLASLt 13.1 refuses a product whose scale is not aligned so */
+    NOTES_AT = 256,   /* after the scales, each of which is followed by the largest size */
+    HEADER_BYTES = NOTES_AT + SR_FP8_KINDS * (int)sizeof(sr_matrix_note), /* of gradients */
+    ROWS_LEAST = 128,                                                     /* of a piece */
+    PART_OF_MEMORY = 128 /* the workspace is this part of the GPU's memory */
 };
 static_assert(SCALE_BYTES % 16 == 0, "as sr_cublaslt_fp8 requires");
-static_assert(SCALES * SCALE_BYTES <= HEADER_BYTES, "the header holds them");
+static_assert(SCALES * SCALE_BYTES <= NOTES_AT, "the header holds them");
+static_assert(HEADER_BYTES % 256 == 0, "what follows is aligned");
 
 srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
@@ -29,6 +31,35 @@ srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes) {
     cuda->fp8_bytes = bytes > 0 ? bytes : facts->memory_bytes / PART_OF_MEMORY;
     return sr_device_allocate(backend->device, &cuda->fp8, cuda->fp8_bytes);
 }
+
+/* ---- sizes of gradients */
+
+srnn_status sr_cuda_expect_gradients(sr_backend *backend, bool expects) {
+    sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
+    if (!cuda->fp8)
+        return SRNN_OK;
+    cuda->expects = expects;
+    cuda->kind_count = 0;
+    return expects ? sr_device_zero(backend->device, (char *)cuda->fp8 + NOTES_AT,
+                                    SR_FP8_KINDS * sizeof(sr_matrix_note))
+                   : SRNN_OK;
+}
+
+/* With the largest size of the last gradient of layers (N, K) since sr_cuda_expect_gradients, or 0;
+ * NULL: nothing is expected, or of too many kinds. */
+static sr_matrix_note *note_of_kind(sr_backend *backend, int64_t N, int64_t K) {
+    sr_backend_cuda *const cuda = (sr_backend_cuda *)backend;
+    int kind = 0;
+    while (kind < cuda->kind_count && (cuda->kinds[kind].N != N || cuda->kinds[kind].K != K))
+        kind++;
+    if (!cuda->expects || kind == SR_FP8_KINDS)
+        return nullptr;
+    if (kind == cuda->kind_count)
+        cuda->kinds[cuda->kind_count++] = {N, K};
+    return (sr_matrix_note *)((char *)cuda->fp8 + NOTES_AT) + kind;
+}
+
+/* ---- weights */
 
 /* Codes of weights that follow each other: two bytes a number, as far behind the first as these
  * are, then notes, one for every NOTE_EACH numbers. No layer in 8 bits has fewer. */
@@ -183,8 +214,10 @@ struct places {
 
 enum { ALONG = 1, ACROSS = 2, ROUNDED = 4 };
 
-/* Writes the forms that are wanted and not there. */
-static srnn_status write(sr_backend *backend, const quantised &q, int forms) {
+/* Writes the forms that are wanted and not there. `alike`: with the size of a gradient that should
+ * be alike; or NULL. */
+static srnn_status write(sr_backend *backend, const quantised &q, int forms,
+                         sr_matrix_note *alike = nullptr) {
     sr_fp8_tensor to = q.tensor;
     if (q.from.handed == SR_HANDED_CODES)
         return forms & ROUNDED
@@ -193,7 +226,9 @@ static srnn_status write(sr_backend *backend, const quantised &q, int forms) {
     to.along = forms & ALONG ? to.along : nullptr;
     to.across = forms & ACROSS ? to.across : nullptr;
     to.rounded = forms & ROUNDED ? to.rounded : nullptr;
-    return sr_cuda_fp8_quantize(backend, &to, q.from, q.format);
+    return alike && q.from.handed == SR_HANDED_NUMBERS
+               ? sr_cuda_fp8_quantize_expected(backend, &to, q.from, alike)
+               : sr_cuda_fp8_quantize(backend, &to, q.from, q.format);
 }
 
 /* Where codes of these weights are held, writes them in both forms, for forward and backward, and
@@ -309,22 +344,26 @@ srnn_status sr_cuda_fp8_backward(sr_backend *backend, const sr_linear_backward *
         written_codes(backend,
                       sr_matrix_of(const_cast<void *>(of->layers->weight), N, K, SRNN_BF16));
     const sr_matrix gradient = sr_matrix_of(of->gradients->weight, N, K, SRNN_F32);
+    sr_matrix_note *const alike = of->x.rows <= most ? note_of_kind(backend, N, K) : nullptr;
     for (int64_t first = 0; first < of->x.rows; first += most) {
         places at = {(sr_backend_cuda *)backend, HEADER_BYTES};
         const int64_t rows = sr_minimum(most, of->x.rows - first);
         const quantised w = at.take(WEIGHTS, weights, 0, N),
                         a = at.take(ACTIVATIONS, of->x, first, rows),
                         d = at.take(GRADIENTS, of->d_y, first, rows);
+        const sr_fp8_factor factor = {d.tensor.scale, of->d_y.handed == SR_HANDED_NUMBERS
+                                                          ? nullptr
+                                                          : &of->d_y.note->largest};
         const sr_matrix to = sr_matrix_rows(of->d_x, first, rows);
         const sr_matrix c = adds ? to : sr_matrix{};
         const product inputs = product_of(to, c, {d, false}, {w, true}, false);
         const product weight_sums = product_of(gradient, gradient, {d, true}, {a, true}, false);
         const bool supported = is_supported(backend, inputs) && is_supported(backend, weight_sums);
         SR_TRY(write(backend, w, supported ? ACROSS : ROUNDED));
-        SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED));
+        SR_TRY(write(backend, d, supported ? ALONG | ACROSS : ROUNDED, alike));
         SR_TRY(write(backend, a, supported ? ACROSS : ROUNDED));
         if (of->d_x.handed == SR_HANDED_MEASURED)
-            SR_TRY(sr_cuda_fp8_bound(backend, of->d_x.note, d.tensor.scale, w.tensor.scale, N));
+            SR_TRY(sr_cuda_fp8_bound(backend, of->d_x.note, &factor, w.tensor.scale, N));
         SR_TRY(multiply(backend, inputs, supported));
         SR_TRY(multiply(backend, weight_sums, supported));
     }

@@ -12,6 +12,9 @@
 srnn_status sr_cuda_fp8_open(sr_backend *backend, size_t bytes);
 void sr_cuda_fp8_close(sr_backend *backend);
 
+/* As expect_gradients of the backend. */
+srnn_status sr_cuda_expect_gradients(sr_backend *backend, bool expects);
+
 /* As hold_codes and drop_codes of the backend. */
 srnn_status sr_cuda_fp8_hold(sr_backend *backend, size_t *bytes, const void *weights,
                              int64_t numbers);

@@ -30,9 +30,29 @@ srnn_status sr_cuda_fp8_measure(sr_backend *backend, uint32_t *largest, sr_matri
 srnn_status sr_cuda_fp8_quantize(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
                                  sr_fp8_format format);
 
-/* Raises note->largest to a size that no sum of `depth` products of a number of E5M2 and one of
- * E4M3 with these scales exceeds. */
-srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const float *e5m2_scale,
+/* note->expected = before->largest, or 0 without one; the rest of the note = 0. May be the same. */
+srnn_status sr_cuda_fp8_expect(sr_backend *backend, sr_matrix_note *note,
+                               const sr_matrix_note *before);
+
+/* As sr_cuda_fp8_quantize to E5M2, of a gradient that is not measured, whose largest size should be
+ * near that in the note, which it replaces: x is read once, and once more if it is not. */
+srnn_status sr_cuda_fp8_quantize_expected(sr_backend *backend, const sr_fp8_tensor *to, sr_matrix x,
+                                          sr_matrix_note *note);
+
+/* SR_HANDED_CODES of x, float, of which only those along rows are there, with the scale of the
+ * expected size: the others, and where note->largest is not as expected all, with its scale. */
+srnn_status sr_cuda_fp8_complete(sr_backend *backend, void *codes, sr_matrix x,
+                                 sr_matrix_note *note);
+
+/* The scale of numbers of E5M2, and the largest size that was rounded, or NULL. */
+typedef struct sr_fp8_factor {
+    const float *scale;
+    const uint32_t *largest;
+} sr_fp8_factor;
+
+/* Raises note->largest to a size that no sum of `depth` products of such a number and one of E4M3
+ * with this scale exceeds. */
+srnn_status sr_cuda_fp8_bound(sr_backend *backend, sr_matrix_note *note, const sr_fp8_factor *e5m2,
                               const float *e4m3_scale, int64_t depth);
 
 /* x->rounded (count) = what x->along (count) stands for; count is a multiple of SR_FP8_STEP. */

@@ -1,5 +1,6 @@
 /* swiglu.cu: SwiGLU and its gradients, written in 8 bits in both forms. Bytes per number of out:
- * forward 4 for the largest sizes, then 4 + 2; backward 2 for the largest d_out, then 6 + 4. */
+ * forward 4 + 2, twice where another size was expected; backward 2 for the largest d_out, unless it
+ * is measured, then 6 + 4. */
 #include "ops/cuda/fp8/producers.h"
 #include "ops/cuda/fp8/tile.h"
 
@@ -20,67 +21,87 @@ SR_DEVICE uint32_t size_bits(float x) {
     return float_bits(x) & 0x7fffffffu;
 }
 
-/* Raises the sizes of the note to the largest of out, silu(gate) and up. A block owns every
- * gridDim.x-th group of eight columns per thread: global memory -> registers, over the block by
- * shuffles and a barrier for each size, then atomic maxima, whose order does not show. */
-static __global__ void __launch_bounds__(THREADS)
-    largest_of_swiglu(sr_matrix_note *note, const halves x) {
-    __shared__ uint32_t shared[3][SR_WARP];
-    const uint32_t eights = x.F / SR_EIGHT, count = x.rows * eights, step = gridDim.x * THREADS;
-    uint32_t largest[3] = {};
-#pragma unroll 2
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
-        const uint32_t row = i / eights, at = (i - row * eights) * SR_EIGHT;
-        float gate[SR_EIGHT], up[SR_EIGHT];
-        load_numbers<SR_EIGHT>(gate, x.data + row * x.stride + at);
-        load_numbers<SR_EIGHT>(up, x.data + row * x.stride + x.F + at);
-#pragma unroll
-        for (int n = 0; n < SR_EIGHT; n++) {
-            const float s = silu(gate[n]);
-            largest[0] = fp8_larger(largest[0], size_bits(s * up[n]));
-            largest[1] = fp8_larger(largest[1], size_bits(s));
-            largest[2] = fp8_larger(largest[2], size_bits(up[n]));
-        }
-    }
-    uint32_t *const to[3] = {&note->largest, &note->gate, &note->up};
-#pragma unroll
-    for (int which = 0; which < 3; which++) {
-        const uint32_t all = fp8_block_largest<THREADS / SR_WARP>(largest[which], shared[which]);
-        if (threadIdx.x == 0)
-            atomicMax(to[which], all);
-    }
-}
+/* The sizes that a note has of out, silu(gate) and up. */
+enum { OUT, GATE, UP, SIZES };
 
-/* out = silu(gate) up in 8 bits. A block owns a tile of out, a thread a piece of it (tile.h): gate
- * and up go global memory -> registers, codes from there as tile.h has it (one barrier). The
- * largest size is that of the numbers themselves. */
-static __global__ void __launch_bounds__(THREADS)
-    swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
-    __shared__ sr_fp8_tile tile;
-    const sr_fp8_piece own = fp8_piece(x.F);
+/* A tile of out = silu(gate) up, before the barrier: a thread owns a piece of it (tile.h): gate and
+ * up go global memory -> registers, codes from there as tile.h has it. Raises the largest sizes of
+ * the thread's numbers. */
+template <class Scaling>
+SR_DEVICE void swiglu_tile(sr_fp8_tile &tile, uint32_t (&largest)[SIZES], const sr_fp8_forms &to,
+                           const halves &x, const sr_fp8_piece &own, Scaling scaling_of) {
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
-    float gate[4][SR_EIGHT], up[4][SR_EIGHT];
+    uint4 raw[4][2];
     uint32_t codes[4][2] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.F && own.row + i < x.rows) {
-            load_numbers<SR_EIGHT>(gate[i], from + i * x.stride);
-            load_numbers<SR_EIGHT>(up[i], from + i * x.stride + x.F);
+            raw[i][0] = *reinterpret_cast<const uint4 *>(from + i * x.stride);
+            raw[i][1] = *reinterpret_cast<const uint4 *>(from + i * x.stride + x.F);
         }
-    const sr_fp8_scaling scaling = fp8_scaling<sr_e4m3>(note->largest);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        note->scale = scaling.back;
+    const sr_fp8_scaling scaling = scaling_of();
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (own.column < x.F && own.row + i < x.rows) {
+            float gate[SR_EIGHT], up[SR_EIGHT];
+            fp8_unpack(gate, raw[i][0]);
+            fp8_unpack(up, raw[i][1]);
 #pragma unroll
-            for (int n = 0; n < SR_EIGHT; n++)
-                up[i][n] *= silu(gate[i][n]);
-            fp8_codes<sr_e4m3>(codes[i], up[i], scaling.multiply);
+            for (int n = 0; n < SR_EIGHT; n++) {
+                const float s = silu(gate[n]);
+                largest[UP] = fp8_larger(largest[UP], size_bits(up[n]));
+                up[n] *= s;
+                largest[GATE] = fp8_larger(largest[GATE], size_bits(s));
+                largest[OUT] = fp8_larger(largest[OUT], size_bits(up[n]));
+            }
+            fp8_codes<sr_e4m3>(codes[i], up, scaling.multiply);
         }
     fp8_store_along(tile, codes, to, own);
+}
+
+/* out in 8 bits with the scale of the size that is expected, and the sizes of the note. A block
+ * owns a tile of out, global -> registers -> global: a barrier before its second form, one for each
+ * size that is compared over the block by shuffles, then an atomic maximum each, whose order does
+ * not show. */
+static __global__ void __launch_bounds__(THREADS, 4)
+    swiglu_codes(const sr_fp8_forms to, sr_matrix_note *note, const halves x) {
+    __shared__ sr_fp8_tile tile;
+    __shared__ uint32_t shared[SIZES][SR_WARP];
+    const sr_fp8_piece own = fp8_piece(x.F, blockIdx.x);
+    uint32_t largest[SIZES] = {};
+    swiglu_tile(tile, largest, to, x, own,
+                [&] { return fp8_expected_scaling<sr_e4m3>(note->expected); });
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        note->scale = fp8_expected_scaling<sr_e4m3>(note->expected).back;
     __syncthreads();
     fp8_store_across(tile, to, own);
+    uint32_t *const sizes[SIZES] = {&note->largest, &note->gate, &note->up};
+#pragma unroll
+    for (int which = 0; which < SIZES; which++) {
+        const uint32_t all = fp8_block_largest<THREADS / SR_WARP>(largest[which], shared[which]);
+        if (threadIdx.x == 0)
+            atomicMax(sizes[which], all);
+    }
+}
+
+/* The same, global -> registers -> global, with the scale of the largest size, unless that is as
+ * expected: then no block does anything. A block owns every gridDim.x-th tile; two barriers a
+ * tile. */
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_again(const sr_fp8_forms to, sr_matrix_note *note, const halves x, int tile_count) {
+    __shared__ sr_fp8_tile tile;
+    if (fp8_as_expected<sr_e4m3>(*note))
+        return;
+    uint32_t largest[SIZES] = {};
+    for (int i = blockIdx.x; i < tile_count; i += gridDim.x) {
+        const sr_fp8_piece own = fp8_piece(x.F, i);
+        swiglu_tile(tile, largest, to, x, own, [&] { return fp8_scaling<sr_e4m3>(note->largest); });
+        __syncthreads();
+        fp8_store_across(tile, to, own);
+        __syncthreads();
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        note->scale = fp8_scaling<sr_e4m3>(note->largest).back;
 }
 
 /* A size that no gradient exceeds: d_gate = d_out up silu', |silu'| < 1.1, and d_up = d_out
@@ -100,7 +121,7 @@ static __global__ void __launch_bounds__(THREADS)
                       const sr_matrix_note *measured, const sr_matrix_note *note,
                       const sr_bf16 *__restrict__ d_out, int64_t d_stride, const halves x) {
     __shared__ sr_fp8_tile tiles[2];
-    const sr_fp8_piece own = fp8_piece(x.F);
+    const sr_fp8_piece own = fp8_piece(x.F, blockIdx.x);
     const sr_bf16 *const from = x.data + own.row * x.stride + own.column;
     const sr_bf16 *const d_from = d_out + own.row * d_stride + own.column;
     uint4 raw[4][3];
@@ -148,13 +169,11 @@ srnn_status sr_cuda_fp8_swiglu(sr_backend *backend, sr_matrix out, sr_matrix x) 
     uint8_t *const base = (uint8_t *)out.data;
     const sr_fp8_forms to = {base, base + out.rows * out.columns, out.columns, (int)out.rows,
                              (int)out.columns};
-    const int64_t threads = sr_pieces(out.rows * (out.columns / SR_EIGHT), 2);
-    SR_TRY(sr_device_zero(backend->device, out.note, sizeof *out.note));
-    SR_CUDA(sr_launch(largest_of_swiglu,
-                      dim3((unsigned)sr_minimum(MOST_BLOCKS, sr_pieces(threads, THREADS))),
-                      dim3(THREADS), 0, stream, out.note, from));
-    SR_CUDA(sr_launch(swiglu_codes, dim3(sr_fp8_tiles(out.rows, out.columns)), dim3(THREADS), 0,
-                      stream, to, out.note, from));
+    const unsigned tiles = sr_fp8_tiles(out.rows, out.columns);
+    SR_TRY(sr_cuda_fp8_expect(backend, out.note, x.note));
+    SR_CUDA(sr_launch(swiglu_codes, dim3(tiles), dim3(THREADS), 0, stream, to, out.note, from));
+    SR_CUDA(sr_launch(swiglu_again, dim3((unsigned)sr_minimum(tiles, MOST_BLOCKS)), dim3(THREADS),
+                      0, stream, to, out.note, from, (int)tiles));
     return SRNN_OK;
 }
 

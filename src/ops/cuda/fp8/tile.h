@@ -54,11 +54,10 @@ struct sr_fp8_piece {
     int tile_row, tile_column, row, column;
 };
 
-SR_DEVICE sr_fp8_piece fp8_piece(int columns) {
+SR_DEVICE sr_fp8_piece fp8_piece(int columns, int tile) {
     const int across = (columns + SR_FP8_TILE_COLUMNS - 1) / SR_FP8_TILE_COLUMNS;
-    const int down = (int)blockIdx.x / across;
-    const int row = down * SR_FP8_TILE_ROWS,
-              column = ((int)blockIdx.x - down * across) * SR_FP8_TILE_COLUMNS;
+    const int down = tile / across;
+    const int row = down * SR_FP8_TILE_ROWS, column = (tile - down * across) * SR_FP8_TILE_COLUMNS;
     return {row, column, row + 4 * ((int)threadIdx.x / 8),
             column + SR_EIGHT * ((int)threadIdx.x % 8)};
 }
@@ -74,6 +73,17 @@ template <class Format> SR_DEVICE sr_fp8_scaling fp8_scaling(uint32_t largest) {
     const int exponent = finite ? Format::scale_exponent(largest) : 0;
     return {sr_power_of_two(exponent),
             finite ? sr_power_of_two(-exponent) : bits_float(0x7fffffffu)};
+}
+
+/* The same where a size is expected, and whether that was right. */
+template <class Format> SR_DEVICE sr_fp8_scaling fp8_expected_scaling(uint32_t expected) {
+    const int exponent = Format::scale_exponent(expected) - Format::above;
+    return {sr_power_of_two(exponent), sr_power_of_two(-exponent)};
+}
+
+template <class Format> SR_DEVICE bool fp8_as_expected(const sr_matrix_note &note) {
+    const float largest = bits_float(note.largest), expected = bits_float(note.expected);
+    return largest <= expected * (1 << Format::above) && largest * (1 << Format::below) >= expected;
 }
 
 /* Codes of four and of eight numbers; what is not finite becomes NaN. */

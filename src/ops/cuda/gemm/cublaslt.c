@@ -46,7 +46,9 @@ enum {
     CONFIG_PARTS = 2, /* into which K is split */
     FAMILY_HOPPER = 66,
     TILE_128_128 = 20,
+    TILE_128_96 = 28,
     TILE_128_160 = 29,
+    TILE_128_176 = 201,
 };
 
 typedef struct functions {
@@ -332,17 +334,20 @@ static bool fills_rounds(const heuristic_result *result) {
 /* The library's first proposal for Hopper is a tile of 256 x 128 or more, which waits for its
  * results to be stored. Smaller tiles, two at a time, were faster on an H200 wherever they fill it,
  * most of all where an addend is read (docs/PERFORMANCE.md). The order of summation does not depend
- * on tiles where K is not split. Operands of 8 bits have not been measured: the first proposal. */
+ * on tiles where K is not split. */
 static const heuristic_result *preferred(const sr_cublaslt *library, const product_key *key,
                                          const heuristic_result *results, int count) {
-    const int32_t tiles[] = {key->types[2] == TYPE_16BF ? TILE_128_160 : TILE_128_128,
-                             TILE_128_128};
-    const bool measured = type_bytes(key->types[0]) > 1;
-    for (int t = 0; measured && t < 2; t++)
+    static const int32_t tiles[2][2][2] = {
+        /* operands of 16 bits or more: the result is float, bf16 */
+        {{TILE_128_128, TILE_128_128}, {TILE_128_160, TILE_128_128}},
+        {{TILE_128_128, TILE_128_96}, {TILE_128_160, TILE_128_176}}, /* of 8 bits */
+    };
+    const int32_t *const wanted = tiles[type_bytes(key->types[0]) == 1][key->types[2] == TYPE_16BF];
+    for (int t = 0; t < 2; t++)
         for (int i = 0; i < count; i++)
             if (results[i].state == 0 && fills_rounds(&results[i]) &&
                 config_of(library, &results[i], CONFIG_FAMILY) == FAMILY_HOPPER &&
-                config_of(library, &results[i], CONFIG_TILE) == tiles[t] &&
+                config_of(library, &results[i], CONFIG_TILE) == wanted[t] &&
                 config_of(library, &results[i], CONFIG_PARTS) == 1)
                 return &results[i];
     return &results[0];

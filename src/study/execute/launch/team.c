@@ -48,7 +48,7 @@ static void *work(void *context) {
 }
 
 bool sr_team_work(const sr_team *team) {
-    if (team->together > sr_thread_count(0))
+    if (team->crowded) /* polling would take the cores from runs that have work */
         sr_wait_asleep();
     member *members = calloc((size_t)team->together, sizeof *members);
     member alone = {.team = team};

@@ -15,6 +15,7 @@ typedef struct sr_team {
     int number;              /* of this process, from 1 */
     int together;            /* runs at a time */
     int threads;             /* of each run */
+    bool crowded;            /* all processes together have more runs at a time than cores */
     double deadline;         /* as in sr_study_options */
 } sr_team;
 

@@ -53,4 +53,5 @@ static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &sha
     return sr_channel_outputs(call, places, stream);
 }
 
-const sr_chunk_core sr_chunk_core_channel = {"channel", false, fits, workspace, forward, backward};
+const sr_chunk_core sr_chunk_core_channel = {"channel", false,    fits,   workspace,
+                                             forward,   backward, nullptr};

@@ -47,19 +47,20 @@ struct outputs_span {
     int range; /* channel_range of its gates */
 };
 
-template <int F> struct outputs_memory {
-    channel_tiles<F> tiles;                     /* exponents become y */
-    sr_bf16 d_numerators[SR_CHUNK * SLICE];     /* of 64 value columns at a time */
-    sr_bf16 d_values[SR_CHUNK * SLICE];         /* delta only */
+template <int F, bool DELTA> struct outputs_memory {
+    static constexpr int kinds = DELTA ? 2 : 1;
+    channel_tiles<F> tiles;                 /* exponents become y */
+    sr_bf16 d_numerators[SR_CHUNK * SLICE]; /* of 64 value columns at a time */
+    sr_bf16 d_values[DELTA ? SR_CHUNK * SLICE : 8];
     sr_bf16 used[SR_CHUNK * SLICE];             /* U */
     sr_bf16 state[SLICE * F], later[SLICE * F]; /* S^', R~' */
     union {
-        sr_bf16 pairs[2][SR_CHUNK_SQUARE]; /* G, H below the diagonal */
-        channel_totals<F> d_totals;        /* of y, for each 8 tokens */
+        sr_bf16 pairs[kinds][SR_CHUNK_SQUARE]; /* G, H below the diagonal */
+        channel_totals<F> d_totals;            /* of y, for each 8 tokens */
     };
     alignas(8) float both[F];        /* <S^, R~> */
     float until[SR_CHUNK_STRIPS][F]; /* what k~ dk~ has from R~, for 16 rows */
-    float diagonal[2][SR_CHUNK];     /* G_ii, -H_ii */
+    float diagonal[kinds][SR_CHUNK]; /* G_ii, -H_ii */
     outputs_at at;
     outputs_span what;
 };
@@ -74,8 +75,8 @@ template <int F> struct outputs_rows {
 /* ---- copies ---- */
 
 /* Of a slice of values: rows of tokens, and of the transposed states. */
-template <int F>
-SR_DEVICE void load_slice(outputs_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void load_slice(outputs_memory<F, DELTA> *shared, const sr_chunk_call &call,
                           const channel_places &places, int g, int slice) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
@@ -84,7 +85,7 @@ SR_DEVICE void load_slice(outputs_memory<F> *shared, const sr_chunk_call &call,
     chunk_load<SLICE, THREADS>(shared->d_numerators,
                                chunk_rows(call.d_numerator, at.b, at.query(call, g), call.V, v0),
                                what.span);
-    if (call.delta) {
+    if constexpr (DELTA) {
         chunk_load<SLICE, THREADS>(shared->d_values,
                                    chunk_rows(call.d_v, at.b, at.head, call.V, v0), what.span);
         channel_copy_rows<SLICE, THREADS>(shared->used,
@@ -135,9 +136,9 @@ SR_DEVICE void each_pair(const outputs_at &at, const sr_bf16 *tile, const Use &u
 /* Gradients of rows that were scaled by 2^x, from those of the scaled rows: d += factor 2^x c, y +=
  * the scaled rows times c. `diagonal` (NULL: none): the rows of writers times these numbers are
  * added to c for d alone. Parameters, not a struct: they stay in registers. */
-template <int F, int P>
+template <int F, bool DELTA, int P>
 SR_DEVICE void take_readers(float (&d)[P][4], float (&y)[P][4], const float (&c)[P][4],
-                            outputs_memory<F> *shared, const sr_bf16 *tile, float factor,
+                            outputs_memory<F, DELTA> *shared, const sr_bf16 *tile, float factor,
                             const float *diagonal, const channel_level &level) {
     each_pair<F>(shared->at, tile, [&](int n, int e, float2 own, int row, int column) {
         const float2 x = channel_exp2(shared->tiles.gates.pair(row, column)) * factor;
@@ -154,9 +155,9 @@ SR_DEVICE void take_readers(float (&d)[P][4], float (&y)[P][4], const float (&c)
 
 /* The same for keys that were scaled by 2^(all - x), which y has with the other sign; row `last`
  * not at all. Parameters as above. */
-template <int F, int P>
+template <int F, bool DELTA, int P>
 SR_DEVICE void take_writers(float (&d)[P][4], float (&y)[P][4], const float (&c)[P][4],
-                            outputs_memory<F> *shared, const float *diagonal, int last,
+                            outputs_memory<F, DELTA> *shared, const float *diagonal, int last,
                             const channel_level &level) {
     each_pair<F>(shared->at, shared->tiles.writers,
                  [&](int n, int e, float2 own, int row, int column) {
@@ -178,8 +179,8 @@ SR_DEVICE void take_writers(float (&d)[P][4], float (&y)[P][4], const float (&c)
 /* ---- what gates have from the state after the span ---- */
 
 /* until += the sums over the warp's rows but `last` of C times the writers. */
-template <int F, int P>
-SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int last) {
+template <int F, bool DELTA, int P>
+SR_DEVICE void add_until(outputs_memory<F, DELTA> *shared, const float (&c)[P][4], int last) {
     const outputs_at &at = shared->at;
     float2 sum[P] = {};
     each_pair<F>(at, shared->tiles.writers, [&](int n, int e, float2 own, int row, int) {
@@ -203,7 +204,7 @@ SR_DEVICE void add_until(outputs_memory<F> *shared, const float (&c)[P][4], int 
 }
 
 /* both += <S^, R~> of the slice; a warp has an eighth of the features. */
-template <int F> SR_DEVICE void add_both(outputs_memory<F> *shared) {
+template <int F, bool DELTA> SR_DEVICE void add_both(outputs_memory<F, DELTA> *shared) {
     constexpr int WORDS = F / 2 / CHANNEL_WARPS;
     const int lane = delta_lane(), column = 2 * (WORDS * channel_group() + lane % WORDS);
     float2 sum = {0, 0};
@@ -275,15 +276,15 @@ struct outputs_part {
     bool first_head; /* the first query head of the group: that of keys too */
 };
 
-template <int F>
-SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
+template <int F, bool DELTA>
+SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F, DELTA> *shared,
                          const sr_chunk_call &call, const outputs_part &part,
                          const channel_level &level) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
     constexpr int P = outputs_rows<F>::pieces;
     const int own = at.own(), begin = at.side() * P;
-    const bool keys = part.first_head && call.delta, state = part.states && what.state;
+    const bool keys = DELTA && part.first_head, state = part.states && what.state;
     const float *const diagonal =
         part.pairs && level.has_diagonal() ? shared->diagonal[0] : nullptr;
     const channel_tiles<F> &tiles = shared->tiles;
@@ -296,17 +297,18 @@ SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
         channel_multiply_rows<F>(c, shared->pairs[0], own, tiles.writers, begin, level);
     take_readers<F>(rows.d_q, rows.y, c, shared, tiles.queries, call.scale, diagonal, level);
     clear_pieces(c);
-    if (keys) {
-        if (state)
-            multiply_by_columns<SLICE, F>(c, shared->d_values, own, 0, shared->state, begin);
+    if constexpr (DELTA)
+        if (keys) {
+            if (state)
+                multiply_by_columns<SLICE, F>(c, shared->d_values, own, 0, shared->state, begin);
 #pragma unroll
-        for (int e = 0; e < 4 * P; e++)
-            c[e / 4][e % 4] = -c[e / 4][e % 4];
-        if (part.pairs)
-            channel_multiply_rows<F>(c, shared->pairs[1], own, tiles.writers, begin, level);
-        take_readers<F>(rows.d_k, rows.y, c, shared, tiles.readers, 1, nullptr, level);
-        clear_pieces(c);
-    }
+            for (int e = 0; e < 4 * P; e++)
+                c[e / 4][e % 4] = -c[e / 4][e % 4];
+            if (part.pairs)
+                channel_multiply_rows<F>(c, shared->pairs[1], own, tiles.writers, begin, level);
+            take_readers<F>(rows.d_k, rows.y, c, shared, tiles.readers, 1, nullptr, level);
+            clear_pieces(c);
+        }
     if (part.states && what.later && part.first_head) {
         last = what.span.past - 1 - what.span.t0;
         multiply_by_columns<SLICE, F>(c, shared->used, own, 0, shared->later, begin);
@@ -316,8 +318,9 @@ SR_DEVICE void take_part(outputs_rows<F> &rows, outputs_memory<F> *shared,
     }
     if (part.pairs) {
         channel_multiply_columns<F>(c, shared->pairs[0], own, tiles.queries, begin, level);
-        if (keys)
-            channel_multiply_columns<F>(c, shared->pairs[1], own, tiles.readers, begin, level);
+        if constexpr (DELTA)
+            if (keys)
+                channel_multiply_columns<F>(c, shared->pairs[1], own, tiles.readers, begin, level);
     }
     take_writers<F>(rows.d_k, rows.y, c, shared, diagonal, last, level);
 }
@@ -350,18 +353,55 @@ SR_DEVICE void limit_gate(float2 &d, float2 logarithm) {
     d.y = logarithm.y * SR_LOG2_E < SR_CHANNEL_LEAST ? 0 : d.y;
 }
 
-/* Stores the gradients of the numbers of two gates before token t. */
-SR_DEVICE void store_number(const sr_chunk_call &call, const outputs_at &at, int t, int channel,
-                            float2 d) {
-    const sr_chunk_numbers &gates = call.gates;
-    const auto put = [&](int token, uint32_t word) {
-        *reinterpret_cast<uint32_t *>(gates.d_numbers.row(at.b, at.head, token) + channel) = word;
-    };
-    if (t >= gates.later)
-        put(t - gates.later, pack_bf16(d.x, d.y));
-    if (gates.later > 0 && t == call.T - 1) /* no gate follows it */
-        put(t, 0);
-}
+/* Where a thread's gradients of gates go: its two channels of the rows of its group. Addresses and
+ * bounds are found once, not for every row. */
+struct gate_rows {
+    float *logarithms; /* of row 0; NULL: `numbers` */
+    sr_bf16 *numbers;  /* of row 0; NULL: not wanted */
+    int64_t apart;     /* from row to row of numbers */
+    int from, past;    /* rows that are the span's, where the channels exist */
+    int acts;          /* the first row before which a gate acts */
+    int later;         /* its number is that of the row so many before */
+    int first;         /* the first row whose gate has a number */
+    int last;          /* the row whose number has no gate, or -1 */
+
+    SR_DEVICE gate_rows(const sr_chunk_call &call, const outputs_at &at, const sr_chunk_span &span,
+                        int channel) {
+        const sr_chunk_numbers &gates = call.gates;
+        const int t0 = span.t0 + CHANNEL_ROWS * channel_group();
+        logarithms = call.gate
+                         ? call.d_gate + call.row(call.Hkv, at.b, at.head, t0) * call.F + channel
+                         : nullptr;
+        numbers = gates.d_numbers.data ? gates.d_numbers.row(at.b, at.head, t0) + channel : nullptr;
+        apart = gates.d_numbers.time;
+        from = span.from - t0;
+        past = channel < call.F ? span.past - t0 : 0;
+        acts = channel_from(span) - t0;
+        later = gates.later;
+        first = later - t0;
+        last = later > 0 ? call.T - 1 - t0 : -1;
+    }
+    SR_DEVICE bool exists(int row) const {
+        return row >= from && row < past;
+    }
+    SR_DEVICE bool counts(int row) const {
+        return row >= acts && row < past;
+    }
+    /* The gradient of the gate before a row, or of its number. */
+    SR_DEVICE void put(const sr_chunk_call &call, int row, float2 d) const {
+        if (logarithms) {
+            *reinterpret_cast<float2 *>(logarithms + row * call.F) = d;
+            return;
+        }
+        if (!numbers)
+            return;
+        sr_bf16 *const to = numbers + row * apart;
+        if (row >= first)
+            *reinterpret_cast<uint32_t *>(to - later * apart) = pack_bf16(d.x, d.y);
+        if (row == last)
+            *reinterpret_cast<uint32_t *>(to) = 0;
+    }
+};
 
 /* The sums of all warps of a span, added to those of the chunk; a thread owns a channel. */
 template <int F>
@@ -383,7 +423,8 @@ SR_DEVICE void store_sums(const sr_chunk_call &call, const outputs_at &at,
 
 /* Gradients of gates from y, in the place of exponents, by all threads as they scale rows; with a
  * barrier. Gates that a level limited, in blocks of 8 tokens, have none. */
-template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F> *shared) {
+template <int F, bool DELTA>
+SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_memory<F, DELTA> *shared) {
     const outputs_at &at = shared->at;
     const sr_chunk_span &span = shared->what.span;
     const int range = shared->what.range;
@@ -425,26 +466,23 @@ template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_m
             if (group > channel_group())
                 later = later + shared->d_totals.get(group, s);
         gate_sums sums = {};
+        const gate_rows out(call, at, span, channel);
 #pragma unroll 1
         for (int begin = 0; begin < CHANNEL_ROWS; begin += 2) {
-            const int t0 = span.t0 + CHANNEL_ROWS * channel_group() + begin;
-            const int64_t place = call.row(call.Hkv, at.b, at.head, t0) * call.F + channel;
-            const auto exists = [&](int n) {
-                return t0 + n >= span.from && t0 + n < span.past && channel < call.F;
-            };
             float2 d[2];
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                d[n] = exists(n) && t0 + n >= channel_from(span) ? y.at(s, begin + n) + later
-                                                                 : make_float2(0, 0);
+                d[n] = out.counts(begin + n) ? y.at(s, begin + n) + later : make_float2(0, 0);
             if (range == CHANNEL_ROWS) {
                 float2 a[2] = {};
                 if (call.gate) {
+                    const int64_t place = call.row(call.Hkv, at.b, at.head, span.t0) * call.F;
+                    const int row = CHANNEL_ROWS * channel_group() + begin;
 #pragma unroll
                     for (int n = 0; n < 2; n++)
-                        if (exists(n))
-                            a[n] =
-                                *reinterpret_cast<const float2 *>(call.gate + place + n * call.F);
+                        if (out.exists(begin + n))
+                            a[n] = *reinterpret_cast<const float2 *>(
+                                call.gate + place + (int64_t)(row + n) * call.F + channel);
                 } else
                     channel_logarithms<F>(a, numbers, rule, call, bias, s, begin, span);
                 limit_gate(d[0], a[0]);
@@ -456,12 +494,9 @@ template <int F> SR_DEVICE void store_gates(const sr_chunk_call &call, outputs_m
                 numbers_backward(sums, d, z, rule);
             }
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                if (exists(n) && call.gate)
-                    *reinterpret_cast<float2 *>(call.d_gate + place + n * call.F) = d[n];
-                if (exists(n) && call.gates.d_numbers.data)
-                    store_number(call, at, t0 + n, channel, d[n]);
-            }
+            for (int n = 0; n < 2; n++)
+                if (out.exists(begin + n))
+                    out.put(call, begin + n, d[n]);
         }
         if (call.gates.sums) { /* the warp's own rows of y are not read any more */
             y.at(s, KIND_RATE) = sums.of[KIND_RATE];
@@ -489,8 +524,8 @@ SR_DEVICE void store_rows(const sr_chunk_rows &to, int h, const float (&c)[F / 8
 
 /* use(first) with each slice of values in shared memory, from the one that is there; or only
  * that. Parameters, not a struct: they stay in registers. */
-template <int F, class Use>
-SR_DEVICE void each_slice(bool all, int &resident, outputs_memory<F> *shared,
+template <int F, bool DELTA, class Use>
+SR_DEVICE void each_slice(bool all, int &resident, outputs_memory<F, DELTA> *shared,
                           const sr_chunk_call &call, const channel_places &places, int g,
                           const Use &use) {
 #pragma unroll 1
@@ -521,8 +556,8 @@ SR_DEVICE void store_betas(const sr_chunk_call &call, const outputs_at &at,
 /* All gradients of a span: for each query head of the group, level by level, rows scaled; barrier;
  * with the first level G and H, for all slices of values; barrier; products, with the last level
  * those with states too, for all slices. */
-template <int F>
-SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call,
+template <int F, bool DELTA>
+SR_DEVICE void span_outputs(outputs_memory<F, DELTA> *shared, const sr_chunk_call &call,
                             const channel_places &places) {
     const outputs_at &at = shared->at;
     const outputs_span &what = shared->what;
@@ -562,24 +597,26 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
         {
             channel_factors<F> factors;
             factors.open(tiles.gates, tiles.totals, level);
-            tiles.template scale_rows<true>(factors, call.scale);
+            tiles.template scale_rows<true, DELTA>(factors, call.scale);
         }
         cp_async_wait<0>();
         __syncthreads(); /* tiles and the first slice are ready */
         if (first) {
-            const int kinds = g == 0 && call.delta ? 2 : 1;
+            const int kinds = DELTA && g == 0 ? 2 : 1;
 #pragma unroll 1
             for (int kind = 0; kind < kinds; kind++) {
                 outputs_pairs pairs;
                 pairs.clear();
                 each_slice(true, resident, shared, call, places, g, [&](bool) {
-                    pairs.add(kind ? shared->d_values : shared->d_numerators, shared->used, at);
+                    pairs.add(DELTA && kind ? shared->d_values : shared->d_numerators, shared->used,
+                              at);
                 });
                 pairs.publish(shared->pairs[kind], kind ? -1 : 1, shared->diagonal[kind], at);
             }
             __syncthreads(); /* G and H are ready */
-            if (kinds == 2)
-                store_betas(call, at, span, shared->diagonal[1]);
+            if constexpr (DELTA)
+                if (kinds == 2)
+                    store_betas(call, at, span, shared->diagonal[1]);
         }
         each_slice(level.state, resident, shared, call, places, g, [&](bool here) {
             take_part(rows, shared, call, {level.state, here, g == 0}, level);
@@ -602,11 +639,11 @@ SR_DEVICE void span_outputs(outputs_memory<F> *shared, const sr_chunk_call &call
  * and half of their columns, and of scaled tiles 8 rows. Spans are computed one after the other:
  * tiles by cp.async global -> shared, scaled in place, products in registers, and gradients from
  * registers to global memory. */
-template <int F>
+template <int F, bool DELTA>
 __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 2 : 1)
     channel_outputs(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = outputs_memory<F>;
+    using Memory = outputs_memory<F, DELTA>;
     SR_SHARED(Memory, shared);
     if (threadIdx.x == 0) {
         const int chunks = chunk_count(call.T), index = (int)blockIdx.x;
@@ -629,22 +666,30 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 2 : 1)
     } while (shared->what.span.past < min((shared->at.chunk + 1) * SR_CHUNK, call.T));
 }
 
-template <int F>
+template <int F, bool DELTA>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(channel_outputs<F>,
+    SR_CUDA(sr_launch(channel_outputs<F, DELTA>,
                       dim3((unsigned)(call.B * chunk_count(call.T)), (unsigned)call.Hkv),
-                      dim3(CHANNEL_THREADS), sizeof(outputs_memory<F>), stream, call, places));
+                      dim3(CHANNEL_THREADS), sizeof(outputs_memory<F, DELTA>), stream, call,
+                      places));
     return SRNN_OK;
+}
+
+template <int F>
+static srnn_status start_any(const sr_chunk_call &call, const channel_places &places,
+                             cudaStream_t stream) {
+    return call.delta ? start<F, true>(call, places, stream)
+                      : start<F, false>(call, places, stream);
 }
 
 srnn_status sr_channel_outputs(const sr_chunk_call &call, const channel_places &places,
                                cudaStream_t stream) {
-    return SR_CHANNEL_START(start, call.F, call, places, stream);
+    return SR_CHANNEL_START(start_any, call.F, call, places, stream);
 }
 
 template <int F> static size_t bytes() {
-    return sizeof(outputs_memory<F>);
+    return sizeof(outputs_memory<F, true>);
 }
 
 size_t sr_channel_bytes(int F) {

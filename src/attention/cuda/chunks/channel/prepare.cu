@@ -3,8 +3,15 @@
 #include "attention/cuda/chunks/channel/channel.h"
 #include "device/cuda/check.h"
 
-enum { SOLVERS = 4, SOLVER_THREADS = SOLVERS * SR_WARP, SOLVER_PIECES = 3 };
-static_assert(SOLVERS * SOLVER_PIECES >= SR_DELTA_BLOCKS, "each block of pairs has a warp");
+enum { SOLVERS = 4, SOLVER_THREADS = SOLVERS * SR_WARP };
+
+/* The warps that find P, the last of the block: all but the solvers; and blocks of pairs of each
+ * warp. */
+template <bool DELTA> struct prepare_shape {
+    static constexpr int warps = DELTA ? CHANNEL_WARPS - SOLVERS : CHANNEL_WARPS;
+    static constexpr int pieces = (SR_DELTA_BLOCKS + warps - 1) / warps;
+    static_assert(!DELTA || warps == SOLVERS, "A has as many warps as P");
+};
 
 struct prepare_at {
     int b, query, head, chunk; /* head: of keys and values */
@@ -12,11 +19,13 @@ struct prepare_at {
 };
 
 /* Where the block is has its place here, since registers are scarce. */
-template <int F> struct prepare_memory {
+template <int F, bool DELTA> struct prepare_memory {
     channel_tiles<F> tiles;
-    alignas(128) sr_bf16 solved[SR_DELTA_PAIRS], scores[SR_DELTA_PAIRS];
-    float diagonal[SR_DELTA_STEPS * SR_DELTA_SOLVE_BLOCK]; /* blocks of A, transposed */
-    float4 below[SR_DELTA_BLOCKS][2][SR_WARP];             /* others, as lanes have the sums */
+    alignas(128) sr_bf16 scores[SR_DELTA_PAIRS];
+    sr_bf16 solved[DELTA ? SR_DELTA_PAIRS : 8];
+    /* blocks of A, transposed; and others, as lanes have the sums */
+    float diagonal[DELTA ? SR_DELTA_STEPS * SR_DELTA_SOLVE_BLOCK : 4];
+    float4 below[DELTA ? SR_DELTA_BLOCKS : 1][2][SR_WARP];
     float beta[SR_CHUNK];
     prepare_at at;
     sr_chunk_span span;
@@ -31,11 +40,11 @@ SR_DEVICE float finite(float x) {
 /* ---- the solved triangle: four warps ---- */
 
 /* The warp's blocks of A to shared memory. */
-template <int F>
-SR_DEVICE void put_pairs(prepare_memory<F> *shared, float (&w)[SOLVER_PIECES][2][4], int warp) {
+template <int PIECES, class Memory>
+SR_DEVICE void put_pairs(Memory *shared, float (&w)[PIECES][2][4], int warp) {
     const int lane = delta_lane();
 #pragma unroll
-    for (int n = 0; n < SOLVER_PIECES; n++) {
+    for (int n = 0; n < PIECES; n++) {
         const int block = warp + SOLVERS * n;
         if (block >= SR_DELTA_BLOCKS)
             continue;
@@ -63,7 +72,7 @@ SR_DEVICE void put_pairs(prepare_memory<F> *shared, float (&w)[SOLVER_PIECES][2]
 }
 
 /* Column J of X. */
-template <int F, int J> SR_DEVICE void solve_column(prepare_memory<F> *shared) {
+template <int J, class Memory> SR_DEVICE void solve_column(Memory *shared) {
     const int lane = delta_lane();
     delta_solve_column<J>(shared->solved, [&](float(&a)[2][4], int i, int m) {
 #pragma unroll
@@ -78,7 +87,7 @@ template <int F, int J> SR_DEVICE void solve_column(prepare_memory<F> *shared) {
 }
 
 /* X from A, to memory; warps 0 .. 3. */
-template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, int warp) {
+template <class Memory> SR_DEVICE void solve(Memory *shared, sr_bf16 *to, int warp) {
     const int own = delta_lane() % 16;
     float x[16];
     delta_invert(x, shared->diagonal + warp * SR_DELTA_SOLVE_BLOCK, own);
@@ -86,11 +95,11 @@ template <int F> SR_DEVICE void solve(prepare_memory<F> *shared, sr_bf16 *to, in
         delta_store_row(shared->solved + delta_pairs_at(warp, warp), x, own);
     named_barrier_sync(1, SOLVER_THREADS); /* diagonal blocks are ready */
     if (warp == 0)
-        solve_column<F, 0>(shared);
+        solve_column<0>(shared);
     else if (warp == 1)
-        solve_column<F, 1>(shared);
+        solve_column<1>(shared);
     else if (warp == 2)
-        solve_column<F, 2>(shared);
+        solve_column<2>(shared);
     named_barrier_sync(1, SOLVER_THREADS); /* all blocks are ready */
     for (int n = 8 * delta_thread(); n < SR_DELTA_PAIRS; n += 8 * SOLVER_THREADS)
         store_vector(to + n, load_vector(shared->solved + n));
@@ -147,20 +156,19 @@ SR_DEVICE void store_span(const sr_chunk_call &call, const channel_places &place
 /* ---- a span ---- */
 
 /* The warp's blocks of A or P, in registers. */
-struct prepare_pairs {
-    float w[SOLVER_PIECES][2][4];
-};
+template <bool DELTA> struct prepare_pairs { float w[prepare_shape<DELTA>::pieces][2][4]; };
 
-/* Level by level the tiles of a span, and their products: A by warps 0 .. 3, P by the others; then
- * the last tiles to memory. */
-template <int F>
-SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
-                            const channel_places &places, prepare_memory<F> *shared) {
+/* Level by level the tiles of a span, and their products: A by warps 0 .. 3, P by the others, or
+ * all without the delta rule; then the last tiles to memory. */
+template <int F, bool DELTA>
+SR_DEVICE void prepare_span(prepare_pairs<DELTA> &pairs, const sr_chunk_call &call,
+                            const channel_places &places, prepare_memory<F, DELTA> *shared) {
+    using Shape = prepare_shape<DELTA>;
     channel_tiles<F> &tiles = shared->tiles;
     const prepare_at &at = shared->at;
     const sr_chunk_span &span = shared->span;
     const int warp = chunk_warp();
-    const bool scores = warp >= SOLVERS, multiplies = scores || (call.delta && at.leads);
+    const bool scores = !DELTA || warp >= SOLVERS, multiplies = scores || at.leads;
     int range = 0;
     channel_level level = {0, 0, false};
 #pragma unroll 1
@@ -178,12 +186,12 @@ SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
             level = channel_next_level(level, range);
         channel_factors<F> factors;
         factors.open(tiles.gates, tiles.totals, level);
-        tiles.template scale_rows<false>(factors, call.scale);
+        tiles.template scale_rows<false, DELTA>(factors, call.scale);
         __syncthreads(); /* tiles are ready */
         if (multiplies)
 #pragma unroll
-            for (int n = 0; n < SOLVER_PIECES; n++) {
-                const int block = warp % SOLVERS + SOLVERS * n;
+            for (int n = 0; n < Shape::pieces; n++) {
+                const int block = warp % Shape::warps + Shape::warps * n;
                 const channel_block place = channel_block_of(block);
                 if (block >= SR_DELTA_BLOCKS || !level.visits(place.row, place.column))
                     continue;
@@ -200,14 +208,32 @@ SR_DEVICE void prepare_span(prepare_pairs &pairs, const sr_chunk_call &call,
     store_span(call, places, at, tiles, span, range == SR_CHUNK);
 }
 
+/* P of the warps that found it, through shared memory. */
+template <int F, bool DELTA>
+SR_DEVICE void store_scores(prepare_memory<F, DELTA> *shared, const prepare_pairs<DELTA> &pairs,
+                            sr_bf16 *to, int warp) {
+    using Shape = prepare_shape<DELTA>;
+    constexpr int threads = Shape::warps * SR_WARP, first = CHANNEL_THREADS - threads;
+    const int lane = delta_lane();
+#pragma unroll
+    for (int n = 0; n < Shape::pieces; n++) {
+        const int block = warp % Shape::warps + Shape::warps * n;
+        if (block < SR_DELTA_BLOCKS)
+            delta_store_block(shared->scores + 256 * block, pairs.w[n], lane);
+    }
+    named_barrier_sync(2, threads); /* P is ready */
+    for (int n = 8 * (delta_thread() - first); n < SR_DELTA_PAIRS; n += 8 * threads)
+        store_vector(to + n, load_vector(shared->scores + n));
+}
+
 /* A block of eight warps owns a chunk of a query head, and that of its keys if it leads the group.
  * For each span: tiles and their products, in registers; then X by warps 0 .. 3, P to memory by the
- * others. */
-template <int F>
-__global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
+ * others, or all without the delta rule. */
+template <int F, bool DELTA>
+__global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? DELTA ? 3 : 4 : 1)
     channel_prepare(const __grid_constant__ sr_chunk_call call,
                     const __grid_constant__ channel_places places) {
-    using Memory = prepare_memory<F>;
+    using Memory = prepare_memory<F, DELTA>;
     SR_SHARED(Memory, shared);
     const int chunks = chunk_count(call.T), index = (int)blockIdx.x, query = (int)blockIdx.y;
     const int head = query / call.group, warp = chunk_warp();
@@ -215,14 +241,14 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
         shared->at = {index / chunks, query, head, index % chunks, query == head * call.group};
         shared->span.past = index % chunks * SR_CHUNK;
     }
-    if (call.delta && query == head * call.group && threadIdx.x < SR_CHUNK) {
+    if (DELTA && query == head * call.group && threadIdx.x < SR_CHUNK) {
         const int t = index % chunks * SR_CHUNK + (int)threadIdx.x;
         const int64_t row = call.row(call.Hkv, index / chunks, head, t);
         shared->beta[threadIdx.x] = t < call.T ? finite(delta_beta(call.beta[row])) : 0;
     }
-    prepare_pairs pairs;
+    prepare_pairs<DELTA> pairs;
 #pragma unroll
-    for (int n = 0; n < SOLVER_PIECES; n++)
+    for (int n = 0; n < prepare_shape<DELTA>::pieces; n++)
         clear_pieces(pairs.w[n]);
     const prepare_at &at = shared->at;
     const sr_chunk_span &span = shared->span;
@@ -233,37 +259,34 @@ __global__ void __launch_bounds__(CHANNEL_THREADS, F == 64 ? 3 : 1)
         __syncthreads(); /* the span is known */
         prepare_span(pairs, call, places, shared);
     } while (span.past < min((at.chunk + 1) * SR_CHUNK, call.T));
-    const bool solves = call.delta && at.leads;
-    if (warp >= SOLVERS) {
-        sr_bf16 *const to =
-            channel_chunk(places.scores, call, at.b * call.H + at.query, at.chunk, SR_DELTA_PAIRS);
-        const int lane = delta_lane();
-#pragma unroll
-        for (int n = 0; n < SOLVER_PIECES; n++) {
-            const int block = warp % SOLVERS + SOLVERS * n;
-            if (block < SR_DELTA_BLOCKS)
-                delta_store_block(shared->scores + 256 * block, pairs.w[n], lane);
-        }
-        named_barrier_sync(2, SOLVER_THREADS); /* P is ready */
-        for (int n = 8 * (delta_thread() - SOLVER_THREADS); n < SR_DELTA_PAIRS;
-             n += 8 * SOLVER_THREADS)
-            store_vector(to + n, load_vector(shared->scores + n));
-    } else if (solves) {
-        put_pairs(shared, pairs.w, warp);
-        named_barrier_sync(1, SOLVER_THREADS); /* A is ready */
-        solve(shared,
-              channel_chunk(places.solved, call, at.b * call.Hkv + at.head, at.chunk,
-                            SR_DELTA_PAIRS),
-              warp);
+    if (!DELTA || warp >= SOLVERS) {
+        store_scores(shared, pairs,
+                     channel_chunk(places.scores, call, at.b * call.H + at.query, at.chunk,
+                                   SR_DELTA_PAIRS),
+                     warp);
+        return;
     }
+    if constexpr (DELTA)
+        if (at.leads) {
+            put_pairs(shared, pairs.w, warp);
+            named_barrier_sync(1, SOLVER_THREADS); /* A is ready */
+            solve(shared,
+                  channel_chunk(places.solved, call, at.b * call.Hkv + at.head, at.chunk,
+                                SR_DELTA_PAIRS),
+                  warp);
+        }
 }
 
 template <int F>
 static srnn_status start(const sr_chunk_call &call, const channel_places &places,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(channel_prepare<F>,
-                      dim3((unsigned)(call.B * chunk_count(call.T)), (unsigned)call.H),
-                      dim3(CHANNEL_THREADS), sizeof(prepare_memory<F>), stream, call, places));
+    const dim3 grid((unsigned)(call.B * chunk_count(call.T)), (unsigned)call.H);
+    if (call.delta)
+        SR_CUDA(sr_launch(channel_prepare<F, true>, grid, dim3(CHANNEL_THREADS),
+                          sizeof(prepare_memory<F, true>), stream, call, places));
+    else
+        SR_CUDA(sr_launch(channel_prepare<F, false>, grid, dim3(CHANNEL_THREADS),
+                          sizeof(prepare_memory<F, false>), stream, call, places));
     return SRNN_OK;
 }
 

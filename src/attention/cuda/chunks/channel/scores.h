@@ -111,11 +111,6 @@ template <int F> struct channel_totals {
     }
 };
 
-/* In bf16, two numbers each. */
-struct channel_lost {
-    uint32_t query, writer;
-};
-
 /* The first token of a span before which a gate acts. */
 SR_DEVICE int channel_from(const sr_chunk_span &span) {
     return span.continues ? span.from : span.from + 1;
@@ -218,12 +213,6 @@ template <int F> struct channel_gates {
     }
     SR_DEVICE float2 get(int s, int n) const {
         return const_cast<channel_gates *>(this)->at(s, n);
-    }
-
-    /* Once scale_rows<false> has left it there: what rounding took from two neighbours of a row. */
-    SR_DEVICE channel_lost lost(int row, int column) const {
-        const float2 words = *reinterpret_cast<const float2 *>(number + place(row, column));
-        return {float_bits(words.x), float_bits(words.y)};
     }
 
     /* Starts the copy of those of a span, 0 for others and for the token that begins a document, or
@@ -413,10 +402,11 @@ template <int F> struct channel_tiles {
         gates.sum_up(totals, writers, call, head, span);
     }
 
-    /* Those become the tiles of a level; rows that it does not need become zero. In the place of
-     * gates are left, with EXPONENTS, the exponents, else what rounding took from queries and
-     * writers (`lost`). By all threads; complete after a barrier. */
-    template <bool EXPONENTS>
+    /* Those become the tiles of a level, but for that of readers without READERS; rows that it
+     * does not need become zero. In the place of gates are left, with EXPONENTS, the exponents,
+     * else what rounding took from two neighbours of queries and of writers, in bf16. By all
+     * threads; complete after a barrier. */
+    template <bool EXPONENTS, bool READERS>
     SR_DEVICE void scale_rows(const channel_factors<F> &factors, float scale) {
         if (EXPONENTS && channel_group() == 0)
 #pragma unroll
@@ -425,7 +415,8 @@ template <int F> struct channel_tiles {
         const auto put = [&](int s, int n, float2 x, float2 query, float2 key, float2 write) {
             const uint32_t lost[2] = {channel_put<F>(queries, s, n, query),
                                       channel_put<F>(writers, s, n, write)};
-            channel_put<F>(readers, s, n, key);
+            if (READERS)
+                channel_put<F>(readers, s, n, key);
             gates.at(s, n) = EXPONENTS ? x : make_float2(bits_float(lost[0]), bits_float(lost[1]));
         };
         if (factors.whole) {
@@ -453,6 +444,33 @@ template <int F> struct channel_tiles {
 
 /* ---- products ---- */
 
+/* What rounding took from the numbers that a lane has of fragments of queries and writers. The
+ * addresses differ from one k to the next in one term. */
+template <int F> struct channel_lost_words {
+    const float *near, *far; /* of a lane's first two columns of 16, and of those 8 further */
+    int permuted;            /* the 16s of columns are permuted by this */
+
+    SR_DEVICE channel_lost_words(const channel_gates<F> &gates, int lane) {
+        const int row = lane / 4, column = 2 * (lane % 4), swap = row % 4 * 8;
+        near = gates.number + row * F + column + swap % 16;
+        far = gates.number + row * F + column + 8 - swap % 16;
+        permuted = swap / 16;
+    }
+    /* As the B fragments of rows j .. j+15, and the A fragment of rows i .. i+15. */
+    SR_DEVICE void of_writers(uint32_t (&b)[4], int j, int k) const {
+        const int at = j * F + 16 * (k ^ permuted) + 1;
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            b[n] = float_bits((n % 2 ? far : near)[at + n / 2 * 8 * F]);
+    }
+    SR_DEVICE void of_queries(uint32_t (&a)[4], int i, int k) const {
+        const int at = i * F + 16 * (k ^ permuted);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            a[n] = float_bits((n / 2 ? far : near)[at + n % 2 * 8 * F]);
+    }
+};
+
 /* w = the products of rows i .. i+15 of queries, or else of readers, and j .. j+15 of writers that
  * are of the level, which visits them, and 0 for others. Products of what rounding took from one
  * of the factors are added: rows that see few keys have weights far smaller than the terms of
@@ -461,7 +479,7 @@ template <int F>
 SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bool queries, int i,
                              int j, const channel_level &level) {
     const sr_bf16 *const rows = queries ? tiles.queries : tiles.readers;
-    const int first = delta_lane() / 4, column = 2 * (delta_lane() % 4);
+    const channel_lost_words<F> left(tiles.gates, delta_lane());
     clear_pieces(w);
 #pragma unroll 1
     for (int k = 0; k < F / 16; k++) {
@@ -470,16 +488,12 @@ SR_DEVICE void channel_pairs(float (&w)[2][4], const channel_tiles<F> &tiles, bo
         load_b<F>(b, tiles.writers, j, k, delta_lane());
         mma_m16n8k16(w[0], a, b);
         mma_m16n8k16(w[1], a, b + 2);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            lost[n] = tiles.gates.lost(j + first + n / 2 * 8, 16 * k + column + n % 2 * 8).writer;
+        left.of_writers(lost, j, k);
         mma_m16n8k16(w[0], a, lost);
         mma_m16n8k16(w[1], a, lost + 2);
         if (!queries)
             continue;
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            lost[n] = tiles.gates.lost(i + first + n % 2 * 8, 16 * k + column + n / 2 * 8).query;
+        left.of_queries(lost, i, k);
         mma_m16n8k16(w[0], lost, b);
         mma_m16n8k16(w[1], lost, b + 2);
     }

@@ -51,4 +51,5 @@ static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &sha
     return sr_delta_outputs(call, places, stream);
 }
 
-const sr_chunk_core sr_chunk_core_delta = {"delta", true, fits, workspace, forward, backward};
+const sr_chunk_core sr_chunk_core_delta = {"delta", true,     fits,   workspace,
+                                           forward, backward, nullptr};

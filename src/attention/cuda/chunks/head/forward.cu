@@ -36,8 +36,11 @@ template <int F> struct forward_input {
     SR_DEVICE int64_t state_at() const {
         return ((int64_t)shared->at.b * call.Hkv + kv()) * call.F * call.V;
     }
-    SR_DEVICE const float *gate() const {
-        return call.decays ? call.gate + call.row(call.Hkv, shared->at.b, kv(), 0) : nullptr;
+    SR_DEVICE void open(sr_chunk_gates &gates, const sr_chunk_span &span) const {
+        head_open_gates(gates, call, shared->at.b, kv(), span);
+    }
+    SR_DEVICE void publish(sr_chunk_gates &gates, const sr_chunk_span &span, int stage) const {
+        head_publish_gates(gates, shared->tokens[stage], call, shared->at.b, kv(), span);
     }
     SR_DEVICE void load_keys(const sr_chunk_span &span, int stage) const {
         const head_place &at = shared->at;
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
     const int warp = chunk_warp(), side = warp / SR_CHUNK_STRIPS;
     const int past = min(at.end * SR_CHUNK, call.T);
     const bool keeps = call.final && past == call.T && at.head % call.group == 0;
-    const bool row_sums = call.sums_rows && at.slice == 0, decays = call.decays > 0;
+    const bool row_sums = call.sums_rows && at.slice == 0, decays = head_weighs(call);
     sr_chunk_spans spans = chunk_spans(call, at.b);
     sr_chunk_span span = spans.after(at.start * SR_CHUNK);
     sr_chunk_gates gates;
@@ -164,8 +167,8 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
     state.template publish<F>(shared->square[1]);
     state.publish_ones(shared->ones[state.strip()]);
     if (warp == 0) {
-        gates.open(input.gate(), span);
-        gates.publish(shared->tokens[0]);
+        input.open(gates, span);
+        input.publish(gates, span, 0);
     }
     for (int stage = 0;; stage ^= 1) {
         sr_bf16 *const queries = shared->square[stage], *const before = shared->square[stage ^ 1];
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
             next = spans.after(span.past);
             input.load_keys(next, stage ^ 1);
             if (warp == 0)
-                gates.open(input.gate(), next);
+                input.open(gates, next);
         }
         float c[P][4], of_rows[2] = {}, earlier[2] = {};
         clear_pieces(c);
@@ -227,7 +230,7 @@ __global__ void __launch_bounds__(forward_shape<F>::threads, forward_shape<F>::b
         state.template publish<F>(queries);
         state.publish_ones(shared->ones[state.strip()]);
         if (warp == 0)
-            gates.publish(shared->tokens[stage ^ 1]);
+            input.publish(gates, next, stage ^ 1);
         span = next;
     }
     if (keeps)

@@ -12,62 +12,13 @@
  * i after it those before t of what dk_j has from R, times k_j; and inside, sums of rows less sums
  * of columns, without i = j. No sum runs over more than a chunk, so that errors do not add up along
  * the sequence. */
-#include "attention/cuda/chunks/head/head.h"
+#include "attention/cuda/chunks/head/gradients.h"
 #include "device/cuda/check.h"
-
-/* A warp has 16 rows of a chunk and one of two sides of each 64 columns. */
-enum { SIDES = 2, WARPS = SIDES * SR_CHUNK_STRIPS, THREADS = WARPS * SR_WARP };
-enum { PIECES = SR_CHUNK / 8 / SIDES };
 
 template <int F, int V> struct gradients_shape {
     static constexpr int parts = F / SR_CHUNK, slices = V / SR_CHUNK;
     /* blocks for which registers are allotted */
     static constexpr int blocks = F + V <= 256 ? 2 : 1;
-};
-
-/* Sums of w dw of a chunk: over rows; over columns of 16 rows; what comes from S, and from R; and
- * <S, R> by warps. */
-struct gradients_sums {
-    float rows[SIDES][SR_CHUNK], columns[SR_CHUNK_STRIPS][SR_CHUNK];
-    float from_state[SIDES][SR_CHUNK], from_later[SIDES][SR_CHUNK];
-    float both[WARPS];
-
-    SR_DEVICE void clear() {
-        for (int n = (int)threadIdx.x; n < SR_CHUNK; n += THREADS) {
-            for (int strip = 0; strip < SR_CHUNK_STRIPS; strip++)
-                columns[strip][n] = 0;
-            for (int side = 0; side < SIDES; side++)
-                rows[side][n] = from_state[side][n] = from_later[side][n] = 0;
-        }
-        if ((int)threadIdx.x < WARPS)
-            both[threadIdx.x] = 0;
-    }
-};
-
-/* The span that a block is at. In shared memory, since registers are scarce. */
-struct gradients_place {
-    int b, head;
-    sr_chunk_span span;
-    bool sees;                     /* the span sees a gradient of the state after it */
-    bool reads_state, reads_later; /* which is among those kept; so is the state before it */
-
-    SR_DEVICE int chunk() const {
-        return span.t0 / SR_CHUNK;
-    }
-    /* The warp's first row; the first of its columns of slice n. */
-    SR_DEVICE int own() const {
-        return of_warp(16 * ((thread_again() / SR_WARP + chunk()) % SR_CHUNK_STRIPS));
-    }
-    static SR_DEVICE int side() {
-        return of_warp(thread_again() / SR_WARP / SR_CHUNK_STRIPS);
-    }
-    static SR_DEVICE int column(int n) {
-        return SR_CHUNK * n + 8 * PIECES * side();
-    }
-    /* Of the chunk among those of all heads. */
-    SR_DEVICE int64_t number(const sr_chunk_call &call) const {
-        return ((int64_t)b * call.Hkv + head) * chunk_count(call.T) + chunk();
-    }
 };
 
 template <int F, int V> struct gradients_memory {
@@ -96,7 +47,8 @@ template <int F, int V> struct tile_stream {
     }
     /* Tile `which` of those of the chunk in global memory. */
     SR_DEVICE const sr_bf16 *place(const head_states &states, int which) const {
-        return states.tiles + (shared->at.number(call) * count() + which) * SR_CHUNK_SQUARE;
+        return states.tiles +
+               (shared->at.number(call, shared->at.head) * count() + which) * SR_CHUNK_SQUARE;
     }
 
     SR_DEVICE void start(int which) const {
@@ -122,29 +74,6 @@ template <int F, int V> struct tile_stream {
         return shared->ring[n++ % 2];
     }
 };
-
-/* sum[row] += the products of rows own .. of a tile with C, its columns from `column` on. One
- * warp. */
-template <int WIDTH>
-SR_DEVICE void add_row_dots(float *sum, const float (&c)[PIECES][4], const sr_bf16 *tile, int own,
-                            int column) {
-    const int lane = lane_again();
-    float dot[2] = {};
-#pragma unroll
-    for (int e = 0; e < 4 * PIECES; e += 2) {
-        const sr_bf16 *const at =
-            tile + sr_tile<WIDTH>::offset(own + sum_row(e, lane), column / 8 + e / 4) +
-            2 * (lane % 4);
-        const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(at));
-        dot[e % 4 / 2] += fmaf(c[e / 4][e % 4], pair.x, c[e / 4][e % 4 + 1] * pair.y);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const float all = quad_sum(dot[half]);
-        if (lane % 4 == 0)
-            sum[own + sum_row(2 * half, lane)] += all;
-    }
-}
 
 /* C += factor[row] x, columns of x from `column` on. */
 SR_DEVICE void add_outer(float (&c)[PIECES][4], const float (&factor)[2], const float *x,
@@ -236,26 +165,6 @@ SR_DEVICE void read_later(float (&d_k)[F / SR_CHUNK][PIECES][4],
             scale_pieces(d_v[slice], shared->tokens.until + own);
 }
 
-/* C to columns `column` .. of the rows of a head. */
-SR_DEVICE void store_columns(const sr_chunk_rows &rows, const gradients_place &at, int h,
-                             const float (&c)[PIECES][4], int column, int columns) {
-    store_pieces<PIECES>({rows.row(at.b, h, 0) + column, rows.time, columns - column, true}, c,
-                         at.own(), at.span);
-}
-
-/* The thread's share of <S, R> of a tile of S in shared memory and of R in global memory. */
-SR_DEVICE float tile_dot(const sr_bf16 *state, const sr_bf16 *later) {
-    float sum = 0;
-#pragma unroll 1
-    for (int at = 8 * thread_again(); at < SR_CHUNK_SQUARE; at += 8 * THREADS) {
-        const sr_vector<sr_bf16> x = load_vector(state + at), y = load_vector(later + at);
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-            sum = fmaf(to_float(x.number[n]), to_float(y.number[n]), sum);
-    }
-    return sum;
-}
-
 /* dq of query head h, from S and from the chunk's own keys. `both` += the thread's share of
  * <S, R>, where that is wanted and R is there. */
 template <int F, int V>
@@ -276,8 +185,8 @@ SR_DEVICE void query_gradients(float &both, const sr_chunk_call &call,
                 multiply_by_columns<V, SR_CHUNK>(c, shared->gradients, own, SR_CHUNK_STRIPS * slice,
                                                  state, PIECES * at.side());
                 if (wants_both && call.decays > 0 && at.reads_later)
-                    both += tile_dot(state,
-                                     tiles.place(tiles.later, part * head_slices(call.V) + slice));
+                    both += tile_dot<SR_CHUNK_SQUARE>(
+                        state, tiles.place(tiles.later, part * head_slices(call.V) + slice));
             }
             if (call.sums_rows)
                 add_outer(c,
@@ -322,40 +231,6 @@ SR_DEVICE void visit_queries(float (&d_k)[F / SR_CHUNK][PIECES][4],
     }
 }
 
-/* Gradients of the gates of a span from its sums. One warp, two tokens for each lane. */
-SR_DEVICE void store_gates(const sr_chunk_call &call, const gradients_sums &sums,
-                           const gradients_place &at, float across) {
-    const int lane = (int)threadIdx.x % SR_WARP;
-    float whole = 0;
-    for (int n = 0; n < WARPS; n++)
-        whole += sums.both[n];
-    sr_chunk_pair earlier, later; /* sums up to a token */
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int t = 2 * lane + n;
-        earlier.x[n] = later.x[n] = 0;
-        for (int side = 0; side < SIDES; side++) {
-            earlier.x[n] += sums.from_later[side][t];
-            later.x[n] += sums.from_state[side][t] + sums.rows[side][t];
-        }
-        for (int strip = 0; strip < SR_CHUNK_STRIPS; strip++)
-            later.x[n] -= sums.columns[strip][t];
-    }
-    const sr_chunk_pair own_earlier = earlier, own_later = later;
-    earlier.sum_up();
-    const float all_later = later.sum_up();
-    float *const to = call.d_gate + call.row(call.Hkv, at.b, at.head, 0);
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int t = at.span.t0 + 2 * lane + n;
-        if (t < at.span.from || t >= at.span.past)
-            continue;
-        const float sum = across * whole + (earlier.x[n] - own_earlier.x[n]) +
-                          (all_later - later.x[n] + own_later.x[n]);
-        to[t] = t == at.span.from && !at.span.continues ? 0 : sum;
-    }
-}
-
 /* Copies the sums of features of a state to shared memory, or zeroes them. */
 template <int F>
 SR_DEVICE void load_ones(float (&to)[1][F], const head_states &states, int64_t place, int F_exist,
@@ -385,16 +260,6 @@ SR_DEVICE void load_queries(const sr_chunk_call &call, gradients_memory<F, V> *s
     }
 }
 
-/* The span before `past`, of the block's chunk; by one thread. */
-SR_DEVICE void place_span(gradients_place &at, const sr_chunk_call &call, int past, int end) {
-    sr_chunk_spans spans = chunk_spans(call, at.b);
-    if (past == end)
-        at.sees = end < call.T ? spans.first[end] < end : call.d_final != nullptr;
-    at.span = spans.before(past);
-    at.reads_state = at.span.continues && at.span.from == at.span.t0;
-    at.reads_later = at.sees && past == end;
-}
-
 /* What the products of a span read, on their way to shared memory. */
 template <int F, int V>
 SR_DEVICE void load_span(const sr_chunk_call &call, gradients_memory<F, V> *shared,
@@ -413,8 +278,9 @@ SR_DEVICE void load_span(const sr_chunk_call &call, gradients_memory<F, V> *shar
         gates.publish(shared->tokens);
     }
     if (call.sums_rows) {
-        load_ones<F>(shared->ones, tiles.before, at.number(call), call.F, at.reads_state);
-        load_ones<F>(shared->later_ones, tiles.later, at.number(call), call.F, at.reads_later);
+        load_ones<F>(shared->ones, tiles.before, at.number(call, at.head), call.F, at.reads_state);
+        load_ones<F>(shared->later_ones, tiles.later, at.number(call, at.head), call.F,
+                     at.reads_later);
     }
     shared->sums.clear();
 }
@@ -469,7 +335,7 @@ SR_DEVICE void span_gradients(const sr_chunk_call &call, gradients_memory<F, V> 
         shared->sums.both[threadIdx.x / SR_WARP] = both;
     __syncthreads(); /* sums are ready */
     if (threadIdx.x < SR_WARP)
-        store_gates(call, shared->sums, at, shared->tokens.across);
+        store_gates(call, shared->sums, at, at.head, shared->tokens.across);
 }
 
 /* A block owns a chunk of a head of keys and values, and visits its spans, the last first: one,

@@ -100,6 +100,12 @@ static srnn_status forward(const sr_chunk_call &call, const sr_chunk_shape &shap
     return head_forward(call, walks, sums, stream);
 }
 
+/* Whether gradients of a chunk are those of single.cu and shared.cu, with so much shared memory. */
+static bool is_slice(const sr_chunk_shape &shape, size_t bytes) {
+    return shape.group == 1 && !shape.sums_rows && shape.F <= 128 && shape.V <= SR_CHUNK &&
+           bytes <= shape.shared_bytes;
+}
+
 static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &shape, void *workspace,
                             cudaStream_t stream) {
     sr_layout layout = {(char *)workspace, 0};
@@ -109,7 +115,24 @@ static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &sha
     SR_TRY(head_key_states(call, walks, places.sums, places.before, stream));
     SR_TRY(head_query_sums(call, walks, places.sums, stream));
     SR_TRY(head_query_states(call, walks, places.sums, places.later, stream));
-    return head_gradients(call, places.before, places.later, stream);
+    const auto gradients = call.parts > 0                                ? head_shared_gradients
+                           : is_slice(shape, head_single_bytes(shape.F)) ? head_single_gradients
+                                                                         : head_gradients;
+    return gradients(call, places.before, places.later, stream);
 }
 
-const sr_chunk_core sr_chunk_core_head = {"head", false, fits, workspace_bytes, forward, backward};
+/* Blocks of shared gradients have as many heads of a chunk as leave eight for each place on the
+ * GPU, where there are two on a multiprocessor. */
+static int parts(const sr_chunk_shape &shape) {
+    enum { BLOCKS = 2 * 8 };
+    if (shape.shared == 0 || !is_slice(shape, head_shared_bytes(shape.F)))
+        return 0;
+    const int64_t chunks = (int64_t)shape.B * shape.shared * chunk_count(shape.T);
+    const int sharing = shape.H / shape.shared;
+    const int64_t each = sharing * chunks / (BLOCKS * shape.multiprocessors);
+    const int heads = each < 1 ? 1 : each > sharing ? sharing : (int)each;
+    return (sharing + heads - 1) / heads;
+}
+
+const sr_chunk_core sr_chunk_core_head = {"head",  false,    fits, workspace_bytes,
+                                          forward, backward, parts};

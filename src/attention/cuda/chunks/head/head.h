@@ -2,14 +2,33 @@
  *
  * Forward: forward.cu, one walk per query head and slice of 64 value columns. Backward:
  * states.cu walks forwards for the states before chunks and from the end for their gradients
- * after chunks, both kept in bf16; then gradients.cu has every chunk by itself. Walks that are
- * too few to fill the GPU are cut into segments; what each adds to the state is found before. */
+ * after chunks, both kept in bf16; then gradients.cu has every chunk by itself. Where heads are
+ * narrow enough for all of a chunk to be in shared memory, single.cu does, or shared.cu for those
+ * that share queries and keys. Walks that are too few to fill the GPU are cut into segments; what
+ * each adds to the state is found before. */
 #ifndef SR_ATTENTION_CUDA_CHUNKS_HEAD_HEAD_H
 #define SR_ATTENTION_CUDA_CHUNKS_HEAD_HEAD_H
 
 #include "attention/cuda/chunks/core.h"
 #include "attention/cuda/chunks/tiles.h"
 #include "base/memory.h"
+
+/* Whether tokens have weights: gates, or factors of values. */
+SR_BOTH bool head_weighs(const sr_chunk_call &call) {
+    return call.decays > 0 || call.factor;
+}
+
+/* What tokens of a head of keys and values weigh, on its way to shared memory. One warp. */
+SR_DEVICE void head_open_gates(sr_chunk_gates &gates, const sr_chunk_call &call, int b, int head,
+                               const sr_chunk_span &span) {
+    gates.open(call.decays ? call.gate + call.row(call.Hkv, b, head, 0) : nullptr, span);
+}
+SR_DEVICE void head_publish_gates(sr_chunk_gates &gates, sr_chunk_tokens &tokens,
+                                  const sr_chunk_call &call, int b, int head,
+                                  const sr_chunk_span &span) {
+    gates.publish(tokens, call.factor ? call.factor + call.row(call.Hkv, b, head, 0) : nullptr,
+                  span);
+}
 
 /* Columns of a tile for this many features. */
 static inline int head_width(int numbers) {
@@ -128,8 +147,18 @@ srnn_status head_forward(const sr_chunk_call &call, const head_walks &walks, con
 srnn_status head_gradients(const sr_chunk_call &call, const head_states &before,
                            const head_states &later, cudaStream_t stream);
 
-/* Shared memory of a block of the two, the most that the core needs. */
+/* The same for one query head of each head of keys and values, up to 128 features and 64 values,
+ * and no row sums: of heads by themselves, or, with call.parts > 0, of those that share queries
+ * and keys. */
+srnn_status head_single_gradients(const sr_chunk_call &call, const head_states &before,
+                                  const head_states &later, cudaStream_t stream);
+srnn_status head_shared_gradients(const sr_chunk_call &call, const head_states &before,
+                                  const head_states &later, cudaStream_t stream);
+
+/* Shared memory of a block of these. */
 size_t head_forward_bytes(int F);
 size_t head_gradients_bytes(int F, int V);
+size_t head_single_bytes(int F);
+size_t head_shared_bytes(int F);
 
 #endif

@@ -54,16 +54,16 @@ template <bool QUERIES> struct states_input {
         if ((int)threadIdx.x >= SR_WARP)
             return;
         counts.x[0] = counts.x[1] = 0;
-        gates.open(call.decays ? call.gate + call.row(call.Hkv, at.b, at.head, 0) : nullptr, span);
+        head_open_gates(gates, call, at.b, at.head, span);
         if (QUERIES && call.sums_rows)
             counts.load(call.d_row_sum + call.row(call.H, at.b, h, 0), span);
     }
 
     /* What the gates amount to, by warp 0; complete after a barrier. */
-    SR_DEVICE void publish(int stage) {
+    SR_DEVICE void publish(const sr_chunk_span &span, int stage) {
         if ((int)threadIdx.x >= SR_WARP)
             return;
-        gates.publish(shared->tokens[stage]);
+        head_publish_gates(gates, shared->tokens[stage], call, at.b, at.head, span);
         if constexpr (QUERIES) {
             sr_chunk_pair weight;
 #pragma unroll
@@ -80,7 +80,9 @@ template <bool QUERIES> struct states_input {
     /* The span of that stage joins the state. */
     SR_DEVICE void add(sr_state_part &state, int stage, bool ones) const {
         const float *const until = shared->tokens[stage].until;
-        const float *const factor = QUERIES ? shared->factor[stage] : call.decays ? until : nullptr;
+        const float *const factor = QUERIES             ? shared->factor[stage]
+                                    : head_weighs(call) ? until
+                                                        : nullptr;
         state.template add<SR_CHUNK>(shared->x[stage], shared->y[stage], factor);
         if (ones)
             state.template add_ones<SR_CHUNK>(shared->x[stage],
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     int g = 0;
 
     input.load(span, 0, 0);
-    input.publish(0);
+    input.publish(span, 0);
     state.clear();
     if (KEEPS) {
         const float *const given = QUERIES ? call.d_final : call.initial;
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         input.add(state, stage, ones);
         if (!more)
             break;
-        input.publish(stage ^ 1);
+        input.publish(next, stage ^ 1);
         g = last_head ? 0 : g + 1;
         span = next;
         sees = next_sees;

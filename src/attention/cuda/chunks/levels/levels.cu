@@ -53,5 +53,5 @@ static srnn_status backward(const sr_chunk_call &call, const sr_chunk_shape &sha
     return call.decays ? tree_gates_backward(call, tree, stream) : SRNN_OK;
 }
 
-const sr_chunk_core sr_chunk_core_levels = {"levels",        false,   fits,
-                                            workspace_bytes, forward, backward};
+const sr_chunk_core sr_chunk_core_levels = {"levels", false,    fits,   workspace_bytes,
+                                            forward,  backward, nullptr};
