@@ -32,8 +32,8 @@ struct sr_chunk_steps {
     float *sums;          /* partial sums of learned vectors; direct, backward */
 };
 
-/* Takes the arrays from `layout`. Of the core: its `parts`; units: it makes features of unit length,
- * where it may. */
+/* Takes the arrays from `layout`. Of the core: its `parts`; units: it makes features of unit
+ * length, where it may. */
 sr_chunk_steps sr_chunk_steps_of(const sr_axes_call &call, int parts, bool units, bool backward,
                                  sr_layout *layout);
 
