@@ -576,7 +576,8 @@ static conv_parts parts_of(sr_backend *backend, const sr_short_conv *conv, int64
     return {workspace, workspace + *count * C * width, part_rows};
 }
 
-/* With few taps: one kernel. */
+/* With few taps: one kernel. Eight parameters: the operands, and the places whose alignment
+ * decides how they are read. */
 static srnn_status back_few(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
                             int64_t count, sr_matrix d_out, const sr_short_conv *conv,
                             const sr_place *places, int place_count) {
@@ -593,7 +594,7 @@ static srnn_status back_few(sr_backend *backend, sr_matrix d_x, const conv_parts
         });
 }
 
-/* With more: two kernels. */
+/* With more: two kernels. Seven parameters, as above. */
 static srnn_status back_many(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
                              sr_matrix d_out, const sr_short_conv *conv, const sr_place *places,
                              int place_count) {

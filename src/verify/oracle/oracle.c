@@ -316,6 +316,7 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
     return status;
 }
 
+/* Seven parameters: those of every run, and the two that make it another one. */
 srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
                                   const srnn_problem *p, const srnn_operands *in, double scale,
                                   uint64_t state_seed) {

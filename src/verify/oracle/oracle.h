@@ -29,7 +29,8 @@ srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const
  * roundings, of the same sizes, of other numbers up and down. Unless state_seed is 0, earlier
  * tokens are read from a state, and every product of n numbers of a key that it holds is half an
  * ulp of bf16 (with float and double: of float) off, up or down depending on the seed. No order of
- * summation is more accurate than that: (q k)^n may be small where the products it sums are not. */
+ * summation is more accurate than that: (q k)^n may be small where the products it sums are not.
+ * Seven parameters: those of every run, and the two that make it another one. */
 srnn_status sr_oracle_run_rounded(double *o, const srnn_operands *gradients, const double *d_o,
                                   const srnn_problem *problem, const srnn_operands *in,
                                   double scale, uint64_t state_seed);

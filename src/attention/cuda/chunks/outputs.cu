@@ -56,7 +56,8 @@ SR_DEVICE bool gates_numbers(const sr_axes_call &call) {
     return call.gated && (call.a.output_gate == SRNN_GATE_SIGMOID || call.a.post_gate);
 }
 
-/* Numbers 8 piece .. of the row `at`. */
+/* Numbers 8 piece .. of the row `at`. Seven parameters: what a thread has read of the row, each
+ * from an array of its own. */
 template <int KIND>
 SR_DEVICE output_piece output_piece_of(const sr_axes_call &call, const axes_row &at, int piece,
                                        const output_words &words, const output_weights &weights,

@@ -1,6 +1,7 @@
 /* documents.c: packed documents of parts of rows. */
 #include "model/layer/context/documents.h"
 
+/* Seven parameters: rows of two kinds, each with its arrays. */
 sr_documents sr_documents_of_part(const sr_row_part *part, int B, int tokens, const int64_t *whole,
                                   int64_t count, int64_t *offsets, int32_t *before) {
     sr_documents cut = {.whole = whole, .whole_count = count};

@@ -16,7 +16,8 @@ typedef struct sr_documents {
 } sr_documents;
 
 /* The documents of a part of B rows, of those of the whole rows, which must outlive them; offsets
- * (B * tokens of the part + 1) and before (B) receive them. */
+ * (B * tokens of the part + 1) and before (B) receive them. Seven parameters: rows of two kinds,
+ * each with its arrays. */
 sr_documents sr_documents_of_part(const sr_row_part *part, int B, int tokens, const int64_t *whole,
                                   int64_t count, int64_t *offsets, int32_t *before);
 

@@ -178,7 +178,8 @@ SR_DEVICE void store_dots(float *to, const float (&dot)[2], int own) {
 }
 
 /* A gradient without what it has along the rows of the tile whose features it belongs to; `dot`:
- * the warp's share of their products. Both sides of the rows. */
+ * the warp's share of their products. Both sides of the rows. Seven parameters: arrays
+ * of a block have no owner but the kernel. */
 template <int F, int SIDES, int PIECES>
 SR_DEVICE void take_along(float (&c)[PIECES][4], const float (&dot)[2],
                           float (&along)[SIDES][SR_DELTA_CHUNK], const sr_bf16 *tile,

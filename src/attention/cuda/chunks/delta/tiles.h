@@ -380,7 +380,8 @@ SR_DEVICE void delta_triangle(float (&w)[SR_DELTA_BLOCKS][2][4], const sr_bf16 *
 }
 
 /* Multiplies block (i, j) by the exponentials of the differences of exponents of its rows and of
- * its keys, as in delta_exponents, and the factors of its rows; 0 above the diagonal. */
+ * its keys, as in delta_exponents, and the factors of its rows; 0 above the diagonal. Seven
+ * parameters: a block, where it is, and the numbers of its rows and keys. */
 template <class Factor>
 SR_DEVICE void delta_decay(float (&w)[2][4], int i, int j, const float *rows, const float *keys,
                            const Factor &factor, int lane) {

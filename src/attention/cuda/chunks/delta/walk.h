@@ -131,7 +131,8 @@ SR_DEVICE void delta_run_loader(Slot *slots, const delta_barriers &barriers, int
 }
 
 /* Worker `worker` of `workers`: tasks worker, worker + workers ..., of which a span has `kinds`,
- * until no mark has one for it: work(slot, kind). One warp. */
+ * until no mark has one for it: work(slot, kind). One warp. Seven parameters: constants at each
+ * call, so that divisions are by constants. */
 template <class Products, class Slot, class Work>
 SR_DEVICE void delta_run_worker(Slot *slots, const delta_barriers &barriers, int worker,
                                 int workers, int kinds, int marks, const Work &work) {

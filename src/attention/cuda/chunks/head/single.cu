@@ -64,7 +64,8 @@ template <int F> SR_DEVICE void weigh_pairs(single_memory<F> *shared, float scal
 }
 
 /* c = rows times the part's tile of S or R, times the tokens' factors; and the products with rows
- * of `of`, where `dots` is there. */
+ * of `of`, where `dots` is there. Nine parameters: tiles and factors of one product, all in shared
+ * memory or registers, of which each call has others. */
 template <int F>
 SR_DEVICE void read_state(float (&c)[PIECES][4], const gradients_place &at, const sr_bf16 *rows,
                           const sr_bf16 *tile, const float *factor, float also, float *dots,
