@@ -316,8 +316,8 @@ static void decayed_chunks_in_bf16(void **state) {
         "score=linear,share=qk_tiled,decay=neg_softplus,normaliser=row_length,skip=bonus",
         "score=linear,feature=unit_smooth,decay=softplus,normaliser=none,skip=channel,norm=layer",
         "score=linear,share=qk_tiled,normaliser=none,value_gate,skip=head,decay=given",
-        "score=linear,share=qk,feature=relu,normaliser=none,decay=softplus,value_gate=time_step,"
-        "skip=channel,norm=rms,norm_width=row",
+        ("score=linear,share=qk,feature=relu,normaliser=none,decay=softplus,value_gate=time_step,"
+         "skip=channel,norm=rms,norm_width=row"),
     };
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t shape = 0; shape < CHUNK_SHAPES; shape++) {
