@@ -227,7 +227,7 @@ static void proposals(void **state) {
     product.M = 12;
     assert_int_equal(sr_cublaslt_multiply(library, &started, &product, NULL, &place), SRNN_OK);
     assert_int_equal(*taken, 0);
-    static _Alignas(16) uint8_t codes[12 * 16];
+    static _Alignas(16) uint8_t codes[16 * 16];
     static _Alignas(16) float scale = 1;
     static const int wanted[2][2] = {{4, 1}, {5, 0}}; /* float, bf16; of all, of three proposals */
     const sr_cublaslt_fp8 fp8 = {SR_FP8_E4M3, SR_FP8_E4M3, &scale, &scale, true};
