@@ -437,8 +437,8 @@ def measure(ranks, name, sharding, *train):
     started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
     wait_for(lambda: len(records(name)) > 2, "a step")
     status, used = Path("/proc") / str(processes(name)[1]) / "status", []
-    last = len(records(name)) + 4  # on a busy machine a step takes seconds, and all of one must be seen
-    while len(used) < 200 or len(records(name)) < last:  # the minimum: between messages, which need memory too
+    last = len(records(name)) + 8  # on a busy machine a step takes seconds, and all of one must be seen
+    while len(used) < 400 or len(records(name)) < last:  # the minimum: between messages, which need memory too
         used.append(int(status.read_text().split("RssAnon:")[1].split()[0]) * 1024)
         time.sleep(0.025)
     os.kill(started.pid, signal.SIGUSR1)
