@@ -224,7 +224,7 @@ typedef struct sr_cross_entropy {
      * not to the losses */
     float z;
     /* (rows, V), data not NULL: where the gradient goes as SR_HANDED_CODES, if linear layers take
-     * them of so many rows; the logits, bf16, then stay as they are */
+     * them with this number of rows; the bf16 logits then stay unchanged */
     sr_matrix codes;
 } sr_cross_entropy;
 

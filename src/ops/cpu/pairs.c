@@ -94,24 +94,27 @@ static void pack(uint32_t *out, line_strides to, const stored_rows *m, bool turn
 }
 
 static void pack_a(uint16_t *out, const sr_product *tile) {
-    const bool turned = tile->transpose_a;
-    const stored_rows m = {
-        tile->a, false, tile->a_stride, turned ? tile->K : tile->M, turned ? tile->M : tile->K,
-        !turned};
+    const bool transposed = tile->transpose_a;
+    const stored_rows m = {tile->a,
+                           false,
+                           tile->a_stride,
+                           transposed ? tile->K : tile->M,
+                           transposed ? tile->M : tile->K,
+                           !transposed};
     const line_strides to = {LINE, LINE * LINE, 2 * LINE * LINE, padded(tile->K) * LINE};
-    pack((uint32_t *)(void *)out, to, &m, turned, tile->M, tile->K);
+    pack((uint32_t *)(void *)out, to, &m, transposed, tile->M, tile->K);
 }
 
 static void pack_b(uint32_t *out, const sr_product *tile) {
-    const bool turned = tile->transpose_b;
+    const bool transposed = tile->transpose_b;
     const stored_rows m = {tile->b,
                            tile->narrow_b,
                            tile->b_stride,
-                           turned ? tile->N : tile->K,
-                           turned ? tile->K : tile->N,
-                           turned};
+                           transposed ? tile->N : tile->K,
+                           transposed ? tile->K : tile->N,
+                           transposed};
     const line_strides to = {LINE, padded(tile->K) / 2 * LINE, LINE * LINE, padded(tile->K) * LINE};
-    pack(out, to, &m, turned, tile->N, tile->K);
+    pack(out, to, &m, transposed, tile->N, tile->K);
 }
 
 /* A block of C that ends within PAIR_TILE rows or columns. */

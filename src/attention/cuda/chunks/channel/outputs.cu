@@ -361,7 +361,7 @@ struct gate_rows {
     int64_t apart;     /* from row to row of numbers */
     int from, past;    /* rows that are the span's, where the channels exist */
     int acts;          /* the first row before which a gate acts */
-    int later;         /* its number is that of the row so many before */
+    int later;         /* its number is that of the row this many before */
     int first;         /* the first row whose gate has a number */
     int last;          /* the row whose number has no gate, or -1 */
 
